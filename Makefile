@@ -1,0 +1,67 @@
+# `make demo` and `make test` are all a newcomer needs; both install what is missing and can be run again.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := check
+PREFIX ?= /usr/local
+PYTHON ?= python3
+BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo bench install clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: ## install what is missing: system packages when root, the rest into .venv
+	@PYTHON=$(PYTHON) tools/setup.sh
+
+build: setup ## compile the BPF programs
+	@$(BIN)/python tools/build_bpf.py
+
+generate: setup ## write the generated files anew
+	$(BIN)/python tools/gen_ops_header.py
+
+format: setup ## format the Python sources
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only --quiet .
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports
+
+generated: setup
+	$(BIN)/python tools/gen_ops_header.py --check
+
+unit: build ## the tests that need no root
+	$(BIN)/pytest tests/unit
+
+integration: build ## the tests that need root: real probes, real scheduler, simulated GPU
+	$(BIN)/pytest tests/integration
+
+check: lint types imports generated unit ## everything that needs no root
+
+test: lint types imports generated build ## all tests
+	$(BIN)/pytest tests/unit tests/integration
+
+demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
+	@$(BIN)/python -m ingero.demo
+
+bench: build ## overhead and drain rates, interleaved; prints ratios
+	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.drain
+
+install: build ## put `ingero` on root's PATH (PREFIX=/usr/local)
+	$(PYTHON) -m venv $(PREFIX)/lib/ingero
+	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall .
+	ln -sf $(PREFIX)/lib/ingero/bin/ingero $(PREFIX)/bin/ingero
+	@$(PREFIX)/bin/ingero version
+
+clean: ## remove what was built
+	rm -rf build dist src/ingero/bpf/objects .pytest_cache .mypy_cache .ruff_cache
+	find src tests tools bench -name __pycache__ -prune -exec rm -rf {} +

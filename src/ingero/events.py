@@ -1,0 +1,49 @@
+"""Names of what the kernel side tells: clocks, states, wakers and flags, as everything else spells them."""
+
+from __future__ import annotations
+
+import enum
+
+CLOCKS: tuple[str, ...] = ("run", "runq", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")
+CLOCK_COLUMNS: tuple[str, ...] = tuple(f"{clock}_ns" for clock in CLOCKS)
+
+# what a clock says, in words for people
+CLOCK_TEXTS: dict[str, str] = {
+    "run": "on a CPU",
+    "runq": "runnable, others ran",
+    "throttled": "throttled by its CPU quota",
+    "yielded": "gave the CPU away (sched_yield)",
+    "sleep": "asleep",
+    "io": "waiting for disk",
+    "kernel_lock": "blocked in the kernel",
+    "stopped": "stopped by a signal",
+}
+
+# Names of the enumerations of bpf/events.h; a test compares them with the compiled objects.
+THREAD_STATES: tuple[str, ...] = ("init", *CLOCKS)
+WAKER_KINDS: tuple[str, ...] = ("none", "thread", "kworker", "timer", "network", "block", "interrupt")
+
+
+class CallFlag(enum.IntFlag):
+    """Column `flags` of events (bpf/events.h, enum call_flag)."""
+
+    INCOMPLETE = 1 << 0
+    UNFINISHED = 1 << 1
+    BEGIN_UNKNOWN = 1 << 2
+    SAMPLED = 1 << 3
+    RARE = 1 << 4
+    SLOW = 1 << 5
+    WAITED = 1 << 6
+
+
+class EpochFlag(enum.IntFlag):
+    """Column `flags` of epochs: the low bits as bpf/events.h has them, from bit 8 on what the agent adds."""
+
+    E_OTHER_THREAD = 1 << 0
+    X_OTHER_THREAD = 1 << 1
+    WOKEN = 1 << 2
+    PARTIAL = 1 << 3
+    INCOMPLETE = 1 << 4
+    FIRST_UNKNOWN = 1 << 5
+    NO_WAIT = 1 << 8
+    ESTIMATED = 1 << 9

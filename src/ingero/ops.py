@@ -1,0 +1,676 @@
+"""The table of traced operations: ids, names, symbols, argument positions, meanings and units.
+
+One row is one traced call. Whatever else names a call (BPF programs, database, texts) is fed from here.
+
+Argument positions count 8-byte integer argument slots from 1, as the C ABI passes them: on x86-64 the slots 1-6 are
+registers and the rest stack slots; on arm64 1-8 are registers. A `dim3` passed by value takes two slots.
+
+Sources: CUDA Runtime API and Driver API reference manuals (module pages of 11.8, 12.9, 13.0); NCCL 2.27 `nccl.h`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import cached_property
+
+
+class Source(enum.IntEnum):
+    """Where an event comes from. The numbers are published (column `source`)."""
+
+    CUDA = 1
+    HOST = 3
+    DRIVER = 4
+    IO = 5
+    TCP = 6
+    NET = 7
+    CUDA_GRAPH = 8
+    NCCL = 9
+
+
+class Library(enum.Enum):
+    """The library that exports the symbols of an operation."""
+
+    CUDART = "libcudart"
+    CUDA = "libcuda"
+    NCCL = "libnccl"
+
+
+class Kind(enum.IntFlag):
+    """What a call does to streams and memory; the BPF programs act on these bits (cookie bits 8-23)."""
+
+    NONE = 0
+    LAUNCH = 1 << 0  # enqueues a kernel, a graph or a host function
+    COPY = 1 << 1  # enqueues a copy or a memset
+    COLLECTIVE = 1 << 2  # enqueues communication
+    SYNC_STREAM = 1 << 3  # waits for one stream
+    SYNC_DEVICE = 1 << 4  # waits for every stream of the context
+    SYNC_EVENT = 1 << 5  # waits for a recorded position
+    EVENT_RECORD = 1 << 6  # stores a stream's position in an event
+    STREAM_WAIT = 1 << 7  # makes a stream wait for an event
+    ALLOC = 1 << 8
+    FREE = 1 << 9
+    SET_DEVICE = 1 << 10  # argument `handle` is the device ordinal
+    SET_CONTEXT = 1 << 11  # argument `handle` is the context
+    CAPTURE = 1 << 12  # graph capture or instantiation
+    LOAD = 1 << 13  # module or library load
+
+    ENQUEUE = LAUNCH | COPY | COLLECTIVE
+    DRAIN = SYNC_STREAM | SYNC_DEVICE | SYNC_EVENT
+
+
+class Flag(enum.IntFlag):
+    """How arguments are read (cookie bits 54-60)."""
+
+    NONE = 0
+    PER_THREAD_STREAM = 1 << 0  # the default stream means the calling thread's own (`_ptsz`, `_ptds` symbols)
+    STREAM_IN_CONFIG = 1 << 1  # the stream argument points to a launch config; the stream is 32 bytes into it
+    HANDLE_OUT = 1 << 2  # the handle argument points to where the call stores the handle
+    ASYNC_IF_ON_DEVICE = 1 << 3  # no wait when the extra argument says device to device (cudaMemcpyKind 3)
+
+
+STREAM_OFFSET_IN_CONFIG_BYTES = 32  # cudaLaunchConfig_t.stream and CUlaunchConfig.hStream (CUDA 11.8 - 13 headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arg:
+    """One argument that is recorded: its slot, what it means and in which unit."""
+
+    slot: int
+    name: str
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """One traced call.
+
+    id: dense number, 1-255, used between kernel and agent only; not stable between versions.
+    source, code: the published pair (columns `source`, `op`), stable for ever.
+    symbols: exported names that are this call, newest first; the suffixes `_ptsz` and `_ptds` mean a per-thread
+        default stream.
+    bytes, times: the size of the call is the first, multiplied by the second where there is one.
+    handle: event, graph, communicator, allocation or device; function: the kernel of a launch.
+    """
+
+    id: int
+    source: Source
+    code: int
+    name: str
+    library: Library
+    symbols: tuple[str, ...]
+    kind: Kind
+    flags: Flag
+    bytes: Arg | None = None
+    times: Arg | None = None
+    stream: Arg | None = None
+    handle: Arg | None = None
+    function: Arg | None = None
+    extra: Arg | None = None
+    aliases: tuple[str, ...] = ()
+
+    @cached_property
+    def is_enqueue(self) -> bool:
+        """Whether the call puts work on a stream."""
+        return bool(self.kind & Kind.ENQUEUE)
+
+    def cookie(self, symbol: str) -> int:
+        """The attach cookie of this call for one of its symbols (layout: `bpf/ops_gen.h`)."""
+        flags = self.flags | (Flag.PER_THREAD_STREAM if symbol.endswith(("_ptsz", "_ptds")) else Flag.NONE)
+        value = self.id | int(self.kind) << 8
+        slots = (self.bytes, self.times, self.stream, self.handle, self.function, self.extra)
+        for index, arg in enumerate(slots):
+            value |= (arg.slot if arg else 0) << (24 + 5 * index)
+        return value | int(flags) << 54
+
+
+def _bytes(slot: int) -> Arg:
+    return Arg(slot=slot, name="size", unit="bytes")
+
+
+def _stream(slot: int) -> Arg:
+    return Arg(slot=slot, name="stream")
+
+
+def _out(slot: int, name: str) -> Arg:
+    return Arg(slot=slot, name=name)
+
+
+_POINTER = "pointer"
+_KIND = "cudaMemcpyKind"
+
+
+class _Table:
+    """Collects rows in order; the position gives the id."""
+
+    def __init__(self) -> None:
+        self.rows: list[Op] = []
+
+    def add(
+        self,
+        source: Source,
+        code: int,
+        name: str,
+        kind: Kind = Kind.NONE,
+        *,
+        also: tuple[str, ...] = (),
+        flags: Flag = Flag.NONE,
+        suffixes: tuple[str, ...] = (),
+        only: tuple[str, ...] = (),
+        size: int = 0,
+        times: int = 0,
+        stream: int = 0,
+        handle: Arg | None = None,
+        function: int = 0,
+        extra: Arg | None = None,
+        aliases: tuple[str, ...] = (),
+    ) -> None:
+        names = only or (name, *also)
+        symbols = tuple(base + suffix for base in names for suffix in ("", *suffixes))
+        self.rows.append(
+            Op(
+                id=len(self.rows) + 1,
+                source=source,
+                code=code,
+                name=name,
+                library=_library_of(name),
+                symbols=symbols,
+                kind=kind,
+                flags=flags,
+                bytes=_bytes(size) if size else None,
+                times=Arg(slot=times, name="times") if times else None,
+                stream=_stream(stream) if stream else None,
+                handle=handle,
+                function=Arg(slot=function, name="function") if function else None,
+                extra=extra,
+                aliases=aliases,
+            )
+        )
+
+
+def _library_of(name: str) -> Library:
+    if name.startswith("nccl"):
+        return Library.NCCL
+    return Library.CUDART if name.startswith("cuda") else Library.CUDA
+
+
+_PTSZ = ("_ptsz",)
+_PTDS = ("_ptds",)
+_BLOCKING_COPY = Kind.COPY | Kind.SYNC_STREAM
+
+
+def _runtime_rows(table: _Table) -> None:
+    cuda = Source.CUDA
+    out = _out(1, _POINTER)
+    ptr = Arg(slot=1, name=_POINTER)
+    add = table.add
+    add(cuda, 1, "cudaMalloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
+    add(cuda, 2, "cudaFree", Kind.FREE, handle=ptr)
+    add(cuda, 3, "cudaLaunchKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
+    add(
+        cuda,
+        4,
+        "cudaMemcpy",
+        _BLOCKING_COPY,
+        suffixes=_PTDS,
+        size=3,
+        extra=Arg(slot=4, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE,
+    )
+    add(cuda, 5, "cudaStreamSynchronize", Kind.SYNC_STREAM, suffixes=_PTSZ, stream=1, aliases=("cudaStreamSync",))
+    add(
+        cuda, 6, "cudaDeviceSynchronize", Kind.SYNC_DEVICE, also=("cudaThreadSynchronize",), aliases=("cudaDeviceSync",)
+    )
+    add(cuda, 7, "cudaMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=5, extra=Arg(slot=4, name=_KIND))
+    add(cuda, 8, "cudaMallocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
+    add(
+        cuda,
+        9,
+        "cudaMemcpy2D",
+        _BLOCKING_COPY,
+        suffixes=_PTDS,
+        size=5,
+        times=6,
+        extra=Arg(slot=7, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE,
+    )
+    add(
+        cuda,
+        10,
+        "cudaMemcpy2DAsync",
+        Kind.COPY,
+        suffixes=_PTSZ,
+        size=5,
+        times=6,
+        stream=8,
+        extra=Arg(slot=7, name=_KIND),
+    )
+    add(cuda, 11, "cudaMemcpyPeer", Kind.COPY, size=5)
+    add(cuda, 12, "cudaMemcpyPeerAsync", Kind.COPY, size=5, stream=6)
+    add(cuda, 13, "cudaLaunchKernelExC", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
+    add(cuda, 14, "cudaLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
+    add(cuda, 15, "cudaLaunchHostFunc", Kind.LAUNCH, also=("cudaLaunchHostFunc_v2",), suffixes=_PTSZ, function=2, stream=1)
+    add(cuda, 16, "cudaMallocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
+    add(
+        cuda,
+        17,
+        "cudaMallocFromPoolAsync",
+        Kind.ALLOC,
+        suffixes=_PTSZ,
+        size=2,
+        stream=4,
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+    )
+    add(cuda, 18, "cudaMallocPitch", Kind.ALLOC, size=3, times=4, handle=out, flags=Flag.HANDLE_OUT)
+    add(cuda, 19, "cudaMallocHost", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
+    add(
+        cuda,
+        20,
+        "cudaHostAlloc",
+        Kind.ALLOC,
+        size=2,
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+        extra=Arg(slot=3, name="flags"),
+    )
+    add(cuda, 21, "cudaHostRegister", Kind.ALLOC, size=2, handle=ptr)
+    add(cuda, 22, "cudaHostUnregister", Kind.FREE, handle=ptr)
+    add(cuda, 23, "cudaFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr)
+    add(cuda, 24, "cudaFreeHost", Kind.FREE, handle=ptr)
+    add(cuda, 25, "cudaMemPoolTrimTo", Kind.FREE, size=2, handle=Arg(slot=1, name="pool"))
+    add(cuda, 26, "cudaMemset", Kind.COPY, suffixes=_PTDS, size=3)
+    add(cuda, 27, "cudaMemsetAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
+    add(cuda, 28, "cudaMemset2D", Kind.COPY, suffixes=_PTDS, size=4, times=5)
+    add(cuda, 29, "cudaMemset2DAsync", Kind.COPY, suffixes=_PTSZ, size=4, times=5, stream=6)
+    add(
+        cuda,
+        30,
+        "cudaMemcpyToSymbol",
+        _BLOCKING_COPY,
+        suffixes=_PTDS,
+        size=3,
+        extra=Arg(slot=5, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE,
+    )
+    add(cuda, 31, "cudaMemcpyToSymbolAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=6, extra=Arg(slot=5, name=_KIND))
+    add(
+        cuda,
+        32,
+        "cudaMemcpyFromSymbol",
+        _BLOCKING_COPY,
+        suffixes=_PTDS,
+        size=3,
+        extra=Arg(slot=5, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE,
+    )
+    add(
+        cuda,
+        33,
+        "cudaMemcpyFromSymbolAsync",
+        Kind.COPY,
+        suffixes=_PTSZ,
+        size=3,
+        stream=6,
+        extra=Arg(slot=5, name=_KIND),
+    )
+    add(cuda, 34, "cudaMemcpy3D", _BLOCKING_COPY, suffixes=_PTDS)
+    add(cuda, 35, "cudaMemcpy3DAsync", Kind.COPY, suffixes=_PTSZ, stream=2)
+    add(cuda, 36, "cudaMemcpy3DPeer", Kind.COPY, suffixes=_PTDS)
+    add(cuda, 37, "cudaMemcpy3DPeerAsync", Kind.COPY, suffixes=_PTSZ, stream=2)
+    add(cuda, 38, "cudaEventSynchronize", Kind.SYNC_EVENT, handle=Arg(slot=1, name="event"))
+    add(cuda, 39, "cudaEventRecord", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1, name="event"))
+    add(
+        cuda,
+        40,
+        "cudaEventRecordWithFlags",
+        Kind.EVENT_RECORD,
+        suffixes=_PTSZ,
+        stream=2,
+        handle=Arg(slot=1, name="event"),
+    )
+    add(cuda, 41, "cudaStreamWaitEvent", Kind.STREAM_WAIT, suffixes=_PTSZ, stream=1, handle=Arg(slot=2, name="event"))
+    add(cuda, 42, "cudaSetDevice", Kind.SET_DEVICE, handle=Arg(slot=1, name="device"))
+    add(cuda, 43, "cudaLibraryLoadData", Kind.LOAD)
+    add(cuda, 44, "cudaLibraryLoadFromFile", Kind.LOAD)
+
+
+def _graph_rows(table: _Table) -> None:
+    graph, add = Source.CUDA_GRAPH, table.add
+    out, handle = _out(1, "graphExec"), Arg(slot=1, name="graphExec")
+    add(graph, 1, "cudaStreamBeginCapture", Kind.CAPTURE, suffixes=_PTSZ, stream=1, aliases=("graphBeginCapture",))
+    add(
+        graph,
+        2,
+        "cudaStreamEndCapture",
+        Kind.CAPTURE,
+        suffixes=_PTSZ,
+        stream=1,
+        handle=_out(2, "graph"),
+        flags=Flag.HANDLE_OUT,
+        aliases=("graphEndCapture",),
+    )
+    add(
+        graph,
+        3,
+        "cudaGraphInstantiate",
+        Kind.CAPTURE,
+        also=("cudaGraphInstantiateWithFlags", "cudaGraphInstantiateWithParams", "cudaGraphInstantiateWithParams_ptsz"),
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+        extra=Arg(slot=2, name="graph"),
+        aliases=("graphInstantiate",),
+    )
+    add(graph, 4, "cudaGraphLaunch", Kind.LAUNCH, suffixes=_PTSZ, handle=handle, stream=2, aliases=("graphLaunch",))
+    add(graph, 5, "cudaGraphExecUpdate", Kind.CAPTURE, handle=handle, extra=Arg(slot=2, name="graph"))
+    add(graph, 6, "cudaStreamBeginCaptureToGraph", Kind.CAPTURE, suffixes=_PTSZ, stream=1)
+    add(graph, 11, "cuStreamBeginCapture", Kind.CAPTURE, also=("cuStreamBeginCapture_v2",), suffixes=_PTSZ, stream=1)
+    add(
+        graph,
+        12,
+        "cuStreamEndCapture",
+        Kind.CAPTURE,
+        suffixes=_PTSZ,
+        stream=1,
+        handle=_out(2, "graph"),
+        flags=Flag.HANDLE_OUT,
+    )
+    add(
+        graph,
+        13,
+        "cuGraphInstantiate",
+        Kind.CAPTURE,
+        also=(
+            "cuGraphInstantiate_v2",
+            "cuGraphInstantiateWithFlags",
+            "cuGraphInstantiateWithParams",
+            "cuGraphInstantiateWithParams_ptsz",
+        ),
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+        extra=Arg(slot=2, name="graph"),
+    )
+    add(graph, 14, "cuGraphLaunch", Kind.LAUNCH, suffixes=_PTSZ, handle=handle, stream=2)
+    add(
+        graph,
+        15,
+        "cuGraphExecUpdate",
+        Kind.CAPTURE,
+        also=("cuGraphExecUpdate_v2",),
+        handle=handle,
+        extra=Arg(slot=2, name="graph"),
+    )
+    add(graph, 16, "cuStreamBeginCaptureToGraph", Kind.CAPTURE, suffixes=_PTSZ, stream=1)
+
+
+def _driver_rows(table: _Table) -> None:
+    drv, add = Source.DRIVER, table.add
+    out = _out(1, _POINTER)
+    ptr = Arg(slot=1, name=_POINTER)
+    add(drv, 1, "cuLaunchKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=9)
+    add(drv, 2, "cuMemcpy", _BLOCKING_COPY, suffixes=_PTDS, size=3)
+    add(drv, 3, "cuMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
+    add(drv, 4, "cuCtxSynchronize", Kind.SYNC_DEVICE, also=("cuCtxSynchronize_v2",))
+    add(
+        drv,
+        5,
+        "cuMemAlloc",
+        Kind.ALLOC,
+        only=("cuMemAlloc_v2", "cuMemAlloc"),
+        size=2,
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+    )
+    add(drv, 6, "cuMemAllocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
+    add(drv, 7, "cuLaunchKernelEx", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
+    add(drv, 8, "cuLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=9)
+    add(drv, 9, "cuLaunchHostFunc", Kind.LAUNCH, also=("cuLaunchHostFunc_v2",), suffixes=_PTSZ, function=2, stream=1)
+    add(drv, 10, "cuMemFree", Kind.FREE, only=("cuMemFree_v2", "cuMemFree"), handle=ptr)
+    add(drv, 11, "cuMemAllocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
+    add(
+        drv,
+        12,
+        "cuMemAllocFromPoolAsync",
+        Kind.ALLOC,
+        suffixes=_PTSZ,
+        size=2,
+        stream=4,
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+    )
+    add(drv, 13, "cuMemFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr)
+    add(
+        drv,
+        14,
+        "cuMemAllocHost",
+        Kind.ALLOC,
+        only=("cuMemAllocHost_v2", "cuMemAllocHost"),
+        size=2,
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+    )
+    add(
+        drv,
+        15,
+        "cuMemHostAlloc",
+        Kind.ALLOC,
+        size=2,
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+        extra=Arg(slot=3, name="flags"),
+    )
+    add(drv, 16, "cuMemFreeHost", Kind.FREE, handle=ptr)
+    add(
+        drv, 17, "cuMemHostRegister", Kind.ALLOC, only=("cuMemHostRegister_v2", "cuMemHostRegister"), size=2, handle=ptr
+    )
+    add(drv, 18, "cuMemHostUnregister", Kind.FREE, handle=ptr)
+    add(
+        drv,
+        19,
+        "cuMemAllocPitch",
+        Kind.ALLOC,
+        only=("cuMemAllocPitch_v2", "cuMemAllocPitch"),
+        size=3,
+        times=4,
+        handle=out,
+        flags=Flag.HANDLE_OUT,
+    )
+    add(drv, 20, "cuMemCreate", Kind.ALLOC, size=2, handle=_out(1, "handle"), flags=Flag.HANDLE_OUT)
+    add(drv, 21, "cuMemRelease", Kind.FREE, handle=Arg(slot=1, name="handle"))
+    add(drv, 22, "cuMemMap", Kind.NONE, size=2, handle=ptr)
+    add(drv, 23, "cuMemUnmap", Kind.NONE, size=2, handle=ptr)
+    add(drv, 24, "cuMemPoolTrimTo", Kind.FREE, size=2, handle=Arg(slot=1, name="pool"))
+    _driver_copy_rows(table)
+    add(drv, 60, "cuStreamSynchronize", Kind.SYNC_STREAM, suffixes=_PTSZ, stream=1)
+    add(drv, 61, "cuEventSynchronize", Kind.SYNC_EVENT, handle=Arg(slot=1, name="event"))
+    add(drv, 62, "cuEventRecord", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1, name="event"))
+    add(
+        drv, 63, "cuEventRecordWithFlags", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1, name="event")
+    )
+    add(drv, 64, "cuStreamWaitEvent", Kind.STREAM_WAIT, suffixes=_PTSZ, stream=1, handle=Arg(slot=2, name="event"))
+    add(drv, 65, "cuCtxSetCurrent", Kind.SET_CONTEXT, handle=Arg(slot=1, name="context"))
+    add(drv, 66, "cuModuleLoad", Kind.LOAD)
+    add(drv, 67, "cuModuleLoadData", Kind.LOAD)
+    add(drv, 68, "cuModuleLoadDataEx", Kind.LOAD)
+    add(drv, 69, "cuModuleLoadFatBinary", Kind.LOAD)
+    add(drv, 70, "cuLibraryLoadData", Kind.LOAD)
+    add(drv, 71, "cuLibraryLoadFromFile", Kind.LOAD)
+    add(drv, 72, "cuModuleUnload", Kind.LOAD)
+
+
+def _driver_copy_rows(table: _Table) -> None:
+    drv, add = Source.DRIVER, table.add
+    v2 = ("_v2",)
+    for code, name in ((30, "cuMemcpyHtoD"), (31, "cuMemcpyDtoH")):
+        add(drv, code, name, _BLOCKING_COPY, only=(f"{name}_v2", name), suffixes=_PTDS, size=3)
+    add(drv, 32, "cuMemcpyDtoD", Kind.COPY, only=("cuMemcpyDtoD_v2", "cuMemcpyDtoD"), suffixes=_PTDS, size=3)
+    for code, name in ((33, "cuMemcpyHtoDAsync"), (34, "cuMemcpyDtoHAsync"), (35, "cuMemcpyDtoDAsync")):
+        add(drv, code, name, Kind.COPY, only=(f"{name}_v2", name), suffixes=_PTSZ, size=3, stream=4)
+    add(drv, 36, "cuMemcpyPeer", Kind.COPY, suffixes=_PTDS, size=5)
+    add(drv, 37, "cuMemcpyPeerAsync", Kind.COPY, suffixes=_PTSZ, size=5, stream=6)
+    for code, name in ((38, "cuMemcpy2D"), (39, "cuMemcpy2DUnaligned"), (40, "cuMemcpy3D")):
+        add(drv, code, name, _BLOCKING_COPY, only=tuple(name + v for v in (*v2, "")), suffixes=_PTDS)
+    for code, name in ((41, "cuMemcpy2DAsync"), (42, "cuMemcpy3DAsync")):
+        add(drv, code, name, Kind.COPY, only=tuple(name + v for v in (*v2, "")), suffixes=_PTSZ, stream=2)
+    for code, name in ((43, "cuMemsetD8"), (44, "cuMemsetD16"), (45, "cuMemsetD32")):
+        add(drv, code, name, Kind.COPY, only=(f"{name}_v2", name), suffixes=_PTDS, size=3)
+        add(drv, code + 3, f"{name}Async", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
+    for code, name in ((49, "cuMemsetD2D8"), (50, "cuMemsetD2D16"), (51, "cuMemsetD2D32")):
+        add(drv, code, name, Kind.COPY, only=(f"{name}_v2", name), suffixes=_PTDS, size=4, times=5)
+        add(drv, code + 3, f"{name}Async", Kind.COPY, suffixes=_PTSZ, size=4, times=5, stream=6)
+
+
+def _nccl_rows(table: _Table) -> None:
+    nccl, add = Source.NCCL, table.add
+    group = Kind.COLLECTIVE
+    comm = "communicator"
+    add(nccl, 1, "ncclCommInitRank", handle=_out(1, comm), flags=Flag.HANDLE_OUT, aliases=("ncclInitRank",))
+    add(nccl, 2, "ncclCommDestroy", handle=Arg(slot=1, name=comm), aliases=("ncclDestroy",))
+    add(
+        nccl,
+        3,
+        "ncclAllReduce",
+        group,
+        size=3,
+        stream=7,
+        handle=Arg(slot=6, name=comm),
+        extra=Arg(slot=4, name="ncclDataType_t"),
+    )
+    add(
+        nccl,
+        4,
+        "ncclAllGather",
+        group,
+        size=3,
+        stream=6,
+        handle=Arg(slot=5, name=comm),
+        extra=Arg(slot=4, name="ncclDataType_t"),
+    )
+    add(
+        nccl,
+        5,
+        "ncclReduceScatter",
+        group,
+        size=3,
+        stream=7,
+        handle=Arg(slot=6, name=comm),
+        extra=Arg(slot=4, name="ncclDataType_t"),
+    )
+    add(
+        nccl,
+        6,
+        "ncclBroadcast",
+        group,
+        size=3,
+        stream=7,
+        handle=Arg(slot=6, name=comm),
+        extra=Arg(slot=4, name="ncclDataType_t"),
+    )
+    add(
+        nccl,
+        7,
+        "ncclSend",
+        group,
+        size=2,
+        stream=6,
+        handle=Arg(slot=5, name=comm),
+        extra=Arg(slot=3, name="ncclDataType_t"),
+    )
+    add(
+        nccl,
+        8,
+        "ncclRecv",
+        group,
+        size=2,
+        stream=6,
+        handle=Arg(slot=5, name=comm),
+        extra=Arg(slot=3, name="ncclDataType_t"),
+    )
+    add(nccl, 9, "ncclCommInitAll", handle=_out(1, comm), flags=Flag.HANDLE_OUT)
+    add(nccl, 10, "ncclCommInitRankConfig", handle=_out(1, comm), flags=Flag.HANDLE_OUT)
+    add(nccl, 11, "ncclCommSplit", handle=Arg(slot=1, name=comm))
+    add(
+        nccl,
+        12,
+        "ncclReduce",
+        group,
+        size=3,
+        stream=8,
+        handle=Arg(slot=7, name=comm),
+        extra=Arg(slot=4, name="ncclDataType_t"),
+    )
+    add(
+        nccl,
+        13,
+        "ncclBcast",
+        group,
+        size=2,
+        stream=6,
+        handle=Arg(slot=5, name=comm),
+        extra=Arg(slot=3, name="ncclDataType_t"),
+    )
+    add(nccl, 14, "ncclGroupStart")
+    add(nccl, 15, "ncclGroupEnd")
+    add(nccl, 16, "ncclCommAbort", handle=Arg(slot=1, name=comm))
+    add(nccl, 17, "ncclCommFinalize", handle=Arg(slot=1, name=comm))
+
+
+def _build() -> tuple[Op, ...]:
+    table = _Table()
+    for rows in (_runtime_rows, _graph_rows, _driver_rows, _nccl_rows):
+        rows(table)
+    return tuple(table.rows)
+
+
+OPS: tuple[Op, ...] = _build()
+BY_ID: dict[int, Op] = {op.id: op for op in OPS}
+BY_CODE: dict[tuple[Source, int], Op] = {(op.source, op.code): op for op in OPS}
+BY_NAME: dict[str, Op] = {name: op for op in OPS for name in (*op.aliases, op.name)}
+
+
+class HostOp(enum.IntEnum):
+    """Operations of source HOST (published numbers)."""
+
+    SCHED_SWITCH = 1
+    SCHED_WAKEUP = 2
+    PAGE_ALLOC = 3
+    OOM_KILL = 4
+    PROCESS_EXEC = 5
+    PROCESS_EXIT = 6
+    PROCESS_FORK = 7
+    POD_RESTART = 10
+    POD_EVICTION = 11
+    POD_OOM_KILL = 12
+    PAGE_ALLOC_SUMMARY = 20
+    SCHED_SWITCH_SUMMARY = 21
+    DIRECT_RECLAIM = 30
+    COMPACTION = 31
+    MAJOR_FAULT = 32
+    STOP_SIGNAL = 33
+
+
+class IoOp(enum.IntEnum):
+    """Operations of source IO (published numbers)."""
+
+    READ = 1
+    WRITE = 2
+    DISCARD = 3
+    FLUSH = 4
+
+
+class TcpOp(enum.IntEnum):
+    """Operations of source TCP (published numbers)."""
+
+    RETRANSMIT = 1
+
+
+class NetOp(enum.IntEnum):
+    """Operations of source NET (published numbers)."""
+
+    SEND = 1
+    RECEIVE = 2
+
+
+def op_named(name: str) -> Op | None:
+    """The operation a user means by `name`: the real symbol or the short name older versions used."""
+    return BY_NAME.get(name)

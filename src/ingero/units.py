@@ -1,0 +1,76 @@
+"""Quantities as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+import pytimeparse2
+
+from ingero.errors import IngeroError
+
+_NS_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class QuantityError(IngeroError):
+    """A text is no quantity of the kind asked for."""
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of `90s`, `5m`, `1h30m`, `2d`, `250ms` or a plain number of seconds.
+
+    Raises:
+        QuantityError: it is none of these, or negative.
+    """
+    if text.endswith("ms") and text[:-2].replace(".", "", 1).isdigit():
+        return float(text[:-2]) / 1000
+    seconds = pytimeparse2.parse(text)
+    if not isinstance(seconds, (int, float)) or seconds < 0:
+        raise QuantityError(f"{text!r} is no duration", hint="write it like 90s, 5m, 1h30m or 2d")
+    return float(seconds)
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes of `500m`, `10g`, `64KiB` (factors of 1024) or a plain number.
+
+    Raises:
+        QuantityError: it is none of these.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise QuantityError(f"{text!r} is no size", hint="write it like 500m or 10g")
+    return int(float(found[1]) * _SIZE_FACTORS[found[2].lower()])
+
+
+def format_ns(duration_ns: float) -> str:
+    """A duration with three digits: `7 us`, `48.3 ms`, `1.25 s`."""
+    for step, unit in _NS_STEPS:
+        if abs(duration_ns) >= step:
+            return f"{_three_digits(duration_ns / step)} {unit}"
+    return f"{duration_ns:.0f} ns"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size with three digits: `512 B`, `1.25 GiB`."""
+    for step, unit in _BYTE_STEPS:
+        if abs(size_bytes) >= step:
+            return f"{_three_digits(size_bytes / step)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def format_percent(share: float) -> str:
+    """A ratio as a percentage: `0.3 %`, `12 %`."""
+    percent = 100 * share
+    return f"{percent:.1f} %" if abs(percent) < 10 else f"{percent:.0f} %"
+
+
+def format_count(count: float) -> str:
+    """A count with separators: `1,234`."""
+    return f"{count:,.0f}"
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:.2f}" if size < 10 else f"{value:.1f}" if size < 100 else f"{value:.0f}"
