@@ -1,0 +1,1 @@
+"""What is on this machine: processes, library copies, kernel features, GPUs, containers."""

@@ -1,0 +1,212 @@
+"""The control group of a process: its id as the BPF programs see it, its CPU limits, and its throttling."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.discover.processes import PROC
+
+_UNIFIED = ""  # the name of the v2 hierarchy in /proc/PID/cgroup
+_US = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A mounted hierarchy: `root` is the group that `point` shows."""
+
+    root: str
+    point: Path
+
+    def folder(self, path: str) -> Path | None:
+        """The folder of a group; None where it lies outside what is mounted here (another cgroup namespace)."""
+        if self.root not in ("/", path) and not path.startswith(f"{self.root}/"):
+            return None
+        inside = path if self.root == "/" else path[len(self.root) :]
+        return None if "/.." in inside else self.point / inside.lstrip("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupMounts:
+    """Where the hierarchies are mounted: controller name -> mount, and "" -> the v2 hierarchy."""
+
+    by_controller: Mapping[str, _Mount]
+
+    @property
+    def identifying(self) -> str:
+        """The hierarchy whose ids tell groups apart: memory where it is a v1 controller, else v2 ("").
+
+        On hosts that mount both, services often share one v2 group while v1 tells them apart.
+        """
+        return "memory" if "memory" in self.by_controller else _UNIFIED
+
+    def folder(self, controller: str, path: str) -> Path | None:
+        """The folder of a group in one hierarchy, if that is mounted and shows the group."""
+        mount = self.by_controller.get(controller)
+        return mount.folder(path) if mount else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cgroup:
+    """The control groups of one process.
+
+    id: of the group in the identifying hierarchy, the inode of its folder; None where that is not visible.
+    path: of the group in that hierarchy.
+    paths: controller (or "" for v2) -> path.
+    """
+
+    id: int | None
+    path: str
+    paths: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLimits:
+    """What a group may use. None: no limit known.
+
+    quota_cores: CPU time per wall time, in cores; the lowest on the way up to the root.
+    quota_path: the group that sets it.
+    cpus: the CPUs it may run on.
+    """
+
+    quota_cores: float | None
+    quota_path: str | None
+    cpus: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttling:
+    """How often and how long a group was kept off the CPU by its quota, since it was made."""
+
+    periods: int
+    throttled_periods: int
+    throttled_ns: int
+
+
+def read_mounts(proc: Path = PROC) -> CgroupMounts:
+    """The hierarchies that this process sees mounted."""
+    found: dict[str, _Mount] = {}
+    for line in _text(proc / "self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        mount = _Mount(_unescape(fields[3]), Path(_unescape(fields[4])))
+        names = [_UNIFIED] if kind[0] == "cgroup2" else kind[2].split(",")
+        for name in names:
+            found.setdefault(name, mount)
+    return CgroupMounts(by_controller=found)
+
+
+def read_cgroup(pid: int, mounts: CgroupMounts, proc: Path = PROC) -> Cgroup | None:
+    """The groups of a process, or None when it is gone."""
+    paths = parse_cgroup(_text(proc / str(pid) / "cgroup"))
+    if not paths:
+        return None
+    path = paths.get(mounts.identifying, "/")
+    folder = mounts.folder(mounts.identifying, path)
+    return Cgroup(id=_inode(folder), path=path, paths=paths)
+
+
+def parse_cgroup(text: str) -> dict[str, str]:
+    """Controller -> path of a /proc/PID/cgroup text; the v2 path stands under ""."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number.isdigit() and path:
+            for controller in controllers.split(","):
+                paths.setdefault(controller, path.removesuffix(" (deleted)"))
+    return paths
+
+
+def read_cpu_limits(cgroup: Cgroup, mounts: CgroupMounts) -> CpuLimits:
+    """The CPU limits of a group, inherited ones included."""
+    lowest: tuple[float, str] | None = None
+    for folder, path in _upwards(cgroup, mounts, "cpu"):
+        cores = _quota_cores(folder)
+        if cores is not None and (lowest is None or cores < lowest[0]):
+            lowest = (cores, path)
+    quota_cores, quota_path = lowest if lowest else (None, None)
+    return CpuLimits(quota_cores=quota_cores, quota_path=quota_path, cpus=_cpus(cgroup, mounts))
+
+
+def cpu_stat_file(cgroup: Cgroup, mounts: CgroupMounts) -> Path | None:
+    """The `cpu.stat` of a group; None where it is not visible."""
+    folder = next(iter(_upwards(cgroup, mounts, "cpu")), None)
+    return folder[0] / "cpu.stat" if folder else None
+
+
+def read_throttling(cpu_stat: Path) -> Throttling | None:
+    """Reads a `cpu.stat`; None when the group is gone or has no CPU controller."""
+    pairs = (line.split() for line in _text(cpu_stat).splitlines())
+    values = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+    if "nr_throttled" not in values:
+        return None
+    # v1 calls it throttled_time and counts ns, v2 throttled_usec.
+    throttled_ns = values.get("throttled_time", values.get("throttled_usec", 0) * _US)
+    return Throttling(
+        periods=values.get("nr_periods", 0), throttled_periods=values["nr_throttled"], throttled_ns=throttled_ns
+    )
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """The CPUs of a list such as `0-3,8`."""
+    cpus: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def _upwards(cgroup: Cgroup, mounts: CgroupMounts, controller: str) -> list[tuple[Path, str]]:
+    """The group's folders in the hierarchy of a controller, from itself to the root, with their paths."""
+    name = controller if controller in mounts.by_controller else _UNIFIED
+    path = cgroup.paths.get(name)
+    steps: list[tuple[Path, str]] = []
+    while path is not None:
+        folder = mounts.folder(name, path)
+        if folder is None:
+            break
+        steps.append((folder, path))
+        path = (path.rsplit("/", 1)[0] or "/") if path != "/" else None
+    return steps
+
+
+def _quota_cores(folder: Path) -> float | None:
+    limit = _text(folder / "cpu.max").split()  # v2: "QUOTA PERIOD" in us, QUOTA may be "max"
+    if not limit:
+        limit = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]  # v1: -1 is no limit
+    if len(limit) != 2 or not all(part.isdigit() for part in limit) or int(limit[1]) == 0:
+        return None
+    return int(limit[0]) / int(limit[1])
+
+
+def _cpus(cgroup: Cgroup, mounts: CgroupMounts) -> frozenset[int] | None:
+    for folder, _ in _upwards(cgroup, mounts, "cpuset"):
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            text = _text(folder / name)
+            if text:
+                return parse_cpu_list(text)
+    return None
+
+
+def _inode(folder: Path | None) -> int | None:
+    try:
+        return os.stat(folder).st_ino if folder else None  # noqa: PTH116 - one call, not two for None
+    except OSError:
+        return None
+
+
+def _unescape(field: str) -> str:
+    r"""A field of mountinfo, where blanks stand as `\040`."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _text(path: Path) -> str:
+    try:
+        return os.fsdecode(path.read_bytes()).strip()
+    except OSError:
+        return ""

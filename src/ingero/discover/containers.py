@@ -1,0 +1,135 @@
+"""Which container, pod or job a process belongs to, by the path of its control group and its environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.discover.processes import PROC
+
+_ID = r"[0-9a-f]{64}"
+_ECS_ID = rf"(?:{_ID}|[0-9a-f]{{32}}-\d+)"  # on Fargate: the task's id and a number
+_CONTAINER_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), runtime)
+    for pattern, runtime in (
+        (rf"/docker-({_ID})\.scope", "docker"),
+        (rf"/docker/({_ID})", "docker"),
+        (rf"[/:]cri-containerd[-:]({_ID})", "containerd"),
+        (rf"/nerdctl-({_ID})\.scope", "containerd"),
+        (rf"/crio-({_ID})", "cri-o"),
+        (rf"/libpod-(?:payload-)?({_ID})", "podman"),
+        (rf"/ecs/(?:[^/]+/)+({_ECS_ID})(?:/|\Z)", "docker"),
+        (rf"/kubepods[^/]*/(?:[^/]+/)*?pod[^/]+/({_ID})", "containerd"),
+        (r"/lxc(?:\.payload)?[./]([^/]+)", "lxc"),
+        (r"/machine\.slice/machine-(.+?)\.scope", "systemd-nspawn"),
+        (rf"\A/[^/]+/({_ID})(?:/|\Z)", "containerd"),  # containerd's namespace and its id
+    )
+)
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+_SLURM = re.compile(r"/(?:slurm[^/]*(?:/uid_\d+)?|[^/]*slurmstepd\.scope)/job_(\d+)(?:/step_([^/]+))?")
+_ECS_TASK = re.compile(r"/(?:ecs/(?:[^/]+/)?|ecstasks-)([0-9a-f]{32}|[0-9a-f-]{36})(?:\.slice)?/")
+_UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?:/|\Z)")
+_POD_NAME_VARIABLES = ("POD_NAME", "MY_POD_NAME", "K8S_POD_NAME", "KUBERNETES_POD_NAME")
+_NAMESPACE_VARIABLES = ("POD_NAMESPACE", "MY_POD_NAMESPACE", "K8S_NAMESPACE", "KUBERNETES_NAMESPACE", "NAMESPACE")
+_NAMESPACE_FILE = "var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Who runs a control group. None: does not apply or is not known.
+
+    orchestrator: kubernetes, ecs, slurm, docker, podman, containerd, lxc, systemd-nspawn or systemd.
+    runtime: what started the container.
+    container_id: as the runtime names it.
+    job: the Slurm job; step: its step; task: the ECS task; unit: the systemd unit of a process in no container.
+    """
+
+    orchestrator: str | None = None
+    runtime: str | None = None
+    container_id: str | None = None
+    pod_uid: str | None = None
+    job: str | None = None
+    step: str | None = None
+    task: str | None = None
+    unit: str | None = None
+
+    @property
+    def is_containerized(self) -> bool:
+        """Whether the group belongs to a container."""
+        return self.container_id is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """The Kubernetes names of a process; None where neither environment nor files say."""
+
+    name: str | None
+    namespace: str | None
+
+
+def placement_of(cgroup_path: str) -> Placement:
+    """Reads the path of a control group, of v1 or v2."""
+    runtime, container_id = _container(cgroup_path)
+    is_kubernetes = "kubepods" in cgroup_path
+    pod = _POD.search(cgroup_path) if is_kubernetes else None
+    slurm = _SLURM.search(cgroup_path)
+    task = _ECS_TASK.search(cgroup_path)
+    unit = None if container_id or slurm else _UNIT.search(cgroup_path)
+    if is_kubernetes:
+        orchestrator: str | None = "kubernetes"
+    elif task:
+        orchestrator = "ecs"
+    elif slurm:
+        orchestrator = "slurm"
+    else:
+        orchestrator = runtime or ("systemd" if unit else None)
+    return Placement(
+        orchestrator=orchestrator,
+        runtime=runtime,
+        container_id=container_id,
+        pod_uid=pod[1].replace("_", "-") if pod else None,
+        job=slurm[1] if slurm else None,
+        step=slurm[2] if slurm else None,
+        task=task[1] if task else None,
+        unit=unit[1] if unit else None,
+    )
+
+
+def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, proc: Path = PROC) -> Pod:
+    """The pod's name and namespace of a process that Kubernetes runs.
+
+    A pod's host name is its name unless it uses the node's network; then it is `node_name` and says nothing.
+    """
+    root = proc / str(pid) / "root"
+    hostname = environ.get("HOSTNAME") or _line(root / "etc/hostname")
+    guess = hostname if hostname != node_name else None
+    return Pod(
+        name=_first(environ, _POD_NAME_VARIABLES) or guess or None,
+        namespace=_first(environ, _NAMESPACE_VARIABLES) or _line(root / _NAMESPACE_FILE) or None,
+    )
+
+
+def _container(path: str) -> tuple[str | None, str | None]:
+    """(runtime, id) of the innermost container."""
+    found: tuple[int, str, str] | None = None
+    for pattern, runtime in _CONTAINER_PATTERNS:
+        for match in pattern.finditer(path):
+            if found is None or match.start(1) > found[0]:
+                found = (match.start(1), runtime, match[1])
+    return (found[1], found[2]) if found else (None, None)
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((environ[name] for name in names if environ.get(name)), None)
+
+
+def _line(path: Path) -> str:
+    """The first line of a small file inside a container, which may be anything: at most 253 characters of it."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(254).strip()
+    except OSError:
+        return ""
+    return line.decode("ascii", "replace") if re.fullmatch(rb"[A-Za-z0-9.-]{1,253}", line) else ""

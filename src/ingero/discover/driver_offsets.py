@@ -1,0 +1,177 @@
+"""Finds the probe sites that only cuGetProcAddress knows: pointers it hands out that are no exported symbol.
+
+One copy of libcuda is asked in a short-lived, isolated child process (`driver_offsets_child.py`), never in a traced
+one. What the child answers is checked here against the code segments of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ingero.discover.elf import ElfFile, UnreadableElfError
+from ingero.discover.entry_points import EntryPoint, entry_points, traced_driver_calls
+from ingero.discover.library_files import LibraryFile
+from ingero.discover.sites import MissingSite, Origin, Site, SiteReport, assign
+from ingero.ops import Library, Op
+
+_CHILD = Path(__file__).parent / "driver_offsets_child.py"
+_ANSWER_BYTES = 1 << 20  # 150 addresses need 2 KB; the child's own limit is the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverOffsets:
+    """What one copy of libcuda answered.
+
+    sites: places that no exported symbol covers.
+    replaced: exported sites whose code runs into one of `sites`; a probe in both would count a call twice.
+    asked: entry points asked for; not_offered: those the driver does not know; outside: pointers to no code of the
+        file, which cannot be probed.
+    failure: why nothing could be asked; empty if it could.
+    """
+
+    sites: tuple[Site, ...] = ()
+    replaced: tuple[Site, ...] = ()
+    asked: int = 0
+    not_offered: int = 0
+    outside: int = 0
+    failure: str = ""
+
+    def added_to(self, report: SiteReport) -> SiteReport:
+        """The same report with the driver's own entry points."""
+        sites = tuple(site for site in report.sites if site not in self.replaced) + self.sites
+        seen = {site.op.id for site in self.sites}
+        missing: tuple[MissingSite, ...] = tuple(one for one in report.missing if one.op.id not in seen)
+        return replace(report, sites=sites, missing=missing)
+
+
+def driver_offsets(
+    file: LibraryFile,
+    exported: Sequence[Site],
+    *,
+    timeout_s: float = 10,
+    environ: Mapping[str, str] | None = None,
+) -> DriverOffsets:
+    """Asks a copy of libcuda for all entry points of traced calls.
+
+    exported: the sites of its exported symbols.
+    environ: of the child; None: the agent's own.
+    Failures are an answer (`failure`), not an error: the exported symbols can still be probed.
+    """
+    if file.library is not Library.CUDA:
+        return DriverOffsets(failure=f"{file.path.name} is not libcuda")
+    wanted = entry_points()
+    try:
+        with ElfFile(file.path) as elf:
+            answer = _ask_child(elf, file, wanted, timeout_s, environ)
+            if isinstance(answer, str):
+                return DriverOffsets(asked=len(wanted), failure=answer)
+            return _read_answer(elf, exported, wanted, answer)
+    except (OSError, UnreadableElfError) as error:
+        return DriverOffsets(asked=len(wanted), failure=str(error))
+
+
+def _ask_child(
+    elf: ElfFile,
+    file: LibraryFile,
+    wanted: Sequence[EntryPoint],
+    timeout_s: float,
+    environ: Mapping[str, str] | None,
+) -> list[int | None] | str:
+    request = {
+        "fd": elf.fileno(),
+        "needed": elf.needed,
+        "trusted": _is_trusted(elf, file),
+        "entry_points": [(point.name, point.version, point.flags) for point in wanted],
+    }
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as question:
+        question.write(json.dumps(request).encode())
+        question.seek(0)
+        try:
+            status = subprocess.run(
+                [sys.executable, "-I", "-S", str(_CHILD)],
+                stdin=question,
+                stdout=answer,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(elf.fileno(),),
+                env=environ,
+                start_new_session=True,
+                timeout=timeout_s,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return f"it did not answer within {timeout_s:g} s"
+        if status != 0:
+            return f"the process that loaded it ended with status {status}"
+        answer.seek(0)
+        return _parse(answer.read(_ANSWER_BYTES), len(wanted))
+
+
+def _parse(raw: bytes, expected: int) -> list[int | None] | str:
+    """The answer is written by a process that ran foreign code: nothing in it is taken on trust."""
+    try:
+        answer: Any = json.loads(raw)
+    except ValueError:
+        return "its answer cannot be read"
+    if not isinstance(answer, dict):
+        return "its answer cannot be read"
+    if "failure" in answer:
+        return str(answer["failure"])[:500]
+    addresses = answer.get("addresses")
+    if not isinstance(addresses, list) or len(addresses) != expected:
+        return "its answer cannot be read"
+    return [address if isinstance(address, int) else None for address in addresses]
+
+
+def _is_trusted(elf: ElfFile, file: LibraryFile) -> bool:
+    """Whether only root (or the agent's own user) can have written the file: then it may be loaded unisolated."""
+    owner_only = not elf.status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return owner_only and elf.status.st_uid in (0, os.geteuid()) and not str(file.path).startswith("/proc/")
+
+
+def _read_answer(
+    elf: ElfFile, exported: Sequence[Site], wanted: Sequence[EntryPoint], addresses: Sequence[int | None]
+) -> DriverOffsets:
+    calls = traced_driver_calls()
+    named: list[tuple[Op, str, int]] = []
+    outside = 0
+    for point, address in zip(wanted, addresses, strict=True):
+        offset = elf.file_offset(address) if address is not None else None
+        if offset is not None:
+            named.append((calls[point.name], point.symbol, offset))
+        elif address is not None:
+            outside += 1
+    sites, _ = assign(elf, named, Origin.ENTRY_POINT, taken=exported)
+    return DriverOffsets(
+        sites=sites,
+        replaced=tuple(_running_into(elf, exported, {site.file_offset for site in sites})),
+        asked=len(wanted),
+        not_offered=sum(1 for address in addresses if address is None),
+        outside=outside,
+    )
+
+
+def _running_into(elf: ElfFile, exported: Sequence[Site], targets: set[int]) -> Iterable[Site]:
+    return (site for site in exported if _next_place(elf, site.file_offset) in targets)
+
+
+def _next_place(elf: ElfFile, offset: int) -> int:
+    """Where the code at a site goes on after leading no-operations and one direct jump."""
+    if elf.machine != "EM_X86_64":
+        return offset
+    code = elf.read_at(offset)
+    while code[:1] == b"\x90":
+        code, offset = code[1:], offset + 1
+    if code[:1] == b"\xe9" and len(code) >= 5:
+        return offset + 5 + int.from_bytes(code[1:5], "little", signed=True)
+    if code[:1] == b"\xeb" and len(code) >= 2:
+        return offset + 2 + int.from_bytes(code[1:2], "little", signed=True)
+    return offset

@@ -1,0 +1,149 @@
+"""What this kernel and the agent's own privileges allow, read from /proc and /sys.
+
+Features are looked for by name in the kernel's own type information, not guessed from its version: distributions
+backport them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.discover.processes import PROC
+
+SYS = Path("/sys")
+MIN_RELEASE = (5, 15)
+_INIT_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+_CAPABILITIES = {
+    2: "DAC_READ_SEARCH",
+    12: "NET_ADMIN",
+    19: "SYS_PTRACE",
+    21: "SYS_ADMIN",
+    24: "SYS_RESOURCE",
+    34: "SYSLOG",
+    38: "PERFMON",
+    39: "BPF",
+    40: "CHECKPOINT_RESTORE",
+}
+
+FEATURES: Mapping[str, str] = {
+    "ring_buffer": "BPF_MAP_TYPE_RINGBUF",
+    "task_storage": "BPF_MAP_TYPE_TASK_STORAGE",
+    "attach_cookie": "bpf_get_attach_cookie",
+    "task_iterator": "bpf_iter__task",
+    "uprobe_multi": "BPF_TRACE_UPROBE_MULTI",
+    "uprobe_session": "BPF_TRACE_UPROBE_SESSION",
+    "sched_switch": "btf_trace_sched_switch",
+    "sched_waking": "btf_trace_sched_waking",
+    "sched_delayed": "sched_delayed",
+    "block_rq_issue": "btf_trace_block_rq_issue",
+    "tcp_retransmit_skb": "btf_trace_tcp_retransmit_skb",
+    "mm_page_alloc": "btf_trace_mm_page_alloc",
+    "direct_reclaim": "btf_trace_mm_vmscan_direct_reclaim_begin",
+    "mark_victim": "btf_trace_mark_victim",
+}
+"""Feature -> the name in the kernel's type information that stands for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What the kernel is and what it lets this process do. None: it does not say (or has no such switch).
+
+    version: (major, minor) of `release`.
+    features: keys of `FEATURES` that the kernel has; empty without type information (BTF).
+    lockdown: none, integrity or confidentiality.
+    ptrace_scope: Yama's switch 0-3; None where Yama is absent.
+    capabilities: the effective ones among those the agent can use, without the prefix CAP_.
+    is_init_pid_namespace: whether pids seen here are the kernel's own.
+    """
+
+    release: str
+    version: tuple[int, int]
+    architecture: str
+    has_btf: bool
+    features: frozenset[str]
+    lockdown: str | None
+    perf_event_paranoid: int | None
+    ptrace_scope: int | None
+    bpf_stats_enabled: bool | None
+    unprivileged_bpf_disabled: int | None
+    kptr_restrict: int | None
+    capabilities: frozenset[str]
+    is_init_pid_namespace: bool
+
+    def lacks(self, *capabilities: str) -> tuple[str, ...]:
+        """Those of the named capabilities that this process does not have; SYS_ADMIN stands for BPF and PERFMON."""
+        implied = {"BPF", "PERFMON", "CHECKPOINT_RESTORE"} if "SYS_ADMIN" in self.capabilities else set()
+        return tuple(name for name in capabilities if name not in self.capabilities | implied)
+
+
+def read_kernel(proc: Path = PROC, sys: Path = SYS) -> KernelFacts:
+    """Reads all facts; costs about 20 ms, most of it for the type information."""
+    system = os.uname()
+    release = _text(proc / "sys/kernel/osrelease") or system.release
+    btf = sys / "kernel/btf/vmlinux"
+    stats = _number(proc / "sys/kernel/bpf_stats_enabled")
+    return KernelFacts(
+        release=release,
+        version=parse_release(release),
+        architecture=system.machine,
+        has_btf=btf.exists(),
+        features=features_in(btf),
+        lockdown=_lockdown(_text(sys / "kernel/security/lockdown")),
+        perf_event_paranoid=_number(proc / "sys/kernel/perf_event_paranoid"),
+        ptrace_scope=_number(proc / "sys/kernel/yama/ptrace_scope"),
+        bpf_stats_enabled=None if stats is None else bool(stats),
+        unprivileged_bpf_disabled=_number(proc / "sys/kernel/unprivileged_bpf_disabled"),
+        kptr_restrict=_number(proc / "sys/kernel/kptr_restrict"),
+        capabilities=_effective_capabilities(_text(proc / "self/status")),
+        is_init_pid_namespace=_is_init_pid_namespace(proc),
+    )
+
+
+def parse_release(release: str) -> tuple[int, int]:
+    """(major, minor) of a kernel release such as `6.1.0-18-cloud-amd64`; (0, 0) if it has no such beginning."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def features_in(btf: Path, wanted: Iterable[str] = FEATURES) -> frozenset[str]:
+    """Which features the type information names; none if it cannot be read."""
+    try:
+        raw = btf.read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset(feature for feature in wanted if b"\0" + FEATURES[feature].encode() + b"\0" in raw)
+
+
+def _effective_capabilities(status: str) -> frozenset[str]:
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    bits = int(match[1], 16) if match else 0
+    return frozenset(name for bit, name in _CAPABILITIES.items() if bits >> bit & 1)
+
+
+def _is_init_pid_namespace(proc: Path) -> bool:
+    try:
+        return (proc / "self/ns/pid").stat().st_ino == _INIT_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _lockdown(text: str) -> str | None:
+    """The state in brackets: `[none] integrity confidentiality`."""
+    match = re.search(r"\[(\w+)\]", text)
+    return match[1] if match else None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,262 @@
+"""Finds every copy of a traced library that any process maps, and which processes map it.
+
+Hundreds of processes are looked at every second, so a process is read again only when the size of its address space
+has changed: loading a library always changes it.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ingero.discover.library_files import MAPPED_NAME, LibraryFile, identify
+from ingero.discover.mappings import Mapping as MappedRange
+from ingero.discover.mappings import mappings_named, read_maps
+from ingero.discover.processes import PROC
+from ingero.errors import IngeroError
+
+
+class Reach(enum.IntEnum):
+    """By which path the agent reads a copy; the lower, the longer it lasts."""
+
+    PLAIN = 0  # the path that the process itself names
+    PROCESS_ROOT = 1  # /proc/PID/root/...
+    MAP_FILES = 2  # /proc/PID/map_files/...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryCopy:
+    """One distinct copy of a traced library.
+
+    number: the same for the same file as long as its `LibraryScanner` lives.
+    file: read through `file.path`, which may end with the process it goes through.
+    mapped_path: as the processes name it.
+    pids: the processes that map it now, ascending; empty for a copy on disk that nobody has loaded yet.
+    """
+
+    number: int
+    file: LibraryFile
+    mapped_path: str
+    reach: Reach
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableLibrary:
+    """A mapped library that cannot be probed, and why."""
+
+    pid: int
+    mapped_path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryScan:
+    """What one look at all processes found.
+
+    processes: how many were looked at; read_again: how many of them had changed.
+    skipped: processes that could not be read, by reason.
+    """
+
+    copies: tuple[LibraryCopy, ...]
+    unreadable: tuple[UnreadableLibrary, ...]
+    processes: int
+    read_again: int
+    skipped: Mapping[str, int]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Every process that maps a traced library."""
+        return tuple(sorted({pid for copy in self.copies for pid in copy.pids}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """How one process reaches one copy."""
+
+    number: int
+    mapped_path: str
+    path: Path
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a process mapped, and the sign by which a change is noticed."""
+
+    sign: tuple[int, bytes]
+    uses: tuple[_Use, ...] = ()
+    unreadable: tuple[UnreadableLibrary, ...] = ()
+
+
+class LibraryScanner:
+    """Remembers between two scans which process mapped what, and gives each file one number for good."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._seen: dict[int, _Seen] = {}
+        self._copies: dict[int, LibraryCopy] = {}
+        self._numbers: dict[tuple[int, int, int, int], int] = {}  # by what stat() says, to read each file once
+        self._next_number = 1
+
+    def scan(self) -> LibraryScan:
+        """Looks at every process once.
+
+        A copy stays known, with no pids, after its last process has gone.
+        """
+        before, self._seen = self._seen, {}
+        skipped: Counter[str] = Counter()
+        for pid, inode in self._list():
+            seen = self._look_at(pid, inode, before.get(pid))
+            if isinstance(seen, _Seen):
+                self._seen[pid] = seen
+            else:
+                skipped[_reason(seen)] += 1
+        read_again = sum(1 for pid, seen in self._seen.items() if seen is not before.get(pid))
+        self._collect_uses()
+        return LibraryScan(
+            copies=tuple(self._copies.values()),
+            unreadable=tuple(problem for seen in self._seen.values() for problem in seen.unreadable),
+            processes=len(self._seen),
+            read_again=read_again,
+            skipped=dict(skipped),
+        )
+
+    def add_on_disk(self, paths: Iterable[Path]) -> tuple[UnreadableLibrary, ...]:
+        """Makes copies known that no process may have loaded yet; answers those that cannot be read, as of pid 0."""
+        tried = (self._try_number_of(0, path, str(path), Reach.PLAIN) for path in paths)
+        return tuple(problem for problem in tried if isinstance(problem, UnreadableLibrary))
+
+    def forget(self, number: int) -> None:
+        """Drops a copy that no process maps any more; found again, it gets another number."""
+        self._copies.pop(number, None)
+        self._numbers = {key: value for key, value in self._numbers.items() if value != number}
+
+    def _list(self) -> Iterator[tuple[int, int]]:
+        """pids with the inode of their /proc folder: a new process has a new inode, even if it has an old pid."""
+        with os.scandir(self._proc) as entries:
+            for entry in entries:
+                if entry.name.isdigit():
+                    yield int(entry.name), entry.inode()
+
+    def _look_at(self, pid: int, inode: int, before: _Seen | None) -> _Seen | OSError:
+        try:
+            sign = (inode, _address_space_pages(f"{self._proc}/{pid}/statm"))
+            if before is not None and before.sign == sign:
+                return before
+            raw = read_maps(pid, self._proc)
+        except OSError as error:
+            return error
+        if b"/libcuda" not in raw and b"/libnccl" not in raw:
+            return _Seen(sign)
+        # A library has several mappings, one per segment: the last stands for all.
+        files = {(mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, MAPPED_NAME)}
+        found = [self._use(pid, mapped) for mapped in files.values()]
+        return _Seen(
+            sign,
+            tuple(use for use in found if isinstance(use, _Use)),
+            tuple(problem for problem in found if isinstance(problem, UnreadableLibrary)),
+        )
+
+    def _use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary:
+        try:
+            path, reach = reachable_path(self._proc / str(pid), mapped)
+        except OSError as error:
+            return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=_reason(error))
+        number = self._try_number_of(pid, path, mapped.path, reach)
+        if isinstance(number, UnreadableLibrary):
+            return number
+        return _Use(number, mapped.path, path, reach)
+
+    def _try_number_of(self, pid: int, path: Path, mapped_path: str, reach: Reach) -> int | UnreadableLibrary:
+        try:
+            return self._number_of(path, mapped_path, reach)
+        except (OSError, IngeroError) as error:
+            return UnreadableLibrary(pid=pid, mapped_path=mapped_path, reason=_reason(error))
+
+    def _number_of(self, path: Path, mapped_path: str, reach: Reach) -> int:
+        status = path.stat()
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if key not in self._numbers:
+            file = identify(path, name=Path(mapped_path).name)
+            known = (copy.number for copy in self._copies.values() if copy.file.is_same_file(file))
+            number = next(known, self._next_number)
+            if number == self._next_number:
+                self._next_number += 1
+                self._copies[number] = LibraryCopy(
+                    number=number, file=file, mapped_path=mapped_path, reach=reach, pids=()
+                )
+            self._numbers[key] = number
+        return self._numbers[key]
+
+    def _collect_uses(self) -> None:
+        """Gives each copy its processes, and a path that does not go through one that has ended."""
+        users: dict[int, dict[int, _Use]] = {number: {} for number in self._copies}
+        for pid in sorted(self._seen):
+            for use in self._seen[pid].uses:
+                if use.number in users:
+                    users[use.number].setdefault(pid, use)
+        for number, uses in users.items():
+            copy = replace(self._copies[number], pids=tuple(uses))
+            best = min(uses.values(), key=lambda use: use.reach.value, default=None)
+            if best is not None:
+                copy = replace(
+                    copy,
+                    file=replace(copy.file, path=best.path),
+                    mapped_path=best.mapped_path,
+                    reach=best.reach,
+                )
+            self._copies[number] = copy
+
+
+def reachable_path(process: Path, mapped: MappedRange) -> tuple[Path, Reach]:
+    """A path by which the agent reads the very file that a process has mapped.
+
+    process: its /proc folder.
+
+    Raises:
+        OSError: there is none; for a deleted file CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN may be missing.
+    """
+    map_file = process / "map_files" / mapped.range_name
+    truth = _stat(map_file)
+    inodes = {mapped.inode} | ({truth.st_ino} if truth else set())
+    # A file may really be called "... (deleted)".
+    for name in (mapped.path, f"{mapped.path} (deleted)") if mapped.is_deleted else (mapped.path,):
+        inside = process / "root" / name.lstrip("/")
+        outside = Path(name)
+        seen_inside, seen_outside = _stat(inside), _stat(outside)
+        witnesses = [status for status in (truth, seen_inside) if status is not None and status.st_ino in inodes]
+        if seen_outside is not None and any(os.path.samestat(seen_outside, witness) for witness in witnesses):
+            return outside, Reach.PLAIN
+        if seen_inside is not None and seen_inside.st_ino in inodes:
+            return inside, Reach.PROCESS_ROOT
+    map_file.stat()  # raises the reason why the last way is closed, too
+    return map_file, Reach.MAP_FILES
+
+
+def _address_space_pages(statm: str) -> bytes:
+    # Read for every process every second: pathlib and a buffered file would cost three times as much.
+    descriptor = os.open(statm, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 32).partition(b" ")[0]
+    finally:
+        os.close(descriptor)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError | ProcessLookupError):
+        return "it has gone"
+    if isinstance(error, PermissionError):
+        return "not permitted: it belongs to another user and CAP_SYS_PTRACE or CAP_CHECKPOINT_RESTORE is missing"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

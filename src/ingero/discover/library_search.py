@@ -1,0 +1,141 @@
+"""Finds copies of traced libraries on disk, so that probes are in place before the first process starts."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ingero.discover.library_files import library_kind
+
+_LDCONFIG_CACHE = Path("etc/ld.so.cache")
+_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_CACHE_HEADER = struct.Struct("<20sII20x")  # magic, number of entries, bytes of strings
+_CACHE_ENTRY = struct.Struct("<iIIIQ")  # flags, name, path, osversion, hwcap
+_SYSTEM_FOLDERS = (
+    "usr/lib/*-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/local/lib",
+    "usr/local/cuda*/lib64",
+    "usr/local/cuda*/targets/*/lib",
+    "usr/local/cuda*/compat",
+    "usr/local/nvidia/lib64",
+    "usr/lib/wsl/lib",
+    "opt/cuda/lib64",
+    "run/opengl-driver/lib",
+    "home/kubernetes/bin/nvidia/lib64",
+)
+_PYTHON_PREFIXES = (
+    "usr",
+    "usr/local",
+    "opt/venv",
+    "opt/conda",
+    "opt/conda/envs/*",
+    "opt/*conda*",
+    "opt/*conda*/envs/*",
+    "root/*conda*",
+    "root/*conda*/envs/*",
+    "root/.pyenv/versions/*",
+    "home/*/*conda*",
+    "home/*/*conda*/envs/*",
+    "home/*/.pyenv/versions/*",
+)
+_IN_PREFIX = (
+    "lib",  # conda
+    "lib/python3*/site-packages/nvidia/*/lib",
+    "lib/python3*/site-packages/torch/lib",
+    "lib/python3*/dist-packages/nvidia/*/lib",
+    "lib/python3*/dist-packages/torch/lib",
+    "local/lib/python3*/dist-packages/nvidia/*/lib",
+    "local/lib/python3*/dist-packages/torch/lib",
+)
+_USER_PREFIXES = ("root/.local", "home/*/.local")
+
+
+def library_copies_on_disk(
+    *,
+    root: Path = Path("/"),
+    prefixes: Iterable[Path] = (),
+    environs: Iterable[Mapping[str, str]] = (),
+) -> tuple[Path, ...]:
+    """The files of traced libraries in well-known places, symbolic links resolved, each path once.
+
+    root: where the places are looked for.
+    prefixes: more Python prefixes (virtual or conda environments), such as the one a target runs from.
+    environs: environments of processes: their LD_LIBRARY_PATH, VIRTUAL_ENV and CONDA_PREFIX are looked at, too.
+    """
+    folders = [*_well_known_folders(root), *_prefix_folders(prefixes), *_environ_folders(environs)]
+    named = [*_cached_by_ldconfig(root / _LDCONFIG_CACHE, root), *_libraries_in(folders)]
+    found = dict.fromkeys(path for path in map(_resolved, named) if path is not None)
+    return tuple(path for path in found if library_kind(path.name) is not None)
+
+
+def python_prefix(executable: Path) -> Path:
+    """The Python prefix an interpreter belongs to: PREFIX of PREFIX/bin/python."""
+    return executable.parent.parent
+
+
+def _well_known_folders(root: Path) -> Iterator[Path]:
+    for pattern in _SYSTEM_FOLDERS:
+        yield from root.glob(pattern)
+    for prefix in (*_PYTHON_PREFIXES, *_USER_PREFIXES):
+        for inside in _IN_PREFIX:
+            yield from root.glob(f"{prefix}/{inside}")
+
+
+def _prefix_folders(prefixes: Iterable[Path]) -> Iterator[Path]:
+    for prefix in prefixes:
+        for pattern in _IN_PREFIX:
+            yield from prefix.glob(pattern)
+
+
+def _environ_folders(environs: Iterable[Mapping[str, str]]) -> Iterator[Path]:
+    for environ in environs:
+        yield from (Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry.startswith("/"))
+        prefixes = (environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
+        yield from _prefix_folders(Path(prefix) for prefix in prefixes if prefix.startswith("/"))
+
+
+def _libraries_in(folders: Sequence[Path]) -> Iterator[Path]:
+    for folder in dict.fromkeys(folders):
+        yield from (path for path in _entries(folder) if library_kind(path.name) is not None)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # not a folder, or not ours to read
+        return []
+
+
+def _resolved(path: Path) -> Path | None:
+    try:
+        return path.resolve(strict=True)
+    except (OSError, RuntimeError):  # a dangling link or a loop of links
+        return None
+
+
+def _cached_by_ldconfig(cache: Path, root: Path) -> Iterator[Path]:
+    """The paths that the dynamic loader's cache names; none when it is missing or of another format.
+
+    Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new).
+    """
+    try:
+        raw = cache.read_bytes()
+    except OSError:
+        return
+    start = raw.find(_CACHE_MAGIC)  # an older cache may come first in the same file
+    if start < 0 or len(raw) < start + _CACHE_HEADER.size:
+        return
+    _, count, _ = _CACHE_HEADER.unpack_from(raw, start)
+    entries_at = start + _CACHE_HEADER.size
+    if entries_at + count * _CACHE_ENTRY.size > len(raw):
+        return
+    for index in range(count):
+        _, _, path_at, _, _ = _CACHE_ENTRY.unpack_from(raw, entries_at + index * _CACHE_ENTRY.size)
+        end = raw.find(b"\0", start + path_at)
+        path = os.fsdecode(raw[start + path_at : end])
+        if library_kind(path.rpartition("/")[2]) is not None:
+            yield root / path.lstrip("/")

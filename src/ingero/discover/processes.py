@@ -1,0 +1,205 @@
+"""The processes of this machine, as /proc shows them: who they are, since when, and whether they still live.
+
+A process may vanish between any two reads, so every reader here answers None (or leaves the process out) instead of
+raising. pid is the kernel's tgid, tid its pid; both are numbers of the agent's own PID namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_NS_PER_TICK = 1_000_000_000 // TICKS_PER_SECOND
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """What names one process for ever: a pid is reused, a pid with its start time is not.
+
+    start_ticks: clock ticks since boot (field 22 of /proc/PID/stat); it survives execve.
+    """
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def from_boottime(cls, pid: int, start_boottime_ns: int) -> ProcessId:
+        """The same identity from the kernel's `task->group_leader->start_boottime` in ns."""
+        return cls(pid, start_boottime_ns // _NS_PER_TICK)
+
+    def start_unix_ns(self, boot_unix_ns: int) -> int:
+        """When the process started, in unix ns, to one clock tick (10 ms).
+
+        boot_unix_ns: CLOCK_REALTIME minus CLOCK_BOOTTIME.
+        """
+        return boot_unix_ns + self.start_ticks * _NS_PER_TICK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process. `uid` is the real one; `cmdline` is empty for kernel threads and zombies."""
+
+    id: ProcessId
+    name: str
+    cmdline: tuple[str, ...]
+    uid: int
+    ppid: int
+    state: str
+    threads: int
+    is_kernel_thread: bool
+
+    @property
+    def pid(self) -> int:
+        """The kernel's tgid."""
+        return self.id.pid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """One thread of a process and the name it gave itself."""
+
+    tid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    name: str
+    state: str
+    ppid: int
+    flags: int
+    threads: int
+    start_ticks: int
+
+
+def list_pids(proc: Path = PROC) -> list[int]:
+    """Every pid that /proc lists now, in ascending order."""
+    return sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+
+
+def read_process(pid: int, proc: Path = PROC) -> Process | None:
+    """One process, or None when it is gone (or hidden from this user by hidepid)."""
+    stat = _read_stat(proc / str(pid) / "stat")
+    status = _read_bytes(proc / str(pid) / "status")
+    if stat is None or status is None:
+        return None
+    return Process(
+        id=ProcessId(pid, stat.start_ticks),
+        name=stat.name,
+        cmdline=_read_cmdline(proc / str(pid) / "cmdline"),
+        uid=_real_uid(status),
+        ppid=stat.ppid,
+        state=stat.state,
+        threads=stat.threads,
+        is_kernel_thread=bool(stat.flags & _PF_KTHREAD),
+    )
+
+
+def list_processes(proc: Path = PROC) -> tuple[Process, ...]:
+    """Every process that could be read, in ascending order of pid."""
+    found = (read_process(pid, proc) for pid in list_pids(proc))
+    return tuple(process for process in found if process is not None)
+
+
+def read_process_id(pid: int, proc: Path = PROC) -> ProcessId | None:
+    """The identity of the process that has this pid now, or None."""
+    stat = _read_stat(proc / str(pid) / "stat")
+    return None if stat is None else ProcessId(pid, stat.start_ticks)
+
+
+def is_alive(process: ProcessId, proc: Path = PROC) -> bool:
+    """Whether this very process still runs code.
+
+    False for a zombie. A process whose first thread has ended while others run shows state Z as well, but counts
+    more than one thread: it is alive.
+    """
+    stat = _read_stat(proc / str(process.pid) / "stat")
+    if stat is None or stat.start_ticks != process.start_ticks:
+        return False
+    return stat.state not in "ZX" or stat.threads > 1
+
+
+def list_threads(pid: int, proc: Path = PROC) -> tuple[Thread, ...]:
+    """The threads of a process with their names; empty when it is gone."""
+    folder = proc / str(pid) / "task"
+    try:
+        tids = sorted(int(entry.name) for entry in folder.iterdir())
+    except OSError:
+        return ()
+    names = ((tid, _read_bytes(folder / str(tid) / "comm")) for tid in tids)
+    return tuple(Thread(tid=tid, name=_text(name.rstrip(b"\n"))) for tid, name in names if name is not None)
+
+
+def descendants(roots: Iterable[int], processes: Sequence[Process]) -> tuple[int, ...]:
+    """The pids of all children, grandchildren and so on of `roots`, without the roots, in ascending order.
+
+    A child whose parent has ended belongs to init (or a subreaper) and is not found.
+    """
+    children: dict[int, list[int]] = defaultdict(list)
+    for process in processes:
+        children[process.ppid].append(process.pid)
+    start = set(roots)
+    found: set[int] = set()
+    pending = list(start)
+    while pending:
+        for pid in children[pending.pop()]:
+            if pid not in found:
+                found.add(pid)
+                pending.append(pid)
+    return tuple(sorted(found - start))
+
+
+def read_environ(pid: int, proc: Path = PROC) -> dict[str, str] | None:
+    """The environment the process was started with; later setenv() calls are not seen.
+
+    None when it is gone or may not be read (CAP_SYS_PTRACE for another user's process).
+    """
+    raw = _read_bytes(proc / str(pid) / "environ")
+    if raw is None:
+        return None
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
+
+
+def _read_stat(path: Path) -> _Stat | None:
+    raw = _read_bytes(path)
+    if raw is None or b")" not in raw:
+        return None
+    # The name stands in brackets and may hold brackets and spaces itself: the last one closes it.
+    head, _, tail = raw.rpartition(b")")
+    fields = tail.split()
+    return _Stat(
+        name=_text(head.partition(b"(")[2]),
+        state=fields[0].decode(),
+        ppid=int(fields[1]),
+        flags=int(fields[6]),
+        threads=int(fields[17]),
+        start_ticks=int(fields[19]),
+    )
+
+
+def _read_cmdline(path: Path) -> tuple[str, ...]:
+    raw = _read_bytes(path) or b""
+    return tuple(_text(word) for word in raw.rstrip(b"\0").split(b"\0")) if raw else ()
+
+
+def _real_uid(status: bytes) -> int:
+    line = next((line for line in status.splitlines() if line.startswith(b"Uid:")), b"Uid: -1")
+    return int(line.split()[1])
+
+
+def _read_bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:  # gone, or not ours to read: the callers say None
+        return None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

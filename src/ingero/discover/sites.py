@@ -1,0 +1,119 @@
+"""Where the probes of one library file go: one site per traced call and exported variant of its name."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ingero.discover.elf import ElfFile
+from ingero.discover.instructions import FirstInstruction, probe_offset
+from ingero.discover.library_files import LibraryFile
+from ingero.ops import OPS, Op
+
+
+class Origin(enum.Enum):
+    """How the address of a site was learned."""
+
+    EXPORTED = "exported symbol"
+    ENTRY_POINT = "cuGetProcAddress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One place to probe.
+
+    symbol: the variant of the call that is reached here; it decides the cookie.
+    file_offset: bytes into the file, of the instruction that gets the probe.
+    instruction: what stands there; a single-stepped one makes each hit many times slower.
+    """
+
+    op: Op
+    symbol: str
+    file_offset: int
+    instruction: FirstInstruction
+    origin: Origin = Origin.EXPORTED
+
+    @property
+    def cookie(self) -> int:
+        """The attach cookie for the BPF programs."""
+        return self.op.cookie(self.symbol)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingSite:
+    """A traced call that this file cannot show, and why, in plain words."""
+
+    op: Op
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSite:
+    """A name whose code is also the code of a site: the site sees its calls, under the site's own name."""
+
+    op: Op
+    symbol: str
+    site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteReport:
+    """Every traced call of the file's library: probed, sharing a probe, or missing with its reason."""
+
+    file: LibraryFile
+    sites: tuple[Site, ...]
+    shared: tuple[SharedSite, ...]
+    missing: tuple[MissingSite, ...]
+
+    @property
+    def single_stepped(self) -> tuple[Site, ...]:
+        """The sites where each hit costs a single step."""
+        return tuple(site for site in self.sites if site.instruction.is_single_stepped)
+
+
+def probe_sites(file: LibraryFile) -> SiteReport:
+    """Finds the sites of every row of `ops.OPS` that belongs to the file's library.
+
+    All variants that are exported at different addresses get a site (a program linked long ago calls `cuMemAlloc`, a
+    new one `cuMemAlloc_v2`); a row is missing only if none of its symbols is exported.
+
+    Raises:
+        OSError: the file is gone or may not be read.
+        UnreadableElfError: it is damaged.
+    """
+    rows = [op for op in OPS if op.library is file.library]
+    with ElfFile(file.path) as elf:
+        offsets = elf.functions(symbol for op in rows for symbol in op.symbols)
+        named = ((op, symbol, offset) for op in rows for symbol in op.symbols for offset in offsets.get(symbol, ()))
+        sites, shared = assign(elf, named, Origin.EXPORTED)
+    return SiteReport(file=file, sites=sites, shared=shared, missing=tuple(_missing(rows, (*sites, *shared))))
+
+
+def assign(
+    elf: ElfFile, named: Iterable[tuple[Op, str, int]], origin: Origin, taken: Sequence[Site] = ()
+) -> tuple[tuple[Site, ...], tuple[SharedSite, ...]]:
+    """Turns (op, symbol, file offset of the function) into sites, one per address.
+
+    taken: sites that exist already; the same address again is not a new site.
+    """
+    by_offset = {site.file_offset: site for site in taken}
+    sites: list[Site] = []
+    shared: list[SharedSite] = []
+    for op, symbol, offset in named:
+        point = probe_offset(elf.read_at(offset), elf.machine)
+        place = offset + point.skip_bytes
+        if place in by_offset:
+            shared.append(SharedSite(op=op, symbol=symbol, site=by_offset[place]))
+            continue
+        by_offset[place] = Site(op=op, symbol=symbol, file_offset=place, instruction=point.instruction, origin=origin)
+        sites.append(by_offset[place])
+    return tuple(sites), tuple(shared)
+
+
+def _missing(rows: Sequence[Op], found: Sequence[Site | SharedSite]) -> Iterator[MissingSite]:
+    seen = {one.op.id for one in found}
+    for op in rows:
+        if op.id not in seen:
+            names = " or ".join(op.symbols[:3]) + (" or another variant" if len(op.symbols) > 3 else "")
+            yield MissingSite(op=op, reason=f"the file does not export {names}")

@@ -1,0 +1,158 @@
+"""discover.kernel and discover.readiness: what runs here, why not, and what mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from ingero.discover.kernel import FEATURES, KernelFacts, features_in, parse_release, read_kernel
+from ingero.discover.libraries import LibraryScan, UnreadableLibrary
+from ingero.discover.readiness import Readiness, all_groups, call_probes, host_events, scheduler_clocks
+from ingero.ops import Library
+
+GOOD = KernelFacts(
+    release="6.14.0-15-generic",
+    version=(6, 14),
+    architecture="x86_64",
+    has_btf=True,
+    features=frozenset(FEATURES),
+    lockdown="none",
+    perf_event_paranoid=4,
+    ptrace_scope=1,
+    bpf_stats_enabled=False,
+    unprivileged_bpf_disabled=2,
+    kptr_restrict=1,
+    capabilities=frozenset({"BPF", "PERFMON", "SYS_PTRACE"}),
+    is_init_pid_namespace=True,
+)
+EMPTY = LibraryScan(copies=(), unreadable=(), processes=1, read_again=1, skipped={})
+
+
+def clocks_on(**changes: object) -> Readiness:
+    return scheduler_clocks(dataclasses.replace(GOOD, **changes))  # type: ignore[arg-type] # any field
+
+
+def a_machine(root: Path, *, lockdown: str = "[none] integrity", yama: str | None = "1") -> tuple[Path, Path]:
+    """A made-up /proc and /sys."""
+    proc, sys = root / "proc", root / "sys"
+    for folder in (proc / "sys/kernel/yama", proc / "self", sys / "kernel/btf", sys / "kernel/security"):
+        folder.mkdir(parents=True)
+    (proc / "sys/kernel/osrelease").write_text("5.15.0-91-generic\n")
+    (proc / "sys/kernel/perf_event_paranoid").write_text("-1\n")
+    (proc / "sys/kernel/bpf_stats_enabled").write_text("1\n")
+    (proc / "self/status").write_text("Name:\tx\nCapEff:\t000000c000080000\n")
+    (sys / "kernel/security/lockdown").write_text(f"{lockdown} confidentiality\n")
+    (sys / "kernel/btf/vmlinux").write_bytes(b"\x9f\xeb\0bpf_iter__task\0xsched_delayed\0")
+    if yama is not None:
+        (proc / "sys/kernel/yama/ptrace_scope").write_text(yama)
+    return proc, sys
+
+
+def test_every_fact_is_read(tmp_path: Path) -> None:
+    facts = read_kernel(*a_machine(tmp_path))
+    assert facts.release == "5.15.0-91-generic"
+    assert facts.version == (5, 15)
+    assert facts.lockdown == "none"
+    assert facts.perf_event_paranoid == -1
+    assert facts.bpf_stats_enabled is True
+    assert facts.ptrace_scope == 1
+    assert facts.capabilities == {"SYS_PTRACE", "BPF", "PERFMON"}
+    assert not facts.is_init_pid_namespace
+
+
+def test_a_switch_that_the_kernel_lacks_is_none(tmp_path: Path) -> None:
+    facts = read_kernel(*a_machine(tmp_path, yama=None))
+    assert facts.ptrace_scope is None
+    assert facts.kptr_restrict is None
+
+
+def test_a_feature_counts_only_by_its_whole_name(tmp_path: Path) -> None:
+    assert read_kernel(*a_machine(tmp_path)).features == {"task_iterator"}
+
+
+def test_a_kernel_without_type_information_has_no_features(tmp_path: Path) -> None:
+    assert features_in(tmp_path / "vmlinux") == frozenset()
+
+
+def test_the_real_kernel_is_read() -> None:
+    facts = read_kernel()
+    assert facts.release == os.uname().release
+    assert facts.version >= (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("6.1.0-18-cloud-amd64", (6, 1)), ("5.15.0-1-azure", (5, 15)), ("6.6-rc1", (6, 6)), ("odd", (0, 0))],
+)
+def test_a_release_is_parsed(release: str, version: tuple[int, int]) -> None:
+    assert parse_release(release) == version
+
+
+def test_sys_admin_stands_for_the_capabilities_split_from_it() -> None:
+    facts = dataclasses.replace(GOOD, capabilities=frozenset({"SYS_ADMIN"}))
+    assert facts.lacks("BPF", "PERFMON", "SYS_PTRACE") == ("SYS_PTRACE",)
+
+
+def test_everything_is_ready_on_a_good_kernel() -> None:
+    assert all(group.ok for group in all_groups(GOOD, EMPTY))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "fix"),
+    [
+        ({"version": (5, 4), "release": "5.4.0"}, "5.4.0 is older than 5.15", "upgrade"),
+        ({"has_btf": False}, "type information", "CONFIG_DEBUG_INFO_BTF"),
+        ({"lockdown": "confidentiality"}, "locked down", "lockdown=confidentiality"),
+        ({"is_init_pid_namespace": False}, "PID namespace", "hostPID: true"),
+        ({"capabilities": frozenset({"BPF"})}, "CAP_PERFMON missing", "sudo"),
+        ({"features": frozenset({"sched_switch"})}, "no sched_waking", "upgrade"),
+    ],
+)
+def test_what_blocks_a_group_is_said_with_the_way_out(changes: dict[str, object], reason: str, fix: str) -> None:
+    readiness = clocks_on(**changes)
+    assert not readiness.ok
+    assert reason in readiness.reason
+    assert fix in readiness.fix
+
+
+def test_lockdown_in_integrity_mode_blocks_nothing() -> None:
+    assert clocks_on(lockdown="integrity").ok
+
+
+def test_an_unknown_version_blocks_nothing() -> None:
+    assert clocks_on(version=(0, 0)).ok
+
+
+def test_costly_statistics_are_said_and_block_nothing() -> None:
+    readiness = clocks_on(bpf_stats_enabled=True)
+    assert readiness.ok
+    assert readiness.fix == "sudo sysctl kernel.bpf_stats_enabled=0"
+
+
+def test_call_probes_need_root_where_multi_uprobes_are_missing() -> None:
+    old = dataclasses.replace(GOOD, features=GOOD.features - {"uprobe_multi"})
+    assert not call_probes(old, EMPTY, Library.CUDA).ok
+    root = dataclasses.replace(old, capabilities=frozenset({"SYS_ADMIN", "SYS_PTRACE"}))
+    assert call_probes(root, EMPTY, Library.CUDA).ok
+
+
+def test_a_library_that_nobody_loaded_yet_is_ready_and_said() -> None:
+    readiness = call_probes(GOOD, EMPTY, Library.NCCL)
+    assert readiness.ok
+    assert "no process has loaded it yet" in readiness.reason
+
+
+def test_an_unreadable_copy_is_said() -> None:
+    problem = UnreadableLibrary(pid=7, mapped_path="/x/libcudart.so.12", reason="not permitted")
+    scan = dataclasses.replace(EMPTY, unreadable=(problem,))
+    assert "not permitted" in call_probes(GOOD, scan, Library.CUDART).reason
+
+
+def test_one_missing_host_event_is_a_restriction_and_all_missing_block() -> None:
+    some = dataclasses.replace(GOOD, features=GOOD.features - {"mark_victim"})
+    assert host_events(some).ok
+    assert "mark_victim" in host_events(some).reason
+    assert not host_events(dataclasses.replace(GOOD, features=frozenset())).ok

@@ -1,0 +1,183 @@
+"""discover.processes: who a process is, and whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ingero.discover.processes import (
+    Process,
+    ProcessId,
+    descendants,
+    is_alive,
+    list_pids,
+    list_processes,
+    list_threads,
+    read_environ,
+    read_process,
+    read_process_id,
+)
+
+
+def write_process(proc: Path, pid: int, name: str, *, state: str = "S", ppid: int = 1, threads: int = 1) -> None:
+    """A process in a made-up /proc."""
+    folder = proc / str(pid)
+    folder.mkdir()
+    stat = f"{pid} ({name}) {state} {ppid} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 4242 0 0"
+    (folder / "stat").write_text(stat)
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t1000\t0\t0\t0\n")
+    (folder / "cmdline").write_bytes(b"python\0train.py\0--lr\0\0")
+
+
+def a_process(pid: int, ppid: int) -> Process:
+    return Process(
+        id=ProcessId(pid, 1),
+        name="p",
+        cmdline=(),
+        uid=0,
+        ppid=ppid,
+        state="S",
+        threads=1,
+        is_kernel_thread=False,
+    )
+
+
+def test_own_process_is_read_whole() -> None:
+    process = read_process(os.getpid())
+    assert process is not None
+    assert process.uid == os.getuid()
+    assert process.ppid == os.getppid()
+    assert process.cmdline
+    assert not process.is_kernel_thread
+
+
+def test_a_name_with_brackets_and_blanks_does_not_shift_the_fields(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "a) S 99 (b", ppid=3)
+    process = read_process(7, tmp_path)
+    assert process is not None
+    assert (process.name, process.ppid, process.id.start_ticks) == ("a) S 99 (b", 3, 4242)
+
+
+def test_an_empty_argument_stays_in_the_command_line_only_between_others(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p")
+    (tmp_path / "7/cmdline").write_bytes(b"python\0\0x\0")
+    process = read_process(7, tmp_path)
+    assert process is not None
+    assert process.cmdline == ("python", "", "x")
+
+
+def test_the_uid_is_the_real_one(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p")
+    process = read_process(7, tmp_path)
+    assert process is not None
+    assert process.uid == 1000
+
+
+@pytest.mark.parametrize("missing", ["stat", "status"])
+def test_a_process_that_vanishes_while_it_is_read_is_none(tmp_path: Path, missing: str) -> None:
+    write_process(tmp_path, 7, "p")
+    (tmp_path / "7" / missing).unlink()
+    assert read_process(7, tmp_path) is None
+
+
+def test_a_process_that_vanished_is_left_out_of_the_list(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p")
+    write_process(tmp_path, 8, "q")
+    (tmp_path / "8/stat").unlink()
+    assert [process.pid for process in list_processes(tmp_path)] == [7]
+
+
+def test_pids_are_listed_in_order_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("12", "3", "self", "uptime"):
+        (tmp_path / name).mkdir()
+    assert list_pids(tmp_path) == [3, 12]
+
+
+def test_a_reused_pid_is_not_the_old_process(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p")
+    assert is_alive(ProcessId(7, 4242), tmp_path)
+    assert not is_alive(ProcessId(7, 4241), tmp_path)
+
+
+def test_a_zombie_is_not_alive(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p", state="Z")
+    assert not is_alive(ProcessId(7, 4242), tmp_path)
+
+
+def test_a_process_whose_first_thread_ended_is_alive(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p", state="Z", threads=3)
+    assert is_alive(ProcessId(7, 4242), tmp_path)
+
+
+def test_a_real_child_is_alive_until_it_has_ended() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = read_process_id(child.pid)
+    assert identity is not None
+    assert is_alive(identity)
+    child.communicate(b"\n")
+    assert not is_alive(identity)
+
+
+def test_start_time_agrees_with_the_clock() -> None:
+    before = time.time_ns()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    after = time.time_ns()
+    identity = read_process_id(child.pid)
+    boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    child.communicate(b"\n")
+    assert identity is not None
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    assert before - 2 * tick_ns <= identity.start_unix_ns(boot) <= after + tick_ns
+
+
+def test_the_kernels_start_time_makes_the_same_identity() -> None:
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    assert ProcessId.from_boottime(7, 4242 * tick_ns + tick_ns - 1) == ProcessId(7, 4242)
+
+
+def test_threads_are_listed_with_their_names() -> None:
+    name = "ingero-test"
+    started, done = threading.Event(), threading.Event()
+
+    def run() -> None:
+        Path("/proc/thread-self/comm").write_text(name)
+        started.set()
+        done.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait()
+    threads = {one.tid: one.name for one in list_threads(os.getpid())}
+    done.set()
+    thread.join()
+    assert threads[thread.native_id or 0] == name
+    assert os.getpid() in threads
+
+
+def test_a_process_that_is_gone_has_no_threads(tmp_path: Path) -> None:
+    assert list_threads(7, tmp_path) == ()
+
+
+def test_descendants_are_found_through_every_generation() -> None:
+    tree = [a_process(2, 1), a_process(3, 2), a_process(4, 3), a_process(5, 1)]
+    assert descendants([2], tree) == (3, 4)
+
+
+def test_a_loop_of_parents_ends() -> None:
+    assert descendants([2], [a_process(2, 3), a_process(3, 2)]) == (3,)
+
+
+def test_the_environment_keeps_equals_signs_in_values(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/environ").write_bytes(b"A=b=c\0EMPTY=\0broken\0")
+    assert read_environ(7, tmp_path) == {"A": "b=c", "EMPTY": ""}
+
+
+def test_an_unreadable_environment_is_none(tmp_path: Path) -> None:
+    assert read_environ(7, tmp_path) is None
