@@ -1,0 +1,1 @@
+"""BPF objects become links: the libbpf binding and the placing of probes."""

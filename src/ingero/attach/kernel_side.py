@@ -1,0 +1,231 @@
+"""The kernel side as one resource: objects loaded with shared maps, clocks started, calls and host events attached."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+
+from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Map, percpu_offsets, possible_cpus
+from ingero.attach.objects import object_path
+from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, ProbeMode
+from ingero.attach.safety import are_return_probes_safe
+from ingero.decode.btf import Btf, btf_of
+
+logger = logging.getLogger(__name__)
+
+HOST_OBJECTS = ("block_io", "memory", "signals", "tcp")
+MAX_PROCESSES = 256
+NO_SLOT = 0xFFFF
+_LIFE_PROGRAMS = ("thread_exits", "process_execs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSizes:
+    """Sizes of kernel memory, all powers of two.
+
+    cells: (process, operation, caller) sums, 1.2 KB each, touched only when used. kernels: launch counts per function.
+    calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst that nobody drains.
+    """
+
+    cells: int = 1 << 14
+    kernels: int = 1 << 14
+    calls_bytes: int = 8 << 20
+    epochs_bytes: int = 4 << 20
+    offcpu_bytes: int = 4 << 20
+    host_bytes: int = 2 << 20
+    lifecycle_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable:
+    """A program or object that could not be used, and why."""
+
+    name: str
+    reason: str
+
+
+class KernelSide:
+    """Owns every BPF object and link of a recording; closing detaches all, calls before clocks.
+
+    Raises:
+        BpfError: the scheduler or call programs cannot be loaded at all.
+    """
+
+    def __init__(self, sizes: KernelSizes, *, record_all: bool = False, mode: ProbeMode | None = None) -> None:
+        self.layouts: Btf = btf_of(object_path("layouts"))
+        self.unavailable: list[Unavailable] = []
+        self._sizes = sizes
+        self._resources = ExitStack()
+        self._links = ExitStack()
+        self._host: list[BpfObject] = []
+        try:
+            self._scheduler = self._load("scheduler", constants=_scheduler_constants())
+            self.maps: dict[str, Map] = dict(self._scheduler.maps)
+            self._fill_slots()
+            constants = {
+                "record_all": struct.pack("<I", record_all),
+                "calls_ring_bytes": struct.pack("<Q", sizes.calls_bytes),
+                "cell_count": struct.pack("<I", sizes.cells),
+                "kernel_count": struct.pack("<I", sizes.kernels),
+            }
+            self.calls, self.mode = self._load_calls(constants, mode)
+            self.maps.update(self.calls.maps)
+            self.probes = CallProbes(self.calls, self.mode)
+            self._load_host()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(
+        self,
+        name: str,
+        *,
+        constants: dict[str, bytes] | None = None,
+        programs: tuple[str, ...] | None = None,
+        uprobe_types: dict[str, AttachType] | None = None,
+    ) -> BpfObject:
+        sizes = self._sizes
+        loaded = BpfObject(
+            object_path(name),
+            shared=getattr(self, "maps", {}),
+            constants=constants,
+            programs=programs,
+            uprobe_types=uprobe_types,
+            max_entries={
+                "cells": sizes.cells,
+                "cell_keys": sizes.cells,
+                "kernels": sizes.kernels,
+                "calls": sizes.calls_bytes,
+                "epochs": sizes.epochs_bytes,
+                "offcpu": sizes.offcpu_bytes,
+                "host": sizes.host_bytes,
+                "lifecycle": sizes.lifecycle_bytes,
+                "cpus": possible_cpus(),
+            },
+        )
+        self._resources.callback(loaded.close)
+        return loaded
+
+    def _load_calls(self, constants: dict[str, bytes], wanted: ProbeMode | None) -> tuple[BpfObject, ProbeMode]:
+        """The best mode the kernel takes, unless one is asked for."""
+        modes = [wanted] if wanted else [ProbeMode.SESSION, ProbeMode.MULTI, ProbeMode.PERF_EVENT]
+        for mode in modes:
+            programs = (*PROGRAMS[mode], *_LIFE_PROGRAMS)
+            try:
+                loaded = self._load(
+                    "api_calls", constants=constants, programs=programs, uprobe_types=UPROBE_TYPES[mode]
+                )
+            except BpfError as error:
+                self.unavailable.append(Unavailable(name=mode.value, reason=str(error)))
+                continue
+            if wanted or mode is ProbeMode.PERF_EVENT or are_return_probes_safe(UPROBE_TYPES[mode][PROGRAMS[mode][0]]):
+                return loaded, mode
+            self.unavailable.append(Unavailable(name="return probes", reason="a process under seccomp would be killed"))
+            loaded.close()
+            return self._load_calls(constants, ProbeMode.ENTRY_ONLY)
+        raise BpfError(
+            f"no kind of probe can be loaded: {self.unavailable[-1].reason}", hint="ingero check names what is missing"
+        )
+
+    def _load_host(self) -> None:
+        for name in HOST_OBJECTS:
+            try:
+                self._host.append(self._load(name))
+            except BpfError as error:
+                self.unavailable.append(Unavailable(name=name, reason=str(error)))
+
+    def _fill_slots(self) -> None:
+        for slot in reversed(range(MAX_PROCESSES)):
+            self.maps["free_slots"].push(struct.pack("<I", slot))
+
+    def start(self) -> None:
+        """Attaches the clocks and the host events; from here on accounts run."""
+        for loaded in (self._scheduler, *self._host):
+            self._attach_tracepoints(loaded)
+        self._attach_tracepoints(self.calls)
+
+    def _attach_tracepoints(self, loaded: BpfObject) -> None:
+        for name, section in loaded.sections().items():
+            if not section.startswith("tp_btf/"):
+                continue
+            try:
+                self._links.callback(loaded.program(name).attach().close)
+            except BpfError as error:
+                if loaded is self._scheduler:
+                    raise
+                self.unavailable.append(Unavailable(name=name, reason=str(error)))
+
+    def attach_calls(self, sites: list[CallSite]) -> dict[CallSite, str]:
+        """Probes sites; those that could not be probed, with the reason."""
+        return {failed.site: failed.reason for failed in self.probes.attach(sites)}
+
+    def enroll(self, pid: int, start_boottime_ns: int) -> int | None:
+        """Makes a running process a target: accounts for all its threads, then its calls. None: no slot is left."""
+        taken = self.maps["free_slots"].pop()
+        if taken is None:
+            return None
+        slot = int(struct.unpack("<I", taken)[0])
+        self.set_process(slot, pid, start_boottime_ns)
+        key = struct.pack("<I", pid)
+        enrolling, targets = self.maps["enrolling"], self.maps["targets"]
+        enrolling.update(key, taken)
+        self._scheduler.program("enroll_threads").read_iterator()
+        targets.update(key, taken)
+        # threads that were born between the iterator and the line above
+        self._scheduler.program("enroll_threads").read_iterator()
+        enrolling.delete(key)
+        return slot
+
+    def set_process(self, slot: int, pid: int, start_boottime_ns: int) -> None:
+        """Writes the row of a slot; pid 0 clears it."""
+        layout = self.layouts.dtype("process")
+        row = bytearray(layout.itemsize)
+        fields = layout.fields
+        assert fields is not None
+        struct.pack_into("<Q", row, fields["start_boottime_ns"][1], start_boottime_ns)
+        struct.pack_into("<I", row, fields["pid"][1], pid)
+        self.maps["processes"].update(struct.pack("<I", slot), bytes(row))
+
+    def release(self, pid: int) -> None:
+        """A process is no target any more; its slot stays taken until `recycle`."""
+        self.maps["targets"].delete(struct.pack("<I", pid))
+
+    def recycle(self, slot: int) -> None:
+        """Gives a slot back whose process has ended and whose sums have been read."""
+        lanes = self.maps["lanes"]
+        empty = bytes(lanes.value_bytes)
+        per_process = lanes.max_entries // MAX_PROCESSES
+        for index in range(slot * per_process, (slot + 1) * per_process):
+            lanes.update(struct.pack("<I", index), empty)
+        self.set_process(slot, 0, 0)
+        self.maps["free_slots"].push(struct.pack("<I", slot))
+
+    def read_threads(self) -> bytes:
+        """One `struct thread_dump` per tracked thread; their off-CPU buffers are emptied into the ring."""
+        return self._scheduler.program("dump_threads").read_iterator()
+
+    def close(self) -> None:
+        """Detaches calls (driver before runtime), then the rest, and unloads."""
+        if hasattr(self, "probes"):
+            self.probes.close()
+        self._links.close()
+        self._resources.close()
+
+    def __enter__(self) -> KernelSide:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _scheduler_constants() -> dict[str, bytes]:
+    """The preemption counter's place relative to the run queue's, both per CPU; absent where a task carries it."""
+    found = percpu_offsets(["runqueues", "__preempt_count"])
+    if len(found) < 2:
+        return {}
+    return {"preempt_count_offset": struct.pack("<q", found["__preempt_count"] - found["runqueues"])}

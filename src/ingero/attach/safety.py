@@ -1,0 +1,95 @@
+"""Proves, on a child of our own, that return probes do not kill a process that runs under seccomp.
+
+On x86-64 a return probe enters the kernel through the system call `uretprobe` (335, Linux 6.11) and a probe on a 5-byte
+nop through `uprobe` (336, Linux 6.18). Kernels before the fix "seccomp: passthrough uretprobe systemcall without
+filtering" (6.14, backported to stable) kill a process whose filter does not list them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import struct
+from contextlib import ExitStack
+
+from ingero.attach.libbpf import AttachType, BpfError, BpfObject
+from ingero.attach.objects import object_path
+from ingero.discover.mappings import parse_maps, read_maps
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_RET_ALLOW, _RET_KILL_PROCESS = 0x7FFF0000, 0x80000000
+_LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06  # classic BPF: linux/filter.h
+_PROBE_SYSTEM_CALLS = (335, 336)
+_PROBED = "getppid"  # of libc: takes nothing, changes nothing
+_CHILD_SECONDS = 10
+
+
+def are_return_probes_safe(attach_type: AttachType) -> bool:
+    """Whether a child whose seccomp filter refuses the probes' system calls survives a probed call.
+
+    Raises:
+        BpfError: the trial program cannot be loaded or attached.
+    """
+    if platform.machine() != "x86_64":
+        return True
+    go_read, go_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go_write)
+        _filtered_child(go_read)
+    os.close(go_read)
+    with ExitStack() as stack:
+        stack.callback(os.close, go_write)
+        _probe(pid, attach_type, stack)
+        os.write(go_write, b"x")
+        _, status = os.waitpid(pid, 0)
+    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+
+
+def _probe(pid: int, attach_type: AttachType, stack: ExitStack) -> None:
+    """Puts the trial program on the child's copy of the probed function, on entry and return."""
+    path, offset = _probed_function()
+    trial = stack.enter_context(BpfObject(object_path("trial"), uprobe_types={"trial": attach_type}))
+    directions = (False,) if attach_type is AttachType.UPROBE_SESSION else (False, True)
+    for is_return in directions:
+        link = trial.program("trial").attach_uprobes(path, [(offset, 0)], attach_type, is_return=is_return, pid=pid)
+        stack.callback(link.close)
+
+
+def _probed_function() -> tuple[str, int]:
+    """File and offset of the probed function."""
+    address = ctypes.cast(getattr(ctypes.CDLL(None), _PROBED), ctypes.c_void_p).value or 0
+    for mapping in parse_maps(read_maps(os.getpid())):
+        if mapping.start <= address < mapping.end and mapping.path:
+            return mapping.path, address - mapping.start + mapping.offset
+    raise BpfError(f"{_PROBED} of libc is in no mapped file", hint="ingero check tells what this system lacks")
+
+
+def _filtered_child(go: int) -> None:
+    """Waits for the probes, calls the probed function under the filter, and exits; never returns."""
+    try:
+        signal.alarm(_CHILD_SECONDS)
+        if os.read(go, 1):
+            libc = ctypes.CDLL(None)
+            _refuse_probe_system_calls(libc)
+            getattr(libc, _PROBED)()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _refuse_probe_system_calls(libc: ctypes.CDLL) -> None:
+    kill, allow = _return(_RET_KILL_PROCESS), _return(_RET_ALLOW)
+    checks = (struct.pack("<HBBI", _JUMP_EQUAL, 0, 1, number) + kill for number in _PROBE_SYSTEM_CALLS)
+    code = struct.pack("<HBBI", _LOAD_WORD, 0, 0, 0) + b"".join(checks) + allow
+    instructions = ctypes.create_string_buffer(code, len(code))
+    program = ctypes.create_string_buffer(struct.pack("<H6xQ", len(code) // 8, ctypes.addressof(instructions)))
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0):
+        os._exit(0)  # no seccomp in this kernel: nothing can kill anybody
+
+
+def _return(value: int) -> bytes:
+    return struct.pack("<HBBI", _RETURN, 0, 0, value)

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Arguments of a C call at its first instruction: integer slots 1-9 by the platform's ABI, and the return address. */
+#pragma once
+#include "maps.h"
+#include "ops_gen.h"
+
+#define ARGUMENT_SLOTS 16 /* a power of two: a slot is an index after masking; slot 0 reads as 0 */
+
+struct arguments {
+	u64 slot[ARGUMENT_SLOTS];
+	u64 return_address;
+};
+
+/* clang would otherwise form `context + variable offset`, which the verifier refuses */
+#define REGISTER(context, name)                                                                                        \
+	({                                                                                                             \
+		u64 value_ = (context)->name;                                                                          \
+		OPAQUE(value_);                                                                                        \
+		value_;                                                                                                \
+	})
+
+#if defined(__TARGET_ARCH_x86)
+#define STACK_POINTER(context) ((context)->sp)
+#define STACK_POINTER_AT_ENTRY(context) ((context)->sp - 8) /* a return has popped the return address */
+#define RETURN_VALUE(context) ((s32)(context)->ax)
+
+INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
+{
+	/* [sp] is the return address, then slots 7, 8, 9 */
+	bool is_read = !bpf_probe_read_user(&to->slot[6], 32, (void *)STACK_POINTER(context));
+
+	to->slot[0] = 0;
+	to->return_address = to->slot[6];
+	to->slot[1] = REGISTER(context, di);
+	to->slot[2] = REGISTER(context, si);
+	to->slot[3] = REGISTER(context, dx);
+	to->slot[4] = REGISTER(context, cx);
+	to->slot[5] = REGISTER(context, r8);
+	to->slot[6] = REGISTER(context, r9);
+	return is_read;
+}
+#elif defined(__TARGET_ARCH_arm64)
+#define STACK_POINTER(context) ((context)->sp)
+#define STACK_POINTER_AT_ENTRY(context) ((context)->sp)
+#define RETURN_VALUE(context) ((s32)(context)->regs[0])
+
+INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
+{
+	bool is_read = !bpf_probe_read_user(&to->slot[9], 8, (void *)STACK_POINTER(context));
+
+	to->slot[0] = 0;
+	to->return_address = REGISTER(context, regs[30]);
+	to->slot[1] = REGISTER(context, regs[0]);
+	to->slot[2] = REGISTER(context, regs[1]);
+	to->slot[3] = REGISTER(context, regs[2]);
+	to->slot[4] = REGISTER(context, regs[3]);
+	to->slot[5] = REGISTER(context, regs[4]);
+	to->slot[6] = REGISTER(context, regs[5]);
+	to->slot[7] = REGISTER(context, regs[6]);
+	to->slot[8] = REGISTER(context, regs[7]);
+	return is_read;
+}
+#endif
+
+INLINE u64 argument(const struct arguments *arguments, u32 slot)
+{
+	return arguments->slot[slot & (ARGUMENT_SLOTS - 1)];
+}
+
+INLINE u64 read_user_word(u64 address)
+{
+	u64 word = 0;
+
+	if (address && bpf_probe_read_user(&word, sizeof(word), (void *)address))
+		count_loss(LOSS_USER_READ_FAILED, 1);
+	return word;
+}
+
+/* The stream argument: the handle itself, or a field of the launch config it points to. */
+INLINE u64 stream_argument(const struct arguments *arguments, u64 cookie)
+{
+	u64 stream = argument(arguments, COOKIE_STREAM(cookie));
+
+	if (COOKIE_FLAGS(cookie) & FLAG_STREAM_IN_CONFIG)
+		stream = stream ? read_user_word(stream + STREAM_OFFSET_IN_CONFIG_BYTES) : 0;
+	return stream;
+}
+
+INLINE u64 size_argument(const struct arguments *arguments, u64 cookie)
+{
+	u64 size = argument(arguments, COOKIE_SIZE(cookie));
+	u32 times = COOKIE_TIMES(cookie);
+
+	return times ? size * argument(arguments, times) : size;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Exact sums per (process, operation, caller), in arrays that the agent maps.
+ *
+ * Open addressing by compare-and-swap on an exact key: hash maps cannot be mapped, spin locks are refused in uprobe
+ * programs, and per-CPU additions lose counts when preempted. The keys stand in an array of their own, so that the agent
+ * finds the used cells without touching the memory of the others. It may clear cells of ended processes at any time: a
+ * key that then gets a second cell is still summed exactly, because the agent adds cells of equal key.
+ */
+#pragma once
+#include "maps.h"
+
+#define CELL_PROBES 8
+#define CELL_VALID (1ULL << 47)
+#define CALLER_MASK (CELL_VALID - 1) /* user addresses differ below bit 47 on x86-64 and arm64 */
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, 4096); /* (agent), a power of two */
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u64); /* slot << 56 | op << 48 | CELL_VALID | caller */
+} cell_keys MAP;
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, 4096); /* (agent), as cell_keys */
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct cell);
+} cells MAP;
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, 4096); /* (agent), a power of two */
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct kernel_cell);
+} kernels MAP;
+
+const volatile u32 cell_count = 4096;
+const volatile u32 kernel_count = 4096;
+
+INLINE u32 hash_of(u64 key)
+{
+	return key * 0x9E3779B97F4A7C15ULL >> 40; /* Fibonacci hashing: 2^64 / golden ratio */
+}
+
+/* Claims *place for key; false if another key has it. */
+INLINE bool claim(u64 *place, u64 key)
+{
+	u64 found = READ_ONCE(*place);
+
+	if (found == key)
+		return true;
+	if (found)
+		return false;
+	found = __sync_val_compare_and_swap(place, 0, key);
+	return found == 0 || found == key;
+}
+
+INLINE struct cell *find_cell(u64 key, u64 caller)
+{
+	u32 hash = hash_of(key);
+
+	for (u32 i = 0; i < CELL_PROBES; i++) {
+		u32 index = (hash + i) & (cell_count - 1);
+		u64 *place = bpf_map_lookup_elem(&cell_keys, &index);
+		struct cell *cell;
+
+		if (!place)
+			return NULL;
+		if (!claim(place, key))
+			continue;
+		cell = bpf_map_lookup_elem(&cells, &index);
+		if (cell && !cell->caller)
+			cell->caller = caller;
+		return cell;
+	}
+	return NULL;
+}
+
+INLINE struct cell *cell_of(u32 slot, u32 op, u64 caller)
+{
+	u64 base = (u64)slot << 56 | (u64)op << 48 | CELL_VALID;
+	struct cell *cell = find_cell(base | (caller & CALLER_MASK), caller);
+
+	if (likely(cell))
+		return cell;
+	count_loss(LOSS_CELLS_FULL, 1);
+	cell = find_cell(base, 0);
+	if (!cell)
+		count_loss(LOSS_CELLS_EXHAUSTED, 1);
+	return cell;
+}
+
+INLINE u32 log2_of(u64 value)
+{
+	u32 result = 0, shift;
+
+	shift = (value > 0xffffffff) << 5;
+	value >>= shift;
+	result |= shift;
+	shift = (value > 0xffff) << 4;
+	value >>= shift;
+	result |= shift;
+	shift = (value > 0xff) << 3;
+	value >>= shift;
+	result |= shift;
+	shift = (value > 0xf) << 2;
+	value >>= shift;
+	result |= shift;
+	shift = (value > 3) << 1;
+	value >>= shift;
+	result |= shift;
+	return result | value >> 1;
+}
+
+/* OTLP exponential histogram of scale 3, base 2^(1/8): bucket 0 holds all below 128 ns. */
+INLINE u32 bucket_of(u64 value)
+{
+	u32 exponent, mantissa, eighth = 0, bound, bucket;
+
+	if (value < 128)
+		return 0;
+	exponent = log2_of(value);
+	mantissa = (exponent >= 16 ? value >> (exponent - 16) : value << (16 - exponent)) & 0xffff;
+	/* bounds: (2^(k/8) - 1) * 65536 for k = 1..7 */
+	if (mantissa > 27146)
+		eighth = 4;
+	if (mantissa > (eighth ? 44681 : 12400))
+		eighth += 2;
+	bound = eighth == 0 ? 5931 : eighth == 2 ? 19454 : eighth == 4 ? 35534 : 54656;
+	eighth += mantissa > bound;
+	bucket = (exponent - 7) * 8 + eighth + 1;
+	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+}
+
+INLINE void raise_to(u64 *place, u64 value)
+{
+	for (int try = 0; try < 4; try++) {
+		u64 found = READ_ONCE(*place);
+
+		if (found >= value || __sync_val_compare_and_swap(place, found, value) == found)
+			return;
+	}
+}
+
+/* Launches per kernel function; `function` is the kernel's handle or host stub. */
+INLINE void count_kernel(u32 slot, u64 function)
+{
+	u64 key = (u64)slot << 56 | 1ULL << 55 | (function & ((1ULL << 55) - 1));
+	u32 hash = hash_of(key);
+
+	for (u32 i = 0; i < CELL_PROBES; i++) {
+		u32 index = (hash + i) & (kernel_count - 1);
+		struct kernel_cell *cell = bpf_map_lookup_elem(&kernels, &index);
+
+		if (!cell)
+			return;
+		if (claim(&cell->key, key)) {
+			__sync_fetch_and_add(&cell->count, 1);
+			return;
+		}
+	}
+	count_loss(LOSS_KERNEL_CELLS_FULL, 1);
+}

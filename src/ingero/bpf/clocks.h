@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * A thread's account: eight clocks that stand still or run so that their sum is always the time since creation.
+ *
+ * Only the scheduler programs change clocks (scheduler.bpf.c). Everyone else creates the storage or takes a snapshot.
+ * `sequence` is odd while an account changes; a reader that sees it odd or changed reads again.
+ */
+#pragma once
+#include "maps.h"
+
+#define CLOCK(state) ((state)-STATE_RUN)
+#define OFFCPU_SLOTS 32	   /* intervals a thread can collect between two readings; 100 us and more each */
+#define OPEN_CALLS 2	   /* one per stack: a coroutine or signal stack keeps its own */
+#define SNAPSHOT_TRIES 3
+#define DUMP_TRIES 8
+
+struct clocks {
+	u64 ns[CLOCKS];
+};
+
+/* A traced call that has not returned. */
+struct open_call {
+	u64 sp; /* stack pointer at entry; 0 = free */
+	u64 start_ns;
+	u64 caller;
+	u64 cookie;
+	u64 size_bytes;
+	u64 handle;
+	u64 extra;
+	u64 function;
+	u64 stream;
+	struct clocks clocks;
+	u64 flaws;
+	u64 switches;
+	u64 preemptions;
+	u64 covered[MAX_STREAMS]; /* position of each stream that this call waits for */
+	u64 worst_culprit_ns;	  /* the longest that one thread ran during one wait of this call */
+	u32 worst_culprit_pid;
+	u32 worst_culprit_tid;
+	s32 stream_slot; /* -1: none */
+	u8 is_wait;	 /* `covered` is valid */
+	u8 pad[3];
+};
+
+struct offcpu_interval {
+	u64 start_ns;
+	u64 end_ns;
+	u64 woken_ns;
+	u64 culprit_ns;
+	u32 culprit_pid;
+	u32 culprit_tid;
+	u32 waker_tid;
+	u16 cpu;
+	u8 state;
+	u8 waker_kind;
+	char culprit_comm[COMM_BYTES];
+};
+
+struct thread {
+	u32 sequence;
+	u8 state;
+	u8 hint;
+	u16 process_slot;
+	u64 created_ns; /* 0: the account has not started */
+	u64 since_ns;
+	struct clocks clocks;
+	u64 waking_ns; /* the last sched_waking; may precede the switch-out it belongs to */
+	u32 waker_tid;
+	u32 wait_cpu; /* 1 + the CPU whose waiters this thread has joined; 0 = none */
+	u64 switches; /* switch-outs seen; switch_base is valid once there was one */
+	u64 preemptions;
+	u64 switch_base; /* nvcsw + nivcsw before the first switch-out seen */
+	u64 exec_at_off_ns;
+	u64 throttled_at_off_ns;
+	u64 flaws; /* missed or repaired events so far */
+	u64 last_off_ns;
+	u64 last_on_ns;
+	u64 last_wake_ns; /* when the last sleep ended */
+	u32 last_cpu;
+	s32 device; /* -1: never set */
+	u8 waker_kind;
+	u8 last_off_state;
+	u8 exec_is_known; /* `exec_at_off_ns` has been read */
+	u8 pad;
+	u32 is_claimed;  /* someone starts this account */
+	u32 is_draining; /* someone empties `offcpu` */
+	u32 pad2;
+	u64 offcpu_head; /* written by the switch-in */
+	u64 offcpu_tail; /* written by whoever empties */
+	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */
+	u64 switches_missed;
+	struct open_call calls[OPEN_CALLS];
+	struct offcpu_interval offcpu[OFFCPU_SLOTS];
+};
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_TASK_STORAGE);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_TYPE(key, int);
+	MAP_TYPE(value, struct thread);
+} threads MAP;
+
+INLINE struct thread *thread_of(struct task_struct *task)
+{
+	return bpf_task_storage_get(&threads, task, NULL, 0);
+}
+
+/*
+ * Storage is zeroed memory when created: state INIT, no open call. `created_ns` stays 0 until the account has started;
+ * the scheduler programs leave such a thread alone, so creation needs no lock. Returns false if someone else started it.
+ */
+INLINE bool start_account(struct thread *thread, u32 slot, u8 state, u8 hint)
+{
+	u64 now;
+
+	if (__sync_lock_test_and_set(&thread->is_claimed, 1))
+		return false;
+	thread->process_slot = slot;
+	thread->device = -1;
+	thread->hint = hint;
+	thread->state = state;
+	now = bpf_ktime_get_ns();
+	thread->since_ns = now;
+	barrier();
+	WRITE_ONCE(thread->created_ns, now);
+	return true;
+}
+
+struct snapshot {
+	u64 now_ns;
+	struct clocks clocks;
+	u64 switches;
+	u64 preemptions;
+	u64 flaws;
+	bool is_torn;
+};
+
+/* The calling thread's clocks now, its running interval included. */
+INLINE void take_snapshot(struct thread *thread, struct snapshot *snapshot)
+{
+	snapshot->is_torn = true;
+	for (int try = 0; try < SNAPSHOT_TRIES; try++) {
+		u32 before = READ_ONCE(thread->sequence);
+		u64 now = bpf_ktime_get_ns(), since = READ_ONCE(thread->since_ns);
+		u8 state = READ_ONCE(thread->state);
+
+		snapshot->clocks = thread->clocks;
+		snapshot->switches = thread->switches;
+		snapshot->preemptions = thread->preemptions;
+		snapshot->flaws = thread->flaws;
+		snapshot->now_ns = now;
+		snapshot->clocks.ns[CLOCK(STATE_RUN)] += now - since;
+		barrier();
+		if ((before & 1) || before != READ_ONCE(thread->sequence))
+			continue;
+		snapshot->is_torn = false;
+		if (unlikely(state != STATE_RUN && state != STATE_INIT)) {
+			count_loss(LOSS_SNAPSHOT_NOT_RUNNING, 1);
+			snapshot->flaws++; /* differs from the thread's count: the record becomes incomplete */
+		}
+		return;
+	}
+	count_loss(LOSS_SNAPSHOT_TORN, 1);
+}
+
+/* Moves finished off-CPU intervals to their ring. Called by the thread itself or the task iterator, one at a time. */
+INLINE void empty_offcpu(struct thread *thread, struct task_struct *task)
+{
+	u64 tail = READ_ONCE(thread->offcpu_tail);
+
+	if (READ_ONCE(thread->offcpu_head) == tail || __sync_lock_test_and_set(&thread->is_draining, 1))
+		return;
+	tail = READ_ONCE(thread->offcpu_tail);
+	for (int i = 0; i < OFFCPU_SLOTS; i++) {
+		struct offcpu_interval *from = &thread->offcpu[tail & (OFFCPU_SLOTS - 1)];
+		struct offcpu_record *to;
+
+		if (tail == READ_ONCE(thread->offcpu_head))
+			break;
+		to = bpf_ringbuf_reserve(&offcpu, sizeof(*to), 0);
+		if (!to) {
+			count_loss(LOSS_OFFCPU_RING_FULL, 1);
+			tail++;
+			continue;
+		}
+		to->start_ns = from->start_ns;
+		to->end_ns = from->end_ns;
+		to->woken_ns = from->woken_ns;
+		to->culprit_ns = from->culprit_ns;
+		to->pid = task->tgid;
+		to->tid = task->pid;
+		to->culprit_pid = from->culprit_pid;
+		to->culprit_tid = from->culprit_tid;
+		to->waker_tid = from->waker_tid;
+		to->process_slot = thread->process_slot;
+		to->cpu = from->cpu;
+		to->state = from->state;
+		to->waker_kind = from->waker_kind;
+		to->pad = 0;
+		to->pad2 = 0;
+		bpf_probe_read_kernel(to->comm, COMM_BYTES, task->comm);
+		__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
+		bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);
+		tail++;
+	}
+	WRITE_ONCE(thread->offcpu_tail, tail);
+	barrier();
+	WRITE_ONCE(thread->is_draining, 0);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Who ran while the threads of a target waited for a CPU.
+ *
+ * Each (CPU, victim process) has one integral of waiting time (struct waiters). At each switch its growth is charged to
+ * the process that ran until now, so a switch costs one step per victim process, however many threads wait.
+ */
+#pragma once
+#include "cgroup.h"
+#include "cpus.h"
+
+#define FLUSH_SLOTS 64 /* per switch; the rest is charged at later ones */
+#define WAITERS_MASK 0xffff
+#define SUM_BITS 48
+
+/* preallocated: the scheduler programs insert into it while a run queue is locked */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_HASH);
+	MAP_UINT(max_entries, 16384);
+	MAP_TYPE(key, struct culprit_key);
+	MAP_TYPE(value, struct culprit_value);
+} culprits MAP;
+
+/* `add` is followed by a full barrier; clang drops it on arm64 when the old value is not used. */
+INLINE void add_waiting(struct cpu *cpu, u32 slot, u64 add)
+{
+	u64 index = slot & (WAIT_SLOTS - 1), word, bit = 1ull << (index & 63), old;
+
+	asm volatile("%0 &= 511" : "+r"(index)); /* WAIT_SLOTS - 1 where the verifier sees it */
+	old = __sync_fetch_and_add(&cpu->waiters[index].joined, add);
+	OPAQUE(old);
+	word = index >> 6;
+	asm volatile("%0 &= 7" : "+r"(word));
+	if (!(READ_ONCE(cpu->active[word]) & bit)) {
+		old = __sync_fetch_and_or(&cpu->active[word], bit);
+		OPAQUE(old);
+	}
+	if (!(READ_ONCE(cpu->active_words) & (1ull << word)))
+		__sync_fetch_and_or(&cpu->active_words, 1ull << word);
+}
+
+INLINE u32 wait_slot(struct thread *thread)
+{
+	return thread->process_slot + (thread->state == STATE_YIELDED ? MAX_PROCESSES : 0);
+}
+
+/* The thread waits for a CPU from `at` on, which may lie in the past. */
+INLINE void join_waiters(struct thread *thread, u32 index, u64 at)
+{
+	struct cpu *cpu = cpu_at(index);
+
+	if (!cpu)
+		return;
+	add_waiting(cpu, wait_slot(thread), (at << 16) + 1);
+	thread->wait_cpu = index + 1;
+	thread->joined_ns = at;
+}
+
+INLINE void leave_waiters(struct thread *thread, u64 at)
+{
+	struct cpu *cpu = cpu_at(thread->wait_cpu - 1);
+
+	thread->wait_cpu = 0;
+	if (cpu)
+		add_waiting(cpu, wait_slot(thread), -((at << 16) + 1));
+}
+
+INLINE struct culprit_value *add_culprit(struct culprit_key *key, struct task_struct *task)
+{
+	struct culprit_value value = {};
+
+	value.cgroup_id = cgroup_id_of(task);
+	bpf_probe_read_kernel(value.comm, COMM_BYTES, task->group_leader->comm);
+	bpf_map_update_elem(&culprits, key, &value, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&culprits, key);
+}
+
+INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
+{
+	struct culprit_key key = {
+		.culprit_pid = culprit->tgid,
+		.process_slot = slot & (MAX_PROCESSES - 1),
+		.yielded = slot >= MAX_PROCESSES,
+	};
+	struct culprit_value *value = bpf_map_lookup_elem(&culprits, &key);
+
+	if (!value)
+		value = add_culprit(&key, culprit);
+	if (!value) {
+		count_loss(LOSS_CULPRITS_FULL, 1);
+		count_loss(LOSS_CULPRIT_UNKNOWN_NS, ns);
+		return;
+	}
+	__sync_fetch_and_add(&value->ns, ns);
+	__sync_fetch_and_add(&value->switches, 1);
+}
+
+/* No more waiters in this slot; a join that comes between the two looks sets the bits again. */
+INLINE void clear_slot(struct cpu *cpu, u64 index, u64 seen)
+{
+	u64 word = index >> 6, bit = 1ull << (index & 63), old;
+
+	asm volatile("%0 &= 7" : "+r"(word));
+	old = __sync_fetch_and_and(&cpu->active[word], ~bit);
+	OPAQUE(old);
+	if (READ_ONCE(cpu->waiters[index].joined) != seen) {
+		__sync_fetch_and_or(&cpu->active[word], bit);
+		return;
+	}
+	if (READ_ONCE(cpu->active[word]))
+		return;
+	old = __sync_fetch_and_and(&cpu->active_words, ~(1ull << word));
+	OPAQUE(old);
+	if (READ_ONCE(cpu->active[word]))
+		__sync_fetch_and_or(&cpu->active_words, 1ull << word);
+}
+
+/* Charges what one slot's waiters have waited since the last time to the task that ran. */
+NOINLINE int flush_slot(struct cpu *cpu, u32 slot, u64 now, struct task_struct *culprit)
+{
+	u64 index = slot, joined, count, waited;
+	s64 grown;
+
+	asm volatile("%0 &= 511" : "+r"(index));
+	joined = READ_ONCE(cpu->waiters[index].joined);
+	count = joined & WAITERS_MASK;
+	waited = (count * now - (joined >> 16)) & ((1ull << SUM_BITS) - 1);
+	grown = (s64)((waited - cpu->waiters[index].charged_ns) << (64 - SUM_BITS)) >> (64 - SUM_BITS);
+	if (grown > 0) {
+		cpu->waiters[index].charged_ns = waited;
+		charge(slot, culprit, grown);
+	} else if (grown < 0) {
+		/* a repair took a waiter away in the past; what was charged too much is held back from the next charge */
+		count_loss(LOSS_CULPRIT_NEGATIVE, 1);
+	}
+	if (!count)
+		clear_slot(cpu, index, joined);
+	return 0;
+}
+
+/* Index of the lowest bit set: the number of ones below it. Written without branches, which the verifier would follow. */
+INLINE u32 lowest_bit(u64 bits)
+{
+	bits = (bits & -bits) - 1;
+	bits -= bits >> 1 & 0x5555555555555555ull;
+	bits = (bits & 0x3333333333333333ull) + (bits >> 2 & 0x3333333333333333ull);
+	bits = (bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0full;
+	return bits * 0x0101010101010101ull >> 56 & 63;
+}
+
+/* Charges the waiting on this CPU since its last switch to the current task, which ran meanwhile and now leaves. */
+GLOBAL int flush_waiters(u64 now)
+{
+	struct task_struct *culprit = bpf_get_current_task_btf();
+	struct cpu *cpu = this_cpu();
+	struct scan *scan;
+	u64 words, later;
+
+	if (!cpu)
+		return 0;
+	scan = &cpu->scan;
+	words = READ_ONCE(cpu->active_words);
+	later = words & (~0ull << (scan->word & (WAIT_WORDS - 1)));
+	/* where the last flush ran out of budget, else from the beginning */
+	WRITE_ONCE(scan->words, later ? later : words);
+	for (int step = 0; step < FLUSH_SLOTS + WAIT_WORDS; step++) {
+		u64 slots = READ_ONCE(scan->slots), word = READ_ONCE(scan->word);
+
+		if (slots) {
+			WRITE_ONCE(scan->slots, slots & (slots - 1));
+			flush_slot(cpu, word * 64 + lowest_bit(slots), now, culprit);
+			continue;
+		}
+		words = READ_ONCE(scan->words);
+		if (!words) {
+			WRITE_ONCE(scan->word, 0);
+			return 0;
+		}
+		WRITE_ONCE(scan->words, words & (words - 1));
+		word = lowest_bit(words);
+		asm volatile("%0 &= 7" : "+r"(word)); /* WAIT_WORDS - 1 */
+		WRITE_ONCE(scan->word, word);
+		WRITE_ONCE(scan->slots, READ_ONCE(cpu->active[word]));
+	}
+	WRITE_ONCE(scan->slots, 0);
+	return 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Shows every account to the agent: one struct thread_dump per tracked thread. */
+#pragma once
+#include "states.h"
+
+INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
+{
+	u64 index = CLOCK(state);
+
+	asm volatile("%0 &= 7" : "+r"(index)); /* CLOCKS - 1 */
+	dump->clock_ns[index] += ns;
+}
+
+/* One try to read clocks that another CPU may be changing; false if it did. */
+INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct task_struct *task)
+{
+	u32 before = __sync_fetch_and_add(&thread->sequence, 0); /* a full barrier */
+	u64 since, waking, open;
+	u8 state, hint;
+
+	if (before & 1)
+		return false;
+	dump->now_ns = bpf_ktime_get_ns();
+	__builtin_memcpy(dump->clock_ns, thread->clocks.ns, sizeof(dump->clock_ns));
+	since = READ_ONCE(thread->since_ns);
+	waking = READ_ONCE(thread->waking_ns);
+	state = READ_ONCE(thread->state);
+	hint = READ_ONCE(thread->hint);
+	dump->switches = READ_ONCE(thread->switches);
+	dump->switch_base = READ_ONCE(thread->switch_base);
+	dump->preemptions = READ_ONCE(thread->preemptions);
+	dump->flaws = READ_ONCE(thread->flaws);
+	dump->voluntary_switches = task->nvcsw;
+	dump->involuntary_switches = task->nivcsw;
+	dump->sum_exec_ns = task->se.sum_exec_runtime;
+	dump->run_delay_ns = task->sched_info.run_delay;
+	if (before != __sync_fetch_and_add(&thread->sequence, 0))
+		return false;
+	dump->state = state;
+	if (state == STATE_INIT)
+		state = hint;
+	open = dump->now_ns - since;
+	if ((s64)open < 0) /* a change stamped with the later time of this CPU's clock */
+		return false;
+	if (is_sleep(state) && waking > since && waking < dump->now_ns) {
+		/* woken, and its wake-up event is still to come */
+		add_open_interval(dump, state, waking - since);
+		add_open_interval(dump, STATE_RUNQ, dump->now_ns - waking);
+	} else {
+		add_open_interval(dump, state, open);
+	}
+	return true;
+}
+
+INLINE void describe_open_call(struct thread_dump *dump, struct thread *thread)
+{
+	for (int i = 0; i < OPEN_CALLS; i++) {
+		struct open_call *call = &thread->calls[i];
+		u64 start = READ_ONCE(call->start_ns);
+
+		if (!READ_ONCE(call->sp) || (dump->call_start_ns && dump->call_start_ns <= start))
+			continue;
+		dump->call_start_ns = start;
+		dump->call_caller = call->caller;
+		dump->call_op = call->cookie & 0xff;
+	}
+}
+
+INLINE void describe_thread(struct thread_dump *dump, struct thread *thread, struct task_struct *task)
+{
+	dump->created_ns = thread->created_ns;
+	dump->pid = task->tgid;
+	dump->tid = task->pid;
+	dump->waker_tid = thread->waker_tid;
+	dump->process_slot = thread->process_slot;
+	dump->waker_kind = thread->waker_kind;
+	bpf_probe_read_kernel(dump->comm, COMM_BYTES, task->comm);
+	describe_open_call(dump, thread);
+}
+
+SEC("iter/task") int dump_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct thread_dump dump = {.is_unreadable = 1};
+	struct thread *thread;
+
+	if (!task)
+		return 0;
+	thread = thread_of(task);
+	if (!thread || !thread->created_ns)
+		return 0;
+	for (int try = 0; try < DUMP_TRIES; try++) {
+		if (read_clocks(&dump, thread, task)) {
+			dump.is_unreadable = 0;
+			break;
+		}
+	}
+	describe_thread(&dump, thread, task);
+	empty_offcpu(thread, task);
+	bpf_seq_write(ctx->meta->seq, &dump, sizeof(dump));
+	return 0;
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Byte layouts shared by the BPF programs and the agent.
+ *
+ * The agent reads them from the BTF of the compiled objects, so nothing is written twice: a field added here is a numpy
+ * field there. All times are CLOCK_MONOTONIC nanoseconds. pid is the process (kernel: tgid), tid the thread (kernel: pid).
+ */
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed int s32;
+typedef signed long long s64;
+
+#define COMM_BYTES 16
+#define CLOCKS 8
+#define MAX_PROCESSES 256 /* a slot is 8 bits of a cell key */
+#define MAX_STREAMS 16	  /* per process; torch uses 1-5 */
+#define CHECKPOINTS 8
+#define HISTOGRAM_BUCKETS 256
+#define OP_SET_WORDS 4 /* 256 operation ids */
+
+/* What a thread is doing. The order of RUN..STOPPED is the order of clock_ns[]. */
+enum thread_state {
+	STATE_INIT = 0, /* known since creation only; `hint` says what it looked like */
+	STATE_RUN,
+	STATE_RUNQ,
+	STATE_THROTTLED,
+	STATE_YIELDED,
+	STATE_SLEEP,
+	STATE_IO,
+	STATE_KERNEL_LOCK,
+	STATE_STOPPED,
+};
+
+enum waker_kind {
+	WAKER_NONE = 0,
+	WAKER_THREAD,
+	WAKER_KWORKER, /* a kernel worker: the chain ends here */
+	WAKER_TIMER,
+	WAKER_NETWORK,
+	WAKER_BLOCK,
+	WAKER_INTERRUPT,
+};
+
+/* Counters of what was lost, repaired or could not be told. Names are shown to users as they are, in lower case. */
+enum loss {
+	LOSS_NONE = 0,
+	LOSS_CALL_RECORDS_RING_FULL,
+	LOSS_EPOCHS_RING_FULL,
+	LOSS_OFFCPU_RING_FULL,
+	LOSS_HOST_EVENTS_RING_FULL,
+	LOSS_LIFECYCLE_RING_FULL,
+	LOSS_OFFCPU_BUFFER_FULL,     /* more intervals than a thread's buffer holds between two readings */
+	LOSS_CELLS_FULL,	     /* caller folded to 0 */
+	LOSS_CELLS_EXHAUSTED,	     /* not even the cell of caller 0: the call is not counted */
+	LOSS_KERNEL_CELLS_FULL,
+	LOSS_PROCESS_SLOTS_FULL,
+	LOSS_THREAD_STORAGE_FAILED,
+	LOSS_STREAMS_FULL,	     /* the call's stream has no lane */
+	LOSS_EVENT_POSITION_UNKNOWN, /* waited for an event whose record was not seen */
+	LOSS_FRAME_STALE,	     /* open call popped: longjmp or exception crossed it */
+	LOSS_FRAME_OVERFLOW,
+	LOSS_RETURN_UNMATCHED,
+	LOSS_SNAPSHOT_TORN,	     /* clocks changed in each of the retries */
+	LOSS_SNAPSHOT_NOT_RUNNING,   /* own state was not `run`: a switch-in is missing */
+	LOSS_SWITCH_IN_MISSED,	     /* repaired at the next switch-out */
+	LOSS_SWITCH_OUT_MISSED,
+	LOSS_SWITCH_COUNT_MISMATCH,  /* switches seen differ from nvcsw + nivcsw */
+	LOSS_WAKEUP_MISSED,
+	LOSS_CLOCK_NEGATIVE,
+	LOSS_REPAIRED_NS,	     /* time that repairs moved to the clock it belongs to */
+	LOSS_CULPRITS_FULL,
+	LOSS_CULPRIT_UNKNOWN_NS,
+	LOSS_CULPRIT_NEGATIVE,
+	LOSS_THROTTLE_CLOCK_ODD,     /* whole wait taken as throttled */
+	LOSS_EPOCH_RACE,
+	LOSS_USER_READ_FAILED,	     /* user memory (return address, arguments) could not be read */
+	LOSS_BLOCK_IO_UNMATCHED,
+	LOSS_HOST_START_UNMATCHED,
+	LOSS_COUNT,
+};
+
+enum call_flag {
+	CALL_INCOMPLETE = 1 << 0,    /* a missed or torn event touches this call's account */
+	CALL_UNFINISHED = 1 << 1,    /* still open when its thread or the trace ended */
+	CALL_BEGIN_UNKNOWN = 1 << 2, /* began before tracing */
+	CALL_SAMPLED = 1 << 3,	     /* recorded as the 1-in-N sample */
+	CALL_RARE = 1 << 4,	     /* recorded because the operation is rare */
+	CALL_SLOW = 1 << 5,	     /* recorded because it passed its threshold */
+	CALL_WAITED = 1 << 6,	     /* slept or was blocked inside */
+};
+
+/* ring `calls`: one recorded call of a traced operation */
+struct call_record {
+	u64 start_ns;
+	u64 duration_ns;
+	u64 clock_ns[CLOCKS];
+	s64 residual_ns; /* duration minus the sum of clock_ns */
+	u64 caller;	 /* return address at entry */
+	u64 function;	 /* launches: the kernel's handle; else 0 */
+	u64 size_bytes;
+	u64 handle;
+	u64 extra;
+	u64 stream;
+	u64 cgroup_id;
+	u64 waker_ns; /* time of the last wake-up inside the call; 0 = none */
+	u64 culprit_ns;
+	u32 pid;
+	u32 tid;
+	u32 waker_tid;
+	u32 culprit_pid; /* ran longest during one wait of this call */
+	u32 culprit_tid;
+	s32 ret;
+	s32 device; /* -1 unknown */
+	u32 switches;
+	u32 preemptions;
+	u32 cpu;
+	u16 op;
+	u16 process_slot;
+	u8 flags; /* enum call_flag */
+	u8 waker_kind;
+	u8 pad[2];
+	char comm[COMM_BYTES];
+};
+
+enum epoch_flag {
+	EPOCH_E_OTHER_THREAD = 1 << 0, /* first enqueue by another thread than the last drain: no clocks of E */
+	EPOCH_X_OTHER_THREAD = 1 << 1, /* drained by another thread than the first enqueuer: no clocks of [f, s] */
+	EPOCH_WOKEN = 1 << 2,	       /* slept in the drain: r is its last wake-up */
+	EPOCH_PARTIAL = 1 << 3,	       /* other streams had uncovered work */
+	EPOCH_INCOMPLETE = 1 << 4,
+	EPOCH_FIRST_UNKNOWN = 1 << 5,  /* an enqueue slipped in while the last epoch was closed: f is its close */
+};
+
+/* ring `epochs`: one drain of a lane (process, device, stream) */
+struct epoch_record {
+	u64 begin_ns;  /* a: return of the previous drain; 0 = none before */
+	u64 first_ns;  /* f: first enqueue after a */
+	u64 drain_ns;  /* s: entry of this drain */
+	u64 woken_ns;  /* r where EPOCH_WOKEN */
+	u64 return_ns; /* b */
+	u64 last_off_ns;
+	u64 last_on_ns;
+	u64 stream;
+	u64 launches;
+	u64 size_bytes;
+	u64 op_set[OP_SET_WORDS];
+	u64 graph; /* last graph launched */
+	u64 caller;
+	u64 step; /* launches per checkpoint */
+	u64 checkpoint_ns[CHECKPOINTS];
+	u64 empty_clock_ns[CLOCKS];   /* [a, f] of the thread that drained before, if it enqueued first */
+	u64 enqueue_clock_ns[CLOCKS]; /* [f, s] of the first enqueuer, if it drains */
+	u64 drain_clock_ns[CLOCKS];   /* [s, b] of the draining thread */
+	u32 pid;
+	u32 begin_tid;
+	u32 first_tid;
+	u32 drain_tid;
+	s32 device;
+	u16 op;
+	u16 process_slot;
+	u16 stream_slot;
+	u8 flags; /* enum epoch_flag */
+	u8 last_off_state;
+	u32 pad;
+};
+
+/* ring `offcpu`: one interval off the CPU of a tracked thread */
+struct offcpu_record {
+	u64 start_ns;
+	u64 end_ns;   /* switch-in */
+	u64 woken_ns; /* 0: never slept; else the wake-up that ended the sleep: [woken, end] was the run queue */
+	u64 culprit_ns;
+	u32 pid;
+	u32 tid;
+	u32 culprit_pid;
+	u32 culprit_tid;
+	u32 waker_tid;
+	u16 process_slot;
+	u16 cpu;
+	u8 state; /* enum thread_state at the switch-out */
+	u8 waker_kind;
+	u16 pad;
+	u32 pad2;
+	char comm[COMM_BYTES];
+	char culprit_comm[COMM_BYTES];
+};
+
+enum lifecycle_kind {
+	LIFECYCLE_FORK = 1,
+	LIFECYCLE_EXEC,
+	LIFECYCLE_EXIT, /* the whole process */
+	LIFECYCLE_THREAD_EXIT_IN_CALL,
+	LIFECYCLE_OOM_KILL,
+	LIFECYCLE_STOP_SIGNAL,
+};
+
+/*
+ * ring `lifecycle`: never sampled.
+ * oom: pid is the process that asked for memory, other_pid the victim, and cgroup, start, slot and comm are the victim's
+ * (a kernel whose mark_victim has the pid only leaves start, comm and cgroup empty).
+ * signal: comm is the sender's.
+ */
+struct lifecycle_record {
+	u64 time_ns;
+	u64 cgroup_id;
+	u64 start_boottime_ns; /* of the process (CLOCK_BOOTTIME), as /proc/PID/stat shows it; fork: of the child */
+	u32 pid;
+	u32 tid;
+	u32 other_pid; /* fork: the child; signal: the sender; oom: the victim */
+	s32 code;      /* exit code (as wait(2) has it), signal number; thread exit in a call: the operation */
+	u16 process_slot; /* 0xffff: no target; fork: the child's */
+	u8 kind;
+	u8 pad[5];
+	char comm[COMM_BYTES];
+	u64 call_start_ns; /* thread exit in a call only, as is the caller */
+	u64 call_caller;
+};
+
+enum host_kind {
+	HOST_BLOCK_READ = 1,
+	HOST_BLOCK_WRITE,
+	HOST_BLOCK_DISCARD,
+	HOST_BLOCK_FLUSH,
+	HOST_DIRECT_RECLAIM,
+	HOST_COMPACTION,
+	HOST_MAJOR_FAULT,
+	HOST_TCP_RETRANSMIT,
+	HOST_NET_SEND,
+	HOST_NET_RECEIVE,
+	HOST_KINDS,
+};
+
+enum host_flag {
+	HOST_ISSUER_IS_KTHREAD = 1 << 0, /* block: issued by a kernel thread (writeback, journal, flush), not by who caused it */
+	HOST_IN_PAGE_FAULT = 1 << 1,	 /* block: read because of a fault in user mode */
+	HOST_MEMCG_LIMIT = 1 << 2,	 /* reclaim: a memory cgroup's limit, not the host's memory */
+};
+
+/* ring `host`: block I/O, reclaim, faults, network */
+struct host_record {
+	u64 start_ns;
+	u64 duration_ns; /* 0: a point in time */
+	u64 size_bytes;
+	u64 cgroup_id;
+	u64 arg0; /* block: sector; sockets: ports (source << 16 | destination), 0 where there are none; reclaim: order */
+	u64 arg1; /* block: queue time ns; tcp: state | segments << 16; send, receive: family | calls << 16 */
+	u8 address[32]; /* sockets: source, destination; v4 mapped into v6 */
+	u32 pid;
+	u32 tid;
+	u32 device; /* block: dev_t */
+	u16 process_slot; /* 0xffff: no target */
+	u8 kind;
+	u8 flags; /* enum host_flag */
+	char comm[COMM_BYTES];
+};
+
+/* map `host_totals`: exact sums per host_kind, recorded or not */
+struct host_total {
+	u64 target_count;
+	u64 target_bytes;
+	u64 target_ns;
+	u64 other_count;
+	u64 other_bytes;
+	u64 other_ns;
+};
+
+/* map `cells`: exact sums of one (process, operation, caller) */
+struct cell {
+	u64 caller;
+	u64 count;  /* calls returned */
+	u64 errors; /* of them with a return code that is not 0 */
+	u64 sum_ns;
+	u64 max_ns;
+	u64 size_bytes;
+	u64 nested;	 /* entered inside another traced call, not in count */
+	u64 clock_ns[CLOCKS];
+	u64 recorded;
+	u64 threshold_ns; /* written by the agent; record a call of at least this duration */
+	u64 sample;	  /* written by the agent; record each N-th call; 0 = none */
+	u32 histogram[HISTOGRAM_BUCKETS]; /* modulo 2^32: the agent reads often enough */
+};
+
+/* map `kernels`: launches per kernel function of a process */
+struct kernel_cell {
+	u64 key; /* slot << 56 | valid << 55 | function & (2^55 - 1) */
+	u64 count;
+};
+
+/* map `culprits` */
+struct culprit_key {
+	u32 culprit_pid; /* 0: idle */
+	u16 process_slot;
+	u8 yielded; /* the victim had called sched_yield */
+	u8 pad;
+};
+
+struct culprit_value {
+	u64 ns;
+	u64 switches;
+	u64 cgroup_id;
+	char comm[COMM_BYTES]; /* of the thread-group leader */
+};
+
+/* map `settings`: what the agent may change while it runs */
+struct settings {
+	u64 probe_ns; /* what a probed call's account holds of the probe itself */
+};
+
+/* map `processes`: one target process */
+struct process {
+	u64 start_boottime_ns;
+	u64 calls; /* entered, nested included */
+	u64 last_enqueue_ns;
+	u64 last_drain_ns;
+	u64 undrained; /* waits that left work of the stream uncovered */
+	u64 folded;    /* drains without an enqueue */
+	u64 page_allocs;
+	u64 page_alloc_bytes;
+	u64 gone_clock_ns[CLOCKS]; /* clocks of its threads that ended */
+	u64 gone_switches;
+	u64 gone_preemptions;
+	u64 gone_threads;
+	u32 pid; /* 0: free slot */
+	u32 pad;
+	u64 net_sends; /* calls that moved bytes, all socket families */
+	u64 net_sent_bytes;
+	u64 net_receives;
+	u64 net_received_bytes;
+};
+
+/* what the task iterator `dump_threads` writes for each tracked thread */
+struct thread_dump {
+	u64 now_ns;
+	u64 created_ns;
+	u64 clock_ns[CLOCKS]; /* the open interval included */
+	u64 switches;
+	u64 switch_base; /* nvcsw + nivcsw before the first of `switches`; valid once there is one */
+	u64 preemptions;
+	u64 voluntary_switches;	  /* nvcsw */
+	u64 involuntary_switches; /* nivcsw */
+	u64 sum_exec_ns;
+	u64 run_delay_ns;
+	u64 flaws;
+	u64 call_start_ns; /* of the open call; 0 = none */
+	u64 call_caller;
+	u32 pid;
+	u32 tid;
+	u32 waker_tid;
+	u16 process_slot;
+	u16 call_op;
+	u8 state;
+	u8 is_unreadable; /* clocks changed in each of the retries */
+	u8 waker_kind;
+	u8 pad[5];
+	char comm[COMM_BYTES];
+	u64 major_faults; /* maj_flt */
+};

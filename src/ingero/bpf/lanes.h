@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Lanes: what is enqueued on each stream of a process, and what has been waited for. A drain ends an epoch.
+ *
+ * Positions of a lane count its enqueues: `begin` the calls entered, `end` the calls finished, `waited` what a completed
+ * wait has covered. A wait covers only enqueues finished before it began; it drains the lane if none has begun since:
+ * begin == waited. Order between streams is kept as vector clocks: covers[j] of lane i is the position of lane j that
+ * the tail of i follows. State shared by threads is lock-free, because uprobe programs may take no lock.
+ */
+#pragma once
+#include "cells.h"
+#include "clocks.h"
+#include "ops_gen.h"
+
+struct lane {
+	u64 key; /* 0: free */
+	u64 begin;
+	u64 end;
+	u64 waited;
+	u64 base; /* position at which the running epoch began */
+	u64 close_ns; /* a */
+	u64 first_ns; /* f */
+	u64 launches;
+	u64 launches_base;
+	u64 size_bytes;
+	u64 size_base;
+	u64 op_set[OP_SET_WORDS];
+	u64 graph;
+	u64 step; /* launches between two checkpoints */
+	u64 checkpoint_ns[CHECKPOINTS];
+	struct clocks close_clocks; /* of the thread that drained */
+	struct clocks first_clocks; /* of the thread that enqueued first */
+	u64 close_flaws;
+	u64 first_flaws;
+	u32 close_tid;
+	u32 first_tid;
+	s32 device;
+	u32 is_first_unknown;
+	u64 covers[MAX_STREAMS];
+};
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, MAX_PROCESSES *MAX_STREAMS);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct lane);
+} lanes MAP;
+
+struct position {
+	u64 covers[MAX_STREAMS];
+	u32 lane;
+	u32 pad;
+};
+
+/* recorded CUDA events by (process slot << 56 | handle); a reused handle is harmless, positions only grow */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
+	MAP_UINT(max_entries, 16384);
+	MAP_TYPE(key, u64);
+	MAP_TYPE(value, struct position);
+} positions MAP;
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct position);
+} no_position MAP; /* zeroes: the initial value of a position, too large for the stack */
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
+	MAP_UINT(max_entries, 1 << 20); /* (agent) */
+} epochs MAP;
+
+INLINE struct lane *lane_at(u32 slot, u32 index)
+{
+	u32 key = (slot & (MAX_PROCESSES - 1)) * MAX_STREAMS + (index & (MAX_STREAMS - 1));
+
+	return bpf_map_lookup_elem(&lanes, &key);
+}
+
+/* The default streams are told apart by device, the per-thread ones by thread, too. */
+#define LEGACY_STREAM 1
+#define PER_THREAD_STREAM 2
+INLINE u64 lane_key(u64 stream, u32 flags, s32 device, u32 tid)
+{
+	u64 place = 1ULL << 55 | (u64)((device < 0 ? 0 : device) & 0x7f) << 56;
+
+	if (stream == PER_THREAD_STREAM || (stream == 0 && flags & FLAG_PER_THREAD_STREAM))
+		return place | (u64)tid << 8 | PER_THREAD_STREAM;
+	if (stream == 0 || stream == LEGACY_STREAM)
+		return place | LEGACY_STREAM;
+	return stream;
+}
+
+/* Index of the lane with this key, claiming a free one; -1 if all are taken. */
+INLINE int find_lane(u32 slot, u64 key, s32 device)
+{
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		struct lane *lane = lane_at(slot, i);
+
+		if (!lane)
+			return -1;
+		if (claim(&lane->key, key)) {
+			lane->device = device < 0 ? 0 : device;
+			return i;
+		}
+	}
+	count_loss(LOSS_STREAMS_FULL, 1);
+	return -1;
+}
+
+/* An enqueue begins: position, class, checkpoints. Returns whether it is the first of its epoch. */
+INLINE bool begin_enqueue(struct lane *lane, u64 cookie, u64 size_bytes, u64 graph)
+{
+	u64 position = __sync_fetch_and_add(&lane->begin, 1);
+	u32 op = COOKIE_OP(cookie);
+	u64 bit = 1ULL << (op & 63), *word = &lane->op_set[op >> 6 & (OP_SET_WORDS - 1)];
+
+	if (COOKIE_KIND(cookie) & KIND_LAUNCH) {
+		u64 nth = __sync_fetch_and_add(&lane->launches, 1) - READ_ONCE(lane->launches_base);
+		u64 step = READ_ONCE(lane->step);
+
+		if (step && nth % step == 0 && nth / step < CHECKPOINTS)
+			lane->checkpoint_ns[nth / step & (CHECKPOINTS - 1)] = bpf_ktime_get_ns();
+		if (graph)
+			lane->graph = graph;
+	}
+	if (size_bytes)
+		__sync_fetch_and_add(&lane->size_bytes, size_bytes);
+	if (!(READ_ONCE(*word) & bit))
+		*word |= bit;
+	return position == READ_ONCE(lane->base);
+}
+
+INLINE void note_first_enqueue(struct lane *lane, u32 tid, const struct snapshot *at)
+{
+	lane->first_ns = at->now_ns;
+	lane->first_tid = tid;
+	lane->first_clocks = at->clocks;
+	lane->first_flaws = at->flaws;
+	lane->is_first_unknown = 0;
+}
+
+INLINE u64 position_key(u32 slot, u64 event)
+{
+	return (u64)slot << 56 | (event & ((1ULL << 56) - 1));
+}
+
+/* cudaEventRecord: the event stands for the stream's tail, and all that the tail follows. */
+INLINE void record_event(u32 slot, u64 event, int index)
+{
+	u64 key = position_key(slot, event);
+	struct position *position = bpf_map_lookup_elem(&positions, &key);
+	struct lane *lane = lane_at(slot, index);
+
+	if (!position) {
+		u32 zero = 0;
+		void *initial = bpf_map_lookup_elem(&no_position, &zero);
+
+		if (initial)
+			bpf_map_update_elem(&positions, &key, initial, BPF_ANY);
+		position = bpf_map_lookup_elem(&positions, &key);
+	}
+	if (!position || !lane)
+		return;
+	for (int i = 0; i < MAX_STREAMS; i++)
+		position->covers[i] = lane->covers[i];
+	position->covers[index & (MAX_STREAMS - 1)] = READ_ONCE(lane->end);
+	position->lane = index;
+}
+
+/* cudaStreamWaitEvent: the stream's tail follows what the event stands for. */
+INLINE void wait_event(u32 slot, u64 event, int index)
+{
+	u64 key = position_key(slot, event);
+	struct position *position = bpf_map_lookup_elem(&positions, &key);
+	struct lane *lane = lane_at(slot, index);
+
+	if (!position) {
+		count_loss(LOSS_EVENT_POSITION_UNKNOWN, 1);
+		return;
+	}
+	if (!lane)
+		return;
+	for (int i = 0; i < MAX_STREAMS; i++)
+		if (i != index)
+			raise_to(&lane->covers[i], position->covers[i]);
+}
+
+/* What a wait will have covered when it returns. */
+INLINE void begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
+{
+	u32 kind = COOKIE_KIND(call->cookie);
+
+	if (kind & KIND_SYNC_DEVICE) {
+		for (int i = 0; i < MAX_STREAMS; i++) {
+			struct lane *lane = lane_at(slot, i);
+
+			call->covered[i] = 0;
+			if (lane && lane->key && lane->device == (device < 0 ? 0 : device))
+				call->covered[i] = READ_ONCE(lane->end);
+		}
+		call->is_wait = 1;
+	} else if (kind & KIND_SYNC_EVENT) {
+		u64 key = position_key(slot, event);
+		struct position *position = bpf_map_lookup_elem(&positions, &key);
+
+		if (!position) {
+			count_loss(LOSS_EVENT_POSITION_UNKNOWN, 1);
+			return;
+		}
+		for (int i = 0; i < MAX_STREAMS; i++)
+			call->covered[i] = position->covers[i];
+		call->stream_slot = position->lane;
+		call->is_wait = 1;
+	} else if (kind & KIND_SYNC_STREAM && call->stream_slot >= 0) {
+		struct lane *lane = lane_at(slot, call->stream_slot);
+
+		if (!lane)
+			return;
+		for (int i = 0; i < MAX_STREAMS; i++)
+			call->covered[i] = lane->covers[i];
+		/* a blocking copy waits for itself, too */
+		call->covered[call->stream_slot & (MAX_STREAMS - 1)] =
+			READ_ONCE(lane->end) + (kind & KIND_ENQUEUE ? 1 : 0);
+		call->is_wait = 1;
+	}
+}
+
+INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *earlier)
+{
+	for (int i = 0; i < CLOCKS; i++)
+		to[i] = later->ns[i] - earlier->ns[i];
+}
+
+INLINE bool has_uncovered_work(u32 slot)
+{
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		struct lane *lane = lane_at(slot, i);
+
+		if (!lane || !lane->key)
+			return false;
+		if (READ_ONCE(lane->begin) != READ_ONCE(lane->waited))
+			return true;
+	}
+	return false;
+}
+
+INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thread *thread, struct open_call *call,
+		       const struct snapshot *at)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = id;
+
+	__builtin_memset(epoch, 0, sizeof(*epoch));
+	epoch->begin_ns = lane->close_ns;
+	epoch->first_ns = lane->first_ns;
+	epoch->drain_ns = call->start_ns;
+	epoch->return_ns = at->now_ns;
+	epoch->stream = lane->key;
+	epoch->launches = READ_ONCE(lane->launches) - lane->launches_base;
+	epoch->size_bytes = READ_ONCE(lane->size_bytes) - lane->size_base;
+	for (int i = 0; i < OP_SET_WORDS; i++)
+		epoch->op_set[i] = lane->op_set[i];
+	epoch->graph = lane->graph;
+	epoch->caller = call->caller;
+	epoch->step = lane->step;
+	for (int i = 0; i < CHECKPOINTS; i++)
+		epoch->checkpoint_ns[i] = lane->checkpoint_ns[i];
+	epoch->pid = id >> 32;
+	epoch->begin_tid = lane->close_tid;
+	epoch->first_tid = lane->first_tid;
+	epoch->drain_tid = tid;
+	epoch->device = lane->device;
+	epoch->op = COOKIE_OP(call->cookie);
+	epoch->process_slot = thread->process_slot;
+	if (lane->is_first_unknown)
+		epoch->flags |= EPOCH_FIRST_UNKNOWN;
+	if (lane->close_tid == lane->first_tid)
+		subtract(epoch->empty_clock_ns, &lane->first_clocks, &lane->close_clocks);
+	else
+		epoch->flags |= EPOCH_E_OTHER_THREAD;
+	if (lane->first_tid == tid) {
+		subtract(epoch->enqueue_clock_ns, &call->clocks, &lane->first_clocks);
+		if (lane->first_flaws != call->flaws)
+			epoch->flags |= EPOCH_INCOMPLETE;
+	} else {
+		epoch->flags |= EPOCH_X_OTHER_THREAD;
+	}
+	subtract(epoch->drain_clock_ns, &at->clocks, &call->clocks);
+	if (call->flaws != at->flaws || at->is_torn)
+		epoch->flags |= EPOCH_INCOMPLETE;
+	if (thread->last_wake_ns > call->start_ns && thread->last_off_ns >= call->start_ns) {
+		epoch->woken_ns = thread->last_wake_ns;
+		epoch->flags |= EPOCH_WOKEN;
+	}
+	if (thread->last_on_ns > call->start_ns) {
+		epoch->last_off_ns = thread->last_off_ns;
+		epoch->last_on_ns = thread->last_on_ns;
+		epoch->last_off_state = thread->last_off_state;
+	}
+}
+
+/* Ends the epoch of lane `place` (slot << 8 | index) if the wait that returns now drained it. */
+static __attribute__((noinline)) int close_lane(struct thread *thread, struct open_call *call, struct snapshot *at,
+						u32 place)
+{
+	u32 slot = place >> 8;
+	struct lane *lane = lane_at(slot, place & (MAX_STREAMS - 1));
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct epoch_record *epoch;
+	u64 begin, base, launches;
+
+	if (!thread || !call || !at || !lane || !process)
+		return 0;
+	begin = READ_ONCE(lane->begin);
+	if (begin != READ_ONCE(lane->waited)) {
+		__sync_fetch_and_add(&process->undrained, 1);
+		return 0;
+	}
+	process->last_drain_ns = at->now_ns;
+	base = READ_ONCE(lane->base);
+	if (base == begin) {
+		__sync_fetch_and_add(&process->folded, 1);
+		return 0;
+	}
+	if (__sync_val_compare_and_swap(&lane->base, base, begin) != base) {
+		count_loss(LOSS_EPOCH_RACE, 1);
+		return 0;
+	}
+	epoch = bpf_ringbuf_reserve(&epochs, sizeof(*epoch), 0);
+	if (epoch) {
+		fill_epoch(epoch, lane, thread, call, at);
+		if (has_uncovered_work(slot))
+			epoch->flags |= EPOCH_PARTIAL;
+		bpf_ringbuf_submit(epoch, BPF_RB_NO_WAKEUP);
+	} else {
+		count_loss(LOSS_EPOCHS_RING_FULL, 1);
+	}
+	launches = READ_ONCE(lane->launches);
+	lane->step = (launches - lane->launches_base) / CHECKPOINTS + 1;
+	for (int i = 0; i < CHECKPOINTS; i++)
+		lane->checkpoint_ns[i] = 0;
+	for (int i = 0; i < OP_SET_WORDS; i++)
+		lane->op_set[i] = 0;
+	lane->launches_base = launches;
+	lane->size_base = READ_ONCE(lane->size_bytes);
+	lane->graph = 0;
+	lane->close_ns = at->now_ns;
+	lane->close_clocks = at->clocks;
+	lane->close_flaws = at->flaws;
+	lane->close_tid = bpf_get_current_pid_tgid();
+	if (READ_ONCE(lane->begin) != begin) { /* an enqueue slipped in meanwhile */
+		lane->first_ns = at->now_ns;
+		lane->first_tid = 0;
+		lane->is_first_unknown = 1;
+	}
+	return 0;
+}
+
+/* A wait has returned: what it covered is done; drained lanes end their epoch. */
+INLINE void end_wait(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
+{
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		struct lane *lane = lane_at(slot, i);
+
+		if (!lane || !lane->key)
+			break;
+		raise_to(&lane->waited, call->covered[i]);
+	}
+	if (COOKIE_KIND(call->cookie) & KIND_SYNC_DEVICE) {
+		for (int i = 0; i < MAX_STREAMS; i++) {
+			struct lane *lane = lane_at(slot, i);
+
+			if (!lane || !lane->key)
+				break;
+			if (call->covered[i])
+				close_lane(thread, call, at, slot << 8 | i);
+		}
+	} else if (call->stream_slot >= 0) {
+		close_lane(thread, call, at, slot << 8 | (call->stream_slot & (MAX_STREAMS - 1)));
+	}
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Never loaded: carries the layouts of events.h to the agent as BTF, one global per type. */
+#include "kernel.h"
+
+struct call_record call_record;
+struct epoch_record epoch_record;
+struct offcpu_record offcpu_record;
+struct lifecycle_record lifecycle_record;
+struct host_record host_record;
+struct host_total host_total;
+struct cell cell;
+struct kernel_cell kernel_cell;
+struct culprit_key culprit_key;
+struct culprit_value culprit_value;
+struct process process;
+struct settings settings;
+struct thread_dump thread_dump;
+enum thread_state thread_state;
+enum waker_kind waker_kind;
+enum loss loss;
+enum call_flag call_flag;
+enum epoch_flag epoch_flag;
+enum lifecycle_kind lifecycle_kind;
+enum host_kind host_kind;
+enum host_flag host_flag;

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* What a thread is doing, read from its task_struct. */
+#pragma once
+#include "clocks.h"
+
+/* on_rq alone is wrong since 6.12: a sleeper may stay queued until it is picked (sched_delayed). */
+INLINE bool is_runnable(struct task_struct *task)
+{
+	if (!task->on_rq)
+		return false;
+	return !(field_exists(task->se.sched_delayed) && task->se.sched_delayed);
+}
+
+/* Interrupts and exceptions leave -1 as the system call number, so a preempted spinner is not taken for a yield. */
+INLINE bool is_in_sched_yield(struct task_struct *task)
+{
+	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	return registers && SYSCALL_NUMBER(registers) == SYS_SCHED_YIELD;
+}
+
+INLINE u8 sleep_state(struct task_struct *task, u32 task_state)
+{
+	if (task_state & (TASK_STOPPED_OR_TRACED | TASK_FROZEN) || task->jobctl & JOBCTL_TRAP_FREEZE)
+		return STATE_STOPPED;
+	if (read_bitfield(task, in_iowait))
+		return STATE_IO;
+	return task_state & TASK_UNINTERRUPTIBLE ? STATE_KERNEL_LOCK : STATE_SLEEP;
+}
+
+/* `task_state` is the one that sched_switch passes: by then a waker may have overwritten the task's own. */
+INLINE u8 state_at_switch_out(struct task_struct *task, bool is_preempted, u32 task_state)
+{
+	if (!is_runnable(task))
+		return sleep_state(task, task_state);
+	if (field_exists(task->throttled) && task->throttled)
+		return STATE_THROTTLED;
+	return !is_preempted && is_in_sched_yield(task) ? STATE_YIELDED : STATE_RUNQ;
+}
+
+/* What a thread seems to do while nothing holds it still; only its first event tells. */
+INLINE u8 state_hint(struct task_struct *task)
+{
+	if (task->on_cpu)
+		return STATE_RUN;
+	return is_runnable(task) ? STATE_RUNQ : sleep_state(task, READ_ONCE(task->__state));
+}
+
+INLINE bool is_sleep(u8 state)
+{
+	return state >= STATE_SLEEP && state <= STATE_STOPPED;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * How much of a wait a CPU quota took: the growth of the throttled clock of the task's own queue.
+ *
+ * An ancestor's throttling reaches the task's own queue, and nothing tells when it ends. Kernels that throttle tasks one
+ * by one (6.18) mark them at the switch-out; before, a whole group is throttled and every wait has to be split.
+ */
+#pragma once
+#include "clocks.h"
+
+#define NO_THROTTLED_CLOCK (~0ull)
+#define THROTTLED_SLACK_NS 100000 /* rq->clock lags behind CLOCK_MONOTONIC by up to a tick's work */
+
+INLINE bool throttles_tasks(struct task_struct *task)
+{
+	return field_exists(task->throttled);
+}
+
+/* Throttled time of the task's queue so far, the open part included; 0 without CPU quotas in the kernel. */
+INLINE u64 throttled_clock(struct task_struct *task)
+{
+	struct cfs_rq *queue;
+	u64 since;
+
+	if (!field_exists(task->se.cfs_rq))
+		return 0;
+	queue = task->se.cfs_rq;
+	if (field_exists(queue->throttled_clock_self)) {
+		since = queue->throttled_clock_self;
+		return queue->throttled_clock_self_time + (since ? queue->rq->clock - since : 0);
+	}
+	if (!field_exists(queue->throttled_clock_pelt_time))
+		return 0;
+	/* 6.1 keeps only the PELT clock per queue: real time where all CPUs have the same capacity */
+	since = queue->throttle_count ? queue->rq->clock_pelt - queue->rq->lost_idle_time - queue->throttled_clock_pelt : 0;
+	return queue->throttled_clock_pelt_time + since;
+}
+
+/* At the beginning of a wait. */
+INLINE void note_throttled_clock(struct thread *thread, struct task_struct *task)
+{
+	bool is_needed = !throttles_tasks(task) || thread->state == STATE_THROTTLED;
+
+	thread->throttled_at_off_ns = is_needed ? throttled_clock(task) : NO_THROTTLED_CLOCK;
+}
+
+/* The throttled part of a wait of `wait_ns` that ends now. */
+INLINE u64 throttled_part(struct thread *thread, struct task_struct *task, u64 wait_ns)
+{
+	s64 grown;
+
+	if (thread->throttled_at_off_ns == NO_THROTTLED_CLOCK)
+		return 0;
+	grown = throttled_clock(task) - thread->throttled_at_off_ns;
+	if (thread->state == STATE_THROTTLED && (grown < 0 || grown > (s64)wait_ns + THROTTLED_SLACK_NS)) {
+		count_loss(LOSS_THROTTLE_CLOCK_ODD, 1); /* moved to another CPU's queue meanwhile */
+		return wait_ns;
+	}
+	if (grown < 0)
+		return 0;
+	return (u64)grown < wait_ns ? (u64)grown : wait_ns;
+}
