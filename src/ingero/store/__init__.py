@@ -1,0 +1,1 @@
+"""SQLite and all SQL of the project."""

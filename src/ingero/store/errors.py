@@ -1,0 +1,118 @@
+"""What can go wrong with a database, each with its way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+from ingero.errors import IngeroError
+
+
+class StoreError(IngeroError):
+    """Base of every error of a database."""
+
+
+class NoDatabaseError(StoreError):
+    """The file does not exist."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"no database at {path}", hint="record one with `sudo ingero trace`, or name another file with --db FILE"
+        )
+
+
+class NotADatabaseError(StoreError):
+    """The file is no database, or damaged."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(
+            f"{path} is not a readable database: {detail}",
+            hint=f"check the file name; a damaged database can often be saved with "
+            f"`sqlite3 {path} .recover | sqlite3 recovered.db`",
+        )
+
+
+class ForeignDatabaseError(StoreError):
+    """An SQLite database that ingero did not write."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is an SQLite database, but not a recording", hint="name another file with --db FILE")
+
+
+class NewerDatabaseError(StoreError):
+    """Written by a newer version."""
+
+    def __init__(self, path: Path, version: int, known: int) -> None:
+        super().__init__(
+            f"{path} has database version {version}; this ingero knows versions up to {known}",
+            hint="upgrade ingero: pip install --upgrade ingero",
+        )
+
+
+class OlderIngeroError(StoreError):
+    """Written by Ingero 0.x: may be read, never written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} was recorded by an older Ingero (0.x); it can be read but is never written",
+            hint=f"keep it under another name (`mv {path} {path.with_suffix('.old.db')}`) or record with --db FILE",
+        )
+
+
+class RecorderRunningError(StoreError):
+    """Another recorder writes this file."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        super().__init__(
+            f"{path} is being recorded by another ingero{f' (pid {owner})' if owner else ''}",
+            hint="stop it, or record into another file with --db FILE; reading works at any time",
+        )
+
+
+class NotWritableError(StoreError):
+    """The file, its folder or the disk does not take writes."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(
+            f"cannot write {path}: {detail}", hint="free space or rights there, or record elsewhere with --db FILE"
+        )
+
+
+class NotReadableError(StoreError):
+    """The file cannot be opened for reading."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(
+            f"cannot read {path}: {detail}",
+            hint="read it as the user who owns it; a recording cut off on read-only storage needs a copy of the file "
+            "together with its -wal in a writable folder",
+        )
+
+
+class NotRecordedError(StoreError):
+    """The file does not hold this kind of fact at all; that is not the same as zero of it."""
+
+    def __init__(self, what: str, recorded_by: str) -> None:
+        super().__init__(f"{what}: not recorded by {recorded_by}", hint="record again with this version of ingero")
+        self.what = what
+
+
+def reading_error(path: Path, error: apsw.Error) -> StoreError:
+    """The error a reader of `path` should see for what SQLite said."""
+    if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
+        return NotADatabaseError(path, str(error))
+    return NotReadableError(path, str(error))
+
+
+def writing_error(path: Path, error: apsw.Error | OSError) -> StoreError:
+    """The error a recorder into `path` should see for what SQLite or the kernel said."""
+    if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
+        return NotADatabaseError(path, str(error))
+    if isinstance(error, apsw.FullError):
+        return NotWritableError(path, "the disk is full")
+    if isinstance(error, apsw.BusyError):
+        return NotWritableError(path, "another program holds a write lock on it")
+    if isinstance(error, apsw.ReadOnlyError):
+        return NotWritableError(path, "it is read-only")
+    return NotWritableError(path, str(error))

@@ -1,0 +1,52 @@
+"""Where the database is, unless told otherwise: in the home of the person who typed the command."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DATABASE_VARIABLE = "INGERO_DB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose files they are."""
+
+    uid: int
+    gid: int
+    home: Path
+
+
+def invoking_user(environ: Mapping[str, str], *, uid: int) -> Owner:
+    """The person behind this process: whoever called sudo, else user `uid`.
+
+    Only root may be somebody's sudo; for others SUDO_UID and SUDO_USER are just variables.
+    """
+    entry = _sudo_entry(environ) if uid == 0 else None
+    if entry is None:
+        try:
+            entry = pwd.getpwuid(uid)
+        except KeyError:  # a container may run under a uid without an entry
+            return Owner(uid=uid, gid=uid, home=Path(environ.get("HOME", "/")))
+    return Owner(uid=entry.pw_uid, gid=entry.pw_gid, home=Path(entry.pw_dir))
+
+
+def _sudo_entry(environ: Mapping[str, str]) -> pwd.struct_passwd | None:
+    try:
+        if environ.get("SUDO_UID", "").isdigit():
+            return pwd.getpwuid(int(environ["SUDO_UID"]))
+        if environ.get("SUDO_USER"):
+            return pwd.getpwnam(environ["SUDO_USER"])
+    except KeyError:
+        return None
+    return None
+
+
+def database_path(explicit: str | Path | None, environ: Mapping[str, str], *, uid: int) -> Path:
+    """The database: the one named, else `INGERO_DB`, else `~/.ingero/ingero.db` of the invoking user."""
+    named = explicit or environ.get(DATABASE_VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    return invoking_user(environ, uid=uid).home / ".ingero" / "ingero.db"

@@ -1,0 +1,117 @@
+"""Opening a database to read it: never written, never migrated, also from read-only storage."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from ingero.store import legacy
+from ingero.store.errors import ForeignDatabaseError, NoDatabaseError, NotReadableError, reading_error
+from ingero.store.migrations import Kind, check_version, kind_of
+
+_BUSY_MS = 2_000
+_FLAGS = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+_MEMORY_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A connection that only reads, and what kind of file is behind it.
+
+    older_version: "" for a recording of this product, else the schema version an older Ingero gave ("0.9").
+    has_exact_totals: whether op_stats holds the exact counts.
+    """
+
+    db: apsw.Connection
+    version: int
+    older_version: str
+    has_exact_totals: bool
+
+
+def open_database(path: Path) -> Opened:
+    """Open a recording of this product or of Ingero 0.x.
+
+    Raises:
+        StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
+    """
+    if not path.exists():
+        raise NoDatabaseError(path)
+    try:
+        kind = _peek(path)
+        if kind is Kind.RECORDING:
+            return _open_recording(path)
+        if kind is Kind.OLDER_INGERO:
+            return _open_older(path)
+    except apsw.Error as error:
+        raise reading_error(path, error) from error
+    raise ForeignDatabaseError(path)
+
+
+def _peek(path: Path) -> Kind:
+    """Whose file it is. A plain read-only connection to a file in write-ahead mode makes side files; this does not."""
+    db = _connect(path) if _has_log(path) else _try(_uri(path, is_immutable=True))
+    try:
+        return kind_of(db)
+    finally:
+        db.close()
+
+
+def _open_recording(path: Path) -> Opened:
+    db = _connect(path)
+    try:
+        version = check_version(db, path)
+        db.execute("PRAGMA query_only = 1")
+    except BaseException:
+        db.close()
+        raise
+    return Opened(db=db, version=version, older_version="", has_exact_totals=True)
+
+
+def _connect(path: Path) -> apsw.Connection:
+    try:
+        return _try(_uri(path, is_immutable=False))
+    except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
+        # A file in write-ahead mode needs shared memory beside it, which read-only storage cannot give. Nobody can be
+        # writing there, but what a log beside it holds would be missed.
+        if os.access(path.parent, os.W_OK) or not os.access(path, os.R_OK):
+            raise
+        if _has_log(path):
+            raise NotReadableError(path, "its write-ahead log cannot be read here") from error
+        return _try(_uri(path, is_immutable=True))
+
+
+def _try(uri: str) -> apsw.Connection:
+    db = apsw.Connection(uri, flags=_FLAGS)
+    try:
+        db.set_busy_timeout(_BUSY_MS)
+        list(db.execute("SELECT count(*) FROM sqlite_schema"))
+    except apsw.Error:
+        db.close()
+        raise
+    return db
+
+
+def _open_older(path: Path) -> Opened:
+    uri = _uri(path, is_immutable=not _has_log(path))
+    db = apsw.Connection(":memory:", flags=_MEMORY_FLAGS)
+    try:
+        db.set_busy_timeout(_BUSY_MS)
+        is_exact = legacy.attach(db, uri)
+        db.execute("PRAGMA query_only = 1")
+    except BaseException:
+        db.close()
+        raise
+    return Opened(db=db, version=0, older_version=legacy.version_of(db) or "0", has_exact_totals=is_exact)
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _uri(path: Path, *, is_immutable: bool) -> str:
+    return f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if is_immutable else ''}"

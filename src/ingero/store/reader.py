@@ -1,0 +1,408 @@
+"""Everything that is read from a recording: typed questions, frozen answers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import answers, arrays, histograms, legacy, views
+from ingero.store.errors import NotRecordedError
+from ingero.store.opening import Opened, open_database
+from ingero.store.records import (
+    Call,
+    CausalChain,
+    ClockTotals,
+    Container,
+    CulpritTotals,
+    InFlight,
+    KernelLaunches,
+    Loss,
+    MissingProbe,
+    OffCpu,
+    OpTotals,
+    Process,
+    Session,
+    Snapshot,
+    Stack,
+    Throttling,
+    WakerTotals,
+    Window,
+)
+from ingero.store.tables import Value
+from ingero.store.vocabulary import CLOCK_COLUMNS
+
+SECOND_NS = 1_000_000_000
+
+# A recorder commits every half second; ten missed commits mean that it is gone.
+_LIVE_NS = 5 * SECOND_NS
+
+_LONGEST_PERIOD_NS = 60 * SECOND_NS
+
+# Where recorded time begins and ends. Folded rows say it only to the minute; the bare columns are found by index.
+_TIMES = (
+    ("start_ns", "raw_events", 0),
+    ("b_ns", "raw_epochs", 0),
+    ("start_ns", "raw_op_stats WHERE period_s = 1", SECOND_NS - 1),
+    ("start_ns", "raw_clock_seconds WHERE period_s = 1", SECOND_NS - 1),
+)
+
+_Record = TypeVar("_Record")
+
+# Rows with a period that touch the window; the first condition is there for the index.
+_TOUCHES = (
+    f"{{0}}start_ns > :begin - {_LONGEST_PERIOD_NS} AND {{0}}start_ns < :end "
+    f"AND {{0}}start_ns + {{0}}period_s * {SECOND_NS} > :begin"
+)
+_SUM_CLOCKS = ", ".join(f"sum({{0}}{name})" for name in CLOCK_COLUMNS)
+_OF_PROCESS = "AND (:process IS NULL OR {0}process = :process)"
+
+
+def open_reader(path: Path) -> Reader:
+    """Open a database for reading; nothing is ever written to it.
+
+    Raises:
+        StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
+    """
+    return Reader(path, open_database(path))
+
+
+class Reader:
+    """Questions to one database; a context manager. One thread at a time.
+
+    Methods raise `NotRecordedError` where the file cannot hold the answer (`is_recorded` asks first): an empty answer
+    means that there was none.
+    """
+
+    def __init__(self, path: Path, opened: Opened) -> None:
+        self.path = path
+        self.version = opened.version
+        self.older_version = opened.older_version
+        self.has_exact_totals = opened.has_exact_totals
+        self._db = opened.db
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """The read-only connection, for users' own SQL over the published views."""
+        return self._db
+
+    def is_recorded(self, table: str) -> bool:
+        """Whether the file can hold rows of a published view or a raw_ table at all."""
+        name = table if table.startswith("raw_") else views.TABLES.get(table, table)
+        return not self.older_version or not name.startswith("raw_") or name in legacy.RECORDED
+
+    # What and when
+
+    def sessions(self) -> list[Session]:
+        """The recordings in the file, oldest first."""
+        columns = ", ".join(Session.__dataclass_fields__)
+        return self._records(Session, f"SELECT {columns} FROM raw_sessions ORDER BY started_ns")
+
+    def processes(self, *, only_targets: bool = True) -> list[Process]:
+        """The processes seen, in order of their numbers."""
+        columns = ", ".join(Process.__dataclass_fields__)
+        where = "WHERE is_target" if only_targets else ""
+        return self._records(Process, f"SELECT {columns} FROM raw_processes {where} ORDER BY process")
+
+    def is_live(self, now_ns: int) -> bool:
+        """Whether somebody is recording into the file at this moment."""
+        seen = self._rows("SELECT max(last_seen_ns) FROM raw_sessions WHERE stopped_ns IS NULL")[0][0]
+        return not self.older_version and seen is not None and now_ns - seen < _LIVE_NS
+
+    def time_range(self) -> Window | None:
+        """From the first to the last recorded moment; None for an empty file."""
+        sources = _TIMES[:1] if self.older_version else _TIMES  # their totals are of whole minutes
+        ends = [
+            (first, last + length_ns)
+            for time, source, length_ns in sources
+            for first, last in self._rows(
+                f"SELECT (SELECT min({time}) FROM {source}), (SELECT max({time}) FROM {source})"
+            )
+            if first is not None
+        ]
+        if not ends:
+            ends = [(s.started_ns, s.last_seen_ns) for s in self.sessions()]
+        if not ends:
+            return None
+        return Window(begin_ns=min(first for first, _ in ends), end_ns=max(last for _, last in ends) + 1)
+
+    def window(self, since_ns: int | None, now_ns: int) -> Window | None:
+        """The last `since_ns` of the recording, or all of it; None for an empty file.
+
+        Counts back from now while the file is being written, else from its newest moment: a saved recording never looks
+        empty.
+        """
+        whole = self.time_range()
+        if whole is None:
+            return None
+        end_ns = max(now_ns, whole.end_ns) if self.is_live(now_ns) else whole.end_ns
+        begin_ns = whole.begin_ns if since_ns is None else max(whole.begin_ns, end_ns - since_ns)
+        return Window(begin_ns=begin_ns, end_ns=end_ns)
+
+    # Exact sums
+
+    def op_totals(self, window: Window, *, process: int | None = None) -> list[OpTotals]:
+        """Totals per process and operation, longest sum first; of the stored calls unless `has_exact_totals`."""
+        rows = self._rows(
+            f"SELECT t.process, coalesce(p.pid, 0), t.source, t.op, coalesce(o.name, t.source || '/' || t.op), "
+            f"sum(t.count), sum(t.errors), sum(t.nested), sum(t.recorded), sum(t.sum_ns), max(t.max_ns), sum(t.bytes), "
+            f"{_SUM_CLOCKS.format('t.')} FROM raw_op_stats t LEFT JOIN raw_processes p ON p.process = t.process "
+            f"LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
+            f"WHERE {_TOUCHES.format('t.')} {_OF_PROCESS.format('t.')} GROUP BY t.process, t.source, t.op "
+            f"ORDER BY sum(t.sum_ns) DESC",
+            window,
+            process=process,
+        )
+        counts = self.op_histograms(window, process=process) if self.is_recorded("raw_call_sites") else {}
+        return [answers.op_totals(row, counts.get((row[0], row[2], row[3]))) for row in rows]
+
+    def op_histograms(
+        self, window: Window, *, process: int | None = None
+    ) -> dict[tuple[int, int, int], histograms.Counts]:
+        """Histograms by (process, source, op), summed over call sites, of the minutes that touch the window."""
+        packed: dict[tuple[int, int, int], list[bytes]] = defaultdict(list)
+        for number, source, op, blob in self._rows(
+            f"SELECT process, source, op, histogram FROM raw_call_sites WHERE {_TOUCHES.format('')} "
+            f"{_OF_PROCESS.format('')}",
+            window,
+            table="raw_call_sites",
+            process=process,
+        ):
+            packed[number, source, op].append(blob)
+        return {key: histograms.merge(blobs) for key, blobs in packed.items()}
+
+    def kernel_launches(self, window: Window, *, process: int | None = None) -> list[KernelLaunches]:
+        """Launches per process and GPU kernel, most first."""
+        return self._records(
+            KernelLaunches,
+            f"SELECT k.process, k.function, coalesce(s.text, ''), sum(k.count) FROM raw_kernel_launches k "
+            f"LEFT JOIN raw_strings s ON s.string = k.kernel_name WHERE {_TOUCHES.format('k.')} "
+            f"{_OF_PROCESS.format('k.')} GROUP BY k.process, k.function, k.kernel_name ORDER BY sum(k.count) DESC",
+            window,
+            table="raw_kernel_launches",
+            process=process,
+        )
+
+    def clock_totals(self, window: Window) -> list[ClockTotals]:
+        """What the threads of each process did, summed over threads and time; `threads` is the most at once."""
+        rows = self._rows(
+            f"SELECT c.process, coalesce(p.pid, 0), sum(c.switches), sum(c.preemptions), max(c.threads), "
+            f"{_SUM_CLOCKS.format('c.')} FROM raw_clock_seconds c LEFT JOIN raw_processes p ON p.process = c.process "
+            f"WHERE {_TOUCHES.format('c.')} GROUP BY c.process ORDER BY c.process",
+            window,
+            table="raw_clock_seconds",
+        )
+        return [
+            ClockTotals(
+                process=r[0], pid=r[1], switches=r[2], preemptions=r[3], threads=r[4], clocks=answers.clocks(r[5:])
+            )
+            for r in rows
+        ]
+
+    def clock_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """The same per second, in order of time: `arrays.CLOCK_SECOND_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.CLOCK_SECOND_COLUMNS} FROM raw_clock_seconds WHERE {_TOUCHES.format('')} "
+            f"{_OF_PROCESS.format('')} ORDER BY start_ns",
+            window,
+            table="raw_clock_seconds",
+            process=process,
+        )
+        return arrays.clock_seconds(rows)
+
+    def culprits(self, window: Window, *, process: int | None = None) -> list[CulpritTotals]:
+        """Who ran while a process waited, most time first; idle and unknown are among them."""
+        return self._records(
+            CulpritTotals,
+            f"SELECT c.process, t.name, c.culprit_pid, coalesce(s.text, ''), c.culprit_cgroup_id, sum(c.ns), "
+            f"sum(c.switches) FROM raw_culprits c LEFT JOIN thread_states t ON t.id = c.kind "
+            f"LEFT JOIN raw_strings s ON s.string = c.culprit_name WHERE {_TOUCHES.format('c.')} "
+            f"{_OF_PROCESS.format('c.')} "
+            f"GROUP BY c.process, c.kind, c.culprit_pid, c.culprit_name, c.culprit_cgroup_id ORDER BY sum(c.ns) DESC",
+            window,
+            table="raw_culprits",
+            process=process,
+        )
+
+    def wakers(self, window: Window, *, process: int | None = None) -> list[WakerTotals]:
+        """Who ended the sleeps of a process, longest sleep first."""
+        return self._records(
+            WakerTotals,
+            f"SELECT w.process, k.name, w.waker_pid, w.waker_tid, coalesce(s.text, ''), sum(w.count), sum(w.sleep_ns) "
+            f"FROM raw_wakers w LEFT JOIN waker_kinds k ON k.id = w.waker_kind "
+            f"LEFT JOIN raw_strings s ON s.string = w.waker_name WHERE {_TOUCHES.format('w.')} "
+            f"{_OF_PROCESS.format('w.')} GROUP BY w.process, w.waker_kind, w.waker_pid, w.waker_tid, w.waker_name "
+            f"ORDER BY sum(w.sleep_ns) DESC",
+            window,
+            table="raw_wakers",
+            process=process,
+        )
+
+    def throttling(self, window: Window) -> list[Throttling]:
+        """How often and how long each control group was throttled."""
+        return self._records(
+            Throttling,
+            f"SELECT cgroup_id, sum(nr_throttled), sum(throttled_ns) FROM raw_cgroup_throttling "
+            f"WHERE {_TOUCHES.format('')} GROUP BY cgroup_id HAVING sum(nr_throttled) > 0",
+            window,
+            table="raw_cgroup_throttling",
+        )
+
+    # Single things
+
+    def epochs(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """Epochs that ended in the window, in that order: `arrays.EPOCH_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.EPOCH_COLUMNS}, e.checkpoints FROM raw_epochs e WHERE e.b_ns >= :begin AND e.b_ns < :end "
+            f"{_OF_PROCESS.format('e.')} ORDER BY e.b_ns",
+            window,
+            table="raw_epochs",
+            process=process,
+        )
+        return arrays.epochs([row[:-1] for row in rows], [row[-1] for row in rows])
+
+    def texts(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, str]:
+        """The texts behind numbers of columns that say "string", e.g. class_key of an epoch."""
+        wanted = {int(number) for number in numbers}
+        rows = self._rows(f"SELECT string, text FROM raw_strings WHERE string IN ({','.join(map(str, wanted))})")
+        return {0: ""} | dict(rows)
+
+    def worst_calls(
+        self,
+        window: Window,
+        *,
+        process: int | None = None,
+        source: int | None = None,
+        op: int | None = None,
+        limit: int,
+    ) -> list[Call]:
+        """The longest recorded events that began in the window, longest first."""
+        inner = (
+            f"SELECT * FROM raw_events WHERE start_ns >= :begin AND start_ns < :end {_OF_PROCESS.format('')} "
+            "AND (:source IS NULL OR source = :source) AND (:op IS NULL OR op = :op) "
+            "ORDER BY duration_ns DESC LIMIT :limit"
+        )
+        # Limit first, look up names afterwards: the view over every row of a large file would take seconds.
+        view = views.query("events").replace("FROM raw_events e", f"FROM ({inner}) e")
+        rows = self._rows(
+            f"SELECT {answers.CALL_COLUMNS}, {', '.join(CLOCK_COLUMNS)} FROM ({view}) ORDER BY duration_ns DESC",
+            window,
+            process=process,
+            source=source,
+            op=op,
+            limit=limit,
+        )
+        return [answers.call(row) for row in rows]
+
+    def offcpu(self, window: Window, *, process: int | None = None, limit: int) -> list[OffCpu]:
+        """The longest intervals off the CPU that began in the window, longest first."""
+        inner = (
+            f"SELECT * FROM raw_offcpu WHERE start_ns >= :begin AND start_ns < :end {_OF_PROCESS.format('')} "
+            "ORDER BY duration_ns DESC LIMIT :limit"
+        )
+        view = views.query("offcpu").replace("FROM raw_offcpu i", f"FROM ({inner}) i")
+        return self._records(
+            OffCpu,
+            f"SELECT timestamp, duration_ns, process, pid, tid, coalesce(comm, ''), state, woken_ns, cpu, culprit_pid, "
+            f"coalesce(culprit_name, ''), culprit_ns, coalesce(waker_kind, ''), waker_pid, waker_tid, "
+            f"coalesce(waker_name, '') FROM ({view}) ORDER BY duration_ns DESC",
+            window,
+            process=process,
+            limit=limit,
+        )
+
+    def in_flight(self, window: Window) -> list[InFlight]:
+        """Calls seen open in the window, each with the last time it was; longest open first."""
+        return self._records(
+            InFlight,
+            "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns "
+            "FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
+            "WHERE f.time_ns >= :begin AND f.time_ns < :end GROUP BY f.process, f.tid, f.source, f.op, f.since_ns "
+            "ORDER BY max(f.time_ns) - f.since_ns DESC",
+            window,
+            table="raw_in_flight",
+        )
+
+    def snapshots(self, window: Window) -> list[Snapshot]:
+        """The system, second by second."""
+        columns = ", ".join(Snapshot.__dataclass_fields__)
+        return self._records(
+            Snapshot,
+            f"SELECT {columns} FROM raw_snapshots WHERE time_ns >= :begin AND time_ns < :end ORDER BY time_ns",
+            window,
+        )
+
+    def losses(self, window: Window | None = None) -> list[Loss]:
+        """What was lost or could not be told, by session, counter and reason; of the whole file without a window."""
+        where = "" if window is None else "WHERE start_ns >= :begin AND start_ns < :end"
+        return self._records(
+            Loss,
+            f"SELECT session, counter, reason, sum(count) FROM raw_losses {where} GROUP BY session, counter, reason "
+            f"ORDER BY sum(count) DESC",
+            window,
+            table="raw_losses",
+        )
+
+    def missing_probes(self) -> list[MissingProbe]:
+        """Calls that were not traced, per copy of a library."""
+        return self._records(
+            MissingProbe,
+            "SELECT session, library, symbol, source, op, reason FROM raw_probes WHERE NOT is_attached "
+            "ORDER BY session, library, symbol",
+            table="raw_probes",
+        )
+
+    def containers(self) -> list[Container]:
+        """The control groups seen."""
+        columns = ", ".join(Container.__dataclass_fields__)
+        return self._records(Container, f"SELECT {columns} FROM raw_cgroups ORDER BY cgroup_id")
+
+    def stacks(self, hashes: Sequence[int]) -> list[Stack]:
+        """The stacks with these hashes, as far as they are stored."""
+        numbers = ",".join(str(int(value)) for value in hashes)
+        return self._records(Stack, f"SELECT hash, ips, frames FROM raw_stacks WHERE hash IN ({numbers})")
+
+    def causal_chains(self, window: Window) -> list[CausalChain]:
+        """Stored chains that were detected in the window, oldest first."""
+        return self._records(
+            CausalChain,
+            "SELECT c.chain, coalesce(s.node, ''), c.detected_ns, c.severity, c.summary, c.root_cause, c.explanation, "
+            "c.recommendations, c.cuda_op, c.cuda_p99_us, c.cuda_p50_us, c.tail_ratio, c.timeline "
+            "FROM raw_causal_chains c LEFT JOIN raw_sessions s ON s.session = c.session "
+            "WHERE c.detected_ns >= :begin AND c.detected_ns < :end ORDER BY c.detected_ns, c.chain",
+            window,
+        )
+
+    def _records(
+        self, record: type[_Record], sql: str, window: Window | None = None, *, table: str = "", **values: Value
+    ) -> list[_Record]:
+        names = tuple(record.__dataclass_fields__)  # type: ignore[attr-defined]  # every caller passes a dataclass
+        return [record(**dict(zip(names, row, strict=True))) for row in self._rows(sql, window, table=table, **values)]
+
+    # A row is a tuple of what the SELECT beside it names; its types are known only there.
+    def _rows(
+        self, sql: str, window: Window | None = None, *, table: str = "", **values: Value
+    ) -> list[tuple[Any, ...]]:
+        if table and not self.is_recorded(table):
+            raise NotRecordedError(table.removeprefix("raw_").replace("_", " "), f"Ingero {self.older_version}")
+        if window is not None:
+            values |= {"begin": window.begin_ns, "end": window.end_ns}
+        return list(self._db.execute(sql, values))

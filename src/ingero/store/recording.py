@@ -1,0 +1,184 @@
+"""Opening a database for one recording, and leaving it in good order afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+
+from ingero.store.errors import StoreError, writing_error
+from ingero.store.migrations import Kind, kind_of, migrate
+from ingero.store.recorder_lock import RecorderLock
+from ingero.store.records import SessionFacts
+from ingero.store.retention import used_bytes
+from ingero.store.tables import SESSIONS, sql_text
+
+# 2^48 is above every cgroup id seen in practice (an inode number), and leaves room for 32,000 boots and nodes.
+CGROUP_BASE_STEP = 1 << 48
+
+# Above it, making the secondary indexes at the end of each recording takes longer (> 10 s) than the scans they save.
+MAX_INDEXED_EVENTS = 10_000_000
+
+_WAL_PAGES = 4_000  # 16 MB: a checkpoint about every two seconds at the full rate
+_WAL_LIMIT_BYTES = 64 << 20
+_CACHE_KIB = 16_000
+_BUSY_MS = 2_000
+_STATEMENTS = 256
+
+Owner = tuple[int, int]  # uid, gid
+
+
+class Recording:
+    """A database open for writing, with its session begun. One thread at a time.
+
+    Raises:
+        StoreError: the file is not ours to write, another recorder has it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, facts: SessionFacts, node: str, owner: Owner | None) -> None:
+        self.path = path
+        _make_folder(path, owner)
+        self._lock = RecorderLock(path)
+        try:
+            _make_file(path, owner)
+            if owner is not None:
+                os.fchown(self._lock.fd, *owner)
+            self.db = _open(path)
+            try:
+                self.session, self.cgroup_base = _begin_session(self.db, facts, node)
+            except BaseException:
+                self.db.close()
+                raise
+        except (apsw.Error, OSError) as error:
+            self._lock.release()
+            raise writing_error(path, error) from error
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def next_process(self) -> int:
+        """The first process number that no row has."""
+        return _number(self.db, "SELECT coalesce(max(process), 0) + 1 FROM raw_processes")
+
+    def strings(self) -> dict[str, int]:
+        """Every text stored so far with its number."""
+        return {str(text): int(number) for number, text in self.db.execute("SELECT string, text FROM raw_strings")}
+
+    def finish(self, *, max_db_bytes: int) -> None:
+        """Make the indexes, give back space, and turn the file into one that can be read from anywhere.
+
+        Only what failed for a reason other than a reader in the way is an error.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        try:
+            if _number(self.db, "SELECT coalesce(max(id) - min(id), 0) FROM raw_events") <= MAX_INDEXED_EVENTS:
+                self.db.execute(sql_text("indexes.sql"))
+            if max_db_bytes and self.path.stat().st_size > max_db_bytes >= used_bytes(self.db):
+                list(self.db.execute("PRAGMA incremental_vacuum"))
+            # Without write-ahead log a reader needs no write access to the folder; a reader in the way keeps the log.
+            with suppress(apsw.BusyError):
+                list(self.db.execute("PRAGMA journal_mode = delete"))
+        except (apsw.Error, OSError) as error:
+            raise writing_error(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file and let the next recorder in."""
+        self.db.close()
+        self._lock.release()
+
+
+def _make_folder(path: Path, owner: Owner | None) -> None:
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o755)
+            if owner is not None:
+                os.chown(folder, *owner, follow_symlinks=False)
+    except OSError as error:
+        raise writing_error(path, error) from error
+
+
+def _make_file(path: Path, owner: Owner | None) -> None:
+    """Create the file for its owner alone (command lines may hold secrets); SQLite gives -wal and -shm its owner."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if owner is not None:
+        os.chown(path, *owner, follow_symlinks=False)  # following would let a user be handed any file of root
+
+
+def _open(path: Path) -> apsw.Connection:
+    db = apsw.Connection(
+        str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, statementcachesize=_STATEMENTS
+    )
+    try:
+        db.set_busy_timeout(_BUSY_MS)
+        if kind_of(db) is Kind.EMPTY:  # elsewhere it would write into a file that may not be ours
+            list(db.execute("PRAGMA auto_vacuum = incremental"))
+        for setting in (f"cache_size = -{_CACHE_KIB}", "temp_store = memory"):
+            list(db.execute(f"PRAGMA {setting}"))
+        migrate(db, path)
+        for setting in (
+            "journal_mode = wal",
+            "synchronous = normal",
+            f"wal_autocheckpoint = {_WAL_PAGES}",
+            f"journal_size_limit = {_WAL_LIMIT_BYTES}",
+        ):
+            list(db.execute(f"PRAGMA {setting}"))
+        for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL")):
+            if f" {name} " in sql_text("indexes.sql"):
+                db.execute(f"DROP INDEX {name}")
+    except (apsw.Error, StoreError):
+        db.close()
+        raise
+    return db
+
+
+def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple[int, int]:
+    with db:
+        # Whoever held the lock before is gone: a session still open was killed, and ended when it was last seen.
+        db.execute("UPDATE raw_sessions SET stopped_ns = last_seen_ns, stop_reason = 'killed' WHERE stopped_ns IS NULL")
+        session = _number(db, "SELECT coalesce(max(session), 0) + 1 FROM raw_sessions")
+        cgroup_base = _number(
+            db,
+            "SELECT coalesce((SELECT cgroup_base FROM raw_sessions WHERE node = ?1 AND boot_id = ?2), "
+            "(SELECT max(cgroup_base) + ?3 FROM raw_sessions), 0)",
+            node,
+            facts.boot_id,
+            CGROUP_BASE_STEP,
+        )
+        row = SESSIONS.rows(
+            1,
+            session=session,
+            uuid=facts.uuid,
+            node=node,
+            boot_id=facts.boot_id,
+            started_ns=facts.started_ns,
+            last_seen_ns=facts.started_ns,
+            kernel=facts.kernel,
+            os_release=facts.os_release,
+            cpu_model=facts.cpu_model,
+            cpu_count=facts.cpu_count,
+            memory_bytes=facts.memory_bytes,
+            gpu_model=facts.gpu_model,
+            gpu_driver=facts.gpu_driver,
+            cuda_ver=facts.cuda_ver,
+            python_ver=facts.python_ver,
+            ingero_ver=facts.ingero_ver,
+            targets=facts.targets,
+            flags=facts.flags,
+            options=json.dumps(facts.options),
+            cgroup_base=cgroup_base,
+        )
+        db.executemany(SESSIONS.insert_sql(), row)
+    return session, cgroup_base
+
+
+def _number(db: apsw.Connection, sql: str, *values: str | int) -> int:
+    (value,) = next(iter(db.execute(sql, values)))
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,352 @@
+"""What a reader answers and what a recorder is told: frozen records. Times are unix ns; None means not recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ingero.store.vocabulary import CLOCKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts:
+    """What a recording is about; written when it starts."""
+
+    uuid: str
+    started_ns: int
+    boot_id: str = ""
+    kernel: str = ""
+    os_release: str = ""
+    cpu_model: str = ""
+    cpu_count: int = 0
+    memory_bytes: int = 0
+    gpu_model: str = ""
+    gpu_driver: str = ""
+    cuda_ver: str = ""
+    python_ver: str = ""
+    ingero_ver: str = ""
+    targets: str = ""
+    flags: str = ""
+    options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A stretch of time, [begin_ns, end_ns)."""
+
+    begin_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """Its length."""
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One recording. stopped_ns is None while it goes on, and after it was killed; then last_seen_ns is its end."""
+
+    session: int
+    uuid: str
+    node: str
+    started_ns: int
+    last_seen_ns: int
+    stopped_ns: int | None
+    stop_reason: str
+    kernel: str
+    os_release: str
+    cpu_model: str
+    cpu_count: int
+    memory_bytes: int
+    gpu_model: str
+    gpu_driver: str
+    cuda_ver: str
+    python_ver: str
+    ingero_ver: str
+    targets: str
+    flags: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process: pid and start time are its identity, `process` is its number in this file."""
+
+    process: int
+    session: int
+    pid: int
+    start_ns: int
+    name: str
+    cmdline: str
+    uid: int | None
+    parent_pid: int | None
+    cgroup_id: int | None
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    is_target: bool
+    first_seen_ns: int
+    last_seen_ns: int
+    exit_ns: int | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Nanoseconds per state."""
+
+    run_ns: int
+    runq_ns: int
+    throttled_ns: int
+    yielded_ns: int
+    sleep_ns: int
+    io_ns: int
+    kernel_lock_ns: int
+    stopped_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """Their sum: the elapsed time."""
+        return sum(getattr(self, f"{clock}_ns") for clock in CLOCKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTotals:
+    """The exact totals of one operation in one process (outermost calls).
+
+    recorded: how many of them are rows of events. clocks: None where no account was kept. p50 to p99: None where no
+    histogram was kept; they are of the whole minutes that touch the window.
+    """
+
+    process: int
+    pid: int
+    source: int
+    op: int
+    name: str
+    count: int
+    errors: int | None
+    nested: int | None
+    recorded: int
+    sum_ns: int
+    max_ns: int
+    bytes: int
+    clocks: Clocks | None
+    p50_ns: float | None
+    p95_ns: float | None
+    p99_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockTotals:
+    """What the threads of a process did, summed over them."""
+
+    process: int
+    pid: int
+    clocks: Clocks
+    switches: int
+    preemptions: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CulpritTotals:
+    """Who ran while a process waited: culprit_pid 0 is an idle CPU, -1 unknown. kind: `runq` or `yielded`."""
+
+    process: int
+    kind: str
+    culprit_pid: int
+    culprit_name: str
+    culprit_cgroup_id: int
+    ns: int
+    switches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakerTotals:
+    """Who ended the sleeps of a process."""
+
+    process: int
+    waker_kind: str
+    waker_pid: int
+    waker_tid: int
+    waker_name: str
+    count: int
+    sleep_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One recorded call or host event with its account; clocks and culprit are None where there is none."""
+
+    event_id: str
+    node: str
+    start_ns: int
+    duration_ns: int
+    process: int
+    pid: int
+    tid: int
+    comm: str
+    source: int
+    op: int
+    name: str
+    bytes: int
+    handle: int
+    extra: int
+    stream: int
+    ret_code: int
+    gpu_id: int | None
+    cgroup_id: int
+    caller_library: str
+    kernel_name: str
+    detail: str
+    cpu: int | None
+    clocks: Clocks | None
+    residual_ns: int | None
+    preemptions: int | None
+    switches: int | None
+    culprit_pid: int | None
+    culprit_name: str
+    culprit_ns: int | None
+    waker_kind: str
+    waker_tid: int | None
+    waker_name: str
+    flags: int
+    stack_hash: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffCpu:
+    """One interval off the CPU; state is None where the recorder did not know why the thread was off."""
+
+    start_ns: int
+    duration_ns: int
+    process: int
+    pid: int
+    tid: int
+    comm: str
+    state: str | None
+    woken_ns: int | None
+    cpu: int | None
+    culprit_pid: int | None
+    culprit_name: str
+    culprit_ns: int | None
+    waker_kind: str
+    waker_pid: int | None
+    waker_tid: int | None
+    waker_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What was lost, repaired or could not be told, by reason."""
+
+    session: int
+    counter: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """A call that was still open when it was last looked at."""
+
+    time_ns: int
+    process: int
+    pid: int
+    tid: int
+    source: int
+    op: int
+    name: str
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The system at one moment."""
+
+    time_ns: int
+    session: int
+    cpu_percent: float | None
+    mem_percent: float | None
+    mem_available_bytes: int | None
+    swap_used_bytes: int | None
+    load_avg: float | None
+    psi_cpu_some_ns: int | None
+    psi_memory_some_ns: int | None
+    psi_memory_full_ns: int | None
+    psi_io_some_ns: int | None
+    psi_io_full_ns: int | None
+    agent_cpu_ns: int | None
+    agent_rss_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttling:
+    """How often and how long a control group was throttled."""
+
+    cgroup_id: int
+    nr_throttled: int
+    throttled_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingProbe:
+    """A call that was not traced in one copy of its library, and why."""
+
+    session: int
+    library: str
+    symbol: str
+    source: int
+    op: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLaunches:
+    """How often a process launched one GPU kernel."""
+
+    process: int
+    function: int
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One control group; container_id is empty for those that are no container."""
+
+    cgroup_id: int
+    node: str
+    container_id: str
+    cgroup_path: str
+    pod: str
+    namespace: str
+    orchestrator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One deduplicated stack: JSON texts as stored."""
+
+    hash: int
+    ips: str
+    frames: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalChain:
+    """One stored chain."""
+
+    chain_id: str
+    node: str
+    detected_ns: int
+    severity: str
+    summary: str
+    root_cause: str
+    explanation: str
+    recommendations: str
+    cuda_op: str
+    cuda_p99_us: int | None
+    cuda_p50_us: int | None
+    tail_ratio: float | None
+    timeline: str

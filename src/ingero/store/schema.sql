@@ -1,0 +1,476 @@
+-- Every table of a recording. Users ask the views of views.sql; tables named raw_* may change with a migration.
+--
+-- Times are unix nanoseconds. A column `id` is handed out by SQLite; every other column is inserted by the recorder.
+-- Columns that say "string" hold raw_strings.string, 0 = none. 0 addresses, pids and names mean "none"; NULL means
+-- "not recorded". Unsigned 64-bit kernel values are stored as the signed number with the same bits.
+-- `process` is raw_processes.process, 0 = not a traced process. `period_s` is 1, or 60 once retention has folded seconds.
+
+CREATE TABLE raw_strings (
+    string INTEGER PRIMARY KEY,
+    text   TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE raw_sessions (
+    session      INTEGER PRIMARY KEY,
+    uuid         TEXT NOT NULL,
+    node         TEXT NOT NULL,
+    boot_id      TEXT NOT NULL DEFAULT '',
+    started_ns   INTEGER NOT NULL,
+    last_seen_ns INTEGER NOT NULL,             -- the last commit; the end of a recording that was killed
+    stopped_ns   INTEGER,                      -- NULL: still recording, or killed
+    stop_reason  TEXT NOT NULL DEFAULT '',
+    kernel       TEXT NOT NULL DEFAULT '',
+    os_release   TEXT NOT NULL DEFAULT '',
+    cpu_model    TEXT NOT NULL DEFAULT '',
+    cpu_count    INTEGER NOT NULL DEFAULT 0,
+    memory_bytes INTEGER NOT NULL DEFAULT 0,
+    gpu_model    TEXT NOT NULL DEFAULT '',
+    gpu_driver   TEXT NOT NULL DEFAULT '',
+    cuda_ver     TEXT NOT NULL DEFAULT '',
+    python_ver   TEXT NOT NULL DEFAULT '',
+    ingero_ver   TEXT NOT NULL DEFAULT '',
+    targets      TEXT NOT NULL DEFAULT '',     -- pids asked for, comma separated; empty: every GPU process
+    flags        TEXT NOT NULL DEFAULT '',
+    options      TEXT NOT NULL DEFAULT '{}',   -- JSON object
+    cgroup_base  INTEGER NOT NULL DEFAULT 0,   -- added to the kernel's cgroup ids, so that two boots or nodes never share one
+    seq_base     INTEGER NOT NULL DEFAULT 0    -- events.id is node:(raw_events.id - seq_base); merged rows keep their id
+) STRICT;
+
+CREATE TABLE raw_clock_pairs (
+    session INTEGER NOT NULL,
+    mono_ns INTEGER NOT NULL,                  -- CLOCK_MONOTONIC
+    unix_ns INTEGER NOT NULL,
+    PRIMARY KEY (session, mono_ns)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE raw_processes (
+    process       INTEGER PRIMARY KEY,
+    session       INTEGER NOT NULL,
+    pid           INTEGER NOT NULL,
+    start_ns      INTEGER NOT NULL,            -- of the process; with pid it is the identity
+    name          TEXT NOT NULL DEFAULT '',
+    cmdline       TEXT NOT NULL DEFAULT '',
+    uid           INTEGER,
+    parent_pid    INTEGER,
+    cgroup_id     INTEGER,
+    rank          INTEGER,
+    local_rank    INTEGER,
+    world_size    INTEGER,
+    is_target     INTEGER NOT NULL DEFAULT 1,  -- 0: seen only as somebody's culprit or waker
+    first_seen_ns INTEGER NOT NULL DEFAULT 0,
+    last_seen_ns  INTEGER NOT NULL DEFAULT 0,
+    exit_ns       INTEGER,                     -- NULL: was alive when last seen
+    exit_code     INTEGER
+) STRICT;
+CREATE INDEX raw_processes_pid ON raw_processes(pid);
+
+CREATE TABLE raw_threads (
+    process       INTEGER NOT NULL,
+    tid           INTEGER NOT NULL,
+    start_ns      INTEGER NOT NULL DEFAULT 0,
+    name          TEXT NOT NULL DEFAULT '',
+    first_seen_ns INTEGER NOT NULL DEFAULT 0,
+    last_seen_ns  INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (process, tid, start_ns)
+) STRICT, WITHOUT ROWID;
+
+-- Recorded calls and host events. What arg0, arg1 and arg2 mean for an operation stands in table ops.
+CREATE TABLE raw_events (
+    id             INTEGER PRIMARY KEY,
+    session        INTEGER NOT NULL,
+    start_ns       INTEGER NOT NULL,
+    duration_ns    INTEGER NOT NULL DEFAULT 0,
+    process        INTEGER NOT NULL DEFAULT 0,
+    pid            INTEGER NOT NULL,
+    tid            INTEGER NOT NULL,
+    source         INTEGER NOT NULL,
+    op             INTEGER NOT NULL,
+    arg0           INTEGER NOT NULL DEFAULT 0, -- bytes
+    arg1           INTEGER NOT NULL DEFAULT 0, -- handle
+    arg2           INTEGER NOT NULL DEFAULT 0, -- extra
+    stream         INTEGER NOT NULL DEFAULT 0,
+    ret_code       INTEGER NOT NULL DEFAULT 0,
+    gpu_id         INTEGER NOT NULL DEFAULT -1, -- -1: unknown
+    caller         INTEGER NOT NULL DEFAULT 0, -- return address at entry
+    caller_library INTEGER NOT NULL DEFAULT 0, -- string
+    function       INTEGER NOT NULL DEFAULT 0, -- kernel handle of a launch
+    kernel_name    INTEGER NOT NULL DEFAULT 0, -- string
+    detail         INTEGER NOT NULL DEFAULT 0, -- string: what the arguments cannot hold (addresses, file names)
+    cgroup_id      INTEGER NOT NULL DEFAULT 0,
+    comm           INTEGER NOT NULL DEFAULT 0, -- string
+    cpu            INTEGER NOT NULL DEFAULT -1, -- -1: unknown
+    run_ns         INTEGER,                    -- the eight clocks are NULL where no account exists (host events)
+    runq_ns        INTEGER,
+    throttled_ns   INTEGER,
+    yielded_ns     INTEGER,
+    sleep_ns       INTEGER,
+    io_ns          INTEGER,
+    kernel_lock_ns INTEGER,
+    stopped_ns     INTEGER,
+    residual_ns    INTEGER,                    -- duration minus the sum of the clocks
+    preemptions    INTEGER,
+    switches       INTEGER,
+    culprit_pid    INTEGER NOT NULL DEFAULT 0,
+    culprit_name   INTEGER NOT NULL DEFAULT 0, -- string
+    culprit_ns     INTEGER NOT NULL DEFAULT 0,
+    waker_kind     INTEGER NOT NULL DEFAULT 0, -- waker_kinds.id
+    waker_tid      INTEGER NOT NULL DEFAULT 0,
+    waker_name     INTEGER NOT NULL DEFAULT 0, -- string
+    woken_ns       INTEGER NOT NULL DEFAULT 0, -- time of the last wake-up inside the call
+    flags          INTEGER NOT NULL DEFAULT 0, -- call_flags
+    stack_hash     INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX raw_events_start ON raw_events(start_ns);
+
+-- One interval off the CPU of a tracked thread.
+CREATE TABLE raw_offcpu (
+    id           INTEGER PRIMARY KEY,
+    session      INTEGER NOT NULL,
+    start_ns     INTEGER NOT NULL,
+    duration_ns  INTEGER NOT NULL,
+    process      INTEGER NOT NULL DEFAULT 0,
+    pid          INTEGER NOT NULL,
+    tid          INTEGER NOT NULL,
+    comm         INTEGER NOT NULL DEFAULT 0,   -- string
+    state        INTEGER,                      -- thread_states.id at the switch-out; NULL: not recorded
+    woken_ns     INTEGER NOT NULL DEFAULT 0,   -- 0: never slept; from here to the end it was runnable
+    cpu          INTEGER NOT NULL DEFAULT -1,
+    culprit_pid  INTEGER NOT NULL DEFAULT 0,   -- who ran longest instead
+    culprit_name INTEGER NOT NULL DEFAULT 0,   -- string
+    culprit_ns   INTEGER NOT NULL DEFAULT 0,
+    waker_kind   INTEGER NOT NULL DEFAULT 0,   -- waker_kinds.id
+    waker_pid    INTEGER NOT NULL DEFAULT 0,
+    waker_tid    INTEGER NOT NULL DEFAULT 0,
+    waker_name   INTEGER NOT NULL DEFAULT 0    -- string
+) STRICT;
+CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);
+
+-- One drain of a lane (process, device, stream): b - a = e + x + p. a: return of the previous drain (0: none before),
+-- f: first enqueue, s: entry of this drain, r: device ready, b: return. Clocks: empty [a, f] and drain [s, b] of the
+-- draining thread, enqueue [f, s] of the enqueuing thread; NULL where another thread took over.
+CREATE TABLE raw_epochs (
+    id                     INTEGER PRIMARY KEY,
+    session                INTEGER NOT NULL,
+    process                INTEGER NOT NULL,
+    pid                    INTEGER NOT NULL,
+    device                 INTEGER NOT NULL DEFAULT -1,
+    stream                 INTEGER NOT NULL DEFAULT 0,
+    a_ns                   INTEGER NOT NULL,
+    f_ns                   INTEGER NOT NULL,
+    s_ns                   INTEGER NOT NULL,
+    r_ns                   INTEGER NOT NULL,
+    r_low_ns               INTEGER NOT NULL,
+    r_high_ns              INTEGER NOT NULL,
+    b_ns                   INTEGER NOT NULL,
+    e_ns                   INTEGER NOT NULL,   -- device empty
+    x_ns                   INTEGER NOT NULL,   -- device busy
+    p_ns                   INTEGER NOT NULL,   -- picked up late
+    launches               INTEGER NOT NULL DEFAULT 0,
+    bytes                  INTEGER NOT NULL DEFAULT 0,
+    op_set                 INTEGER NOT NULL DEFAULT 0, -- string: names of the enqueued operations, comma separated
+    class_key              INTEGER NOT NULL DEFAULT 0, -- string
+    source                 INTEGER NOT NULL DEFAULT 0, -- the drain's operation
+    op                     INTEGER NOT NULL DEFAULT 0,
+    caller                 INTEGER NOT NULL DEFAULT 0,
+    graph                  INTEGER NOT NULL DEFAULT 0,
+    a_tid                  INTEGER NOT NULL DEFAULT 0,
+    f_tid                  INTEGER NOT NULL DEFAULT 0,
+    b_tid                  INTEGER NOT NULL DEFAULT 0,
+    flags                  INTEGER NOT NULL DEFAULT 0, -- epoch_flags
+    empty_run_ns           INTEGER,
+    empty_runq_ns          INTEGER,
+    empty_throttled_ns     INTEGER,
+    empty_yielded_ns       INTEGER,
+    empty_sleep_ns         INTEGER,
+    empty_io_ns            INTEGER,
+    empty_kernel_lock_ns   INTEGER,
+    empty_stopped_ns       INTEGER,
+    enqueue_run_ns         INTEGER,
+    enqueue_runq_ns        INTEGER,
+    enqueue_throttled_ns   INTEGER,
+    enqueue_yielded_ns     INTEGER,
+    enqueue_sleep_ns       INTEGER,
+    enqueue_io_ns          INTEGER,
+    enqueue_kernel_lock_ns INTEGER,
+    enqueue_stopped_ns     INTEGER,
+    drain_run_ns           INTEGER,
+    drain_runq_ns          INTEGER,
+    drain_throttled_ns     INTEGER,
+    drain_yielded_ns       INTEGER,
+    drain_sleep_ns         INTEGER,
+    drain_io_ns            INTEGER,
+    drain_kernel_lock_ns   INTEGER,
+    drain_stopped_ns       INTEGER,
+    checkpoint_step        INTEGER NOT NULL DEFAULT 0, -- launches between two checkpoints
+    checkpoints            BLOB                        -- little-endian int64 unix ns
+) STRICT;
+CREATE INDEX raw_epochs_end ON raw_epochs(b_ns);
+
+-- Exact sums of a process's calls, outermost only. Several rows may share a key: sum them.
+CREATE TABLE raw_op_stats (
+    id             INTEGER PRIMARY KEY,
+    session        INTEGER NOT NULL,
+    start_ns       INTEGER NOT NULL,
+    period_s       INTEGER NOT NULL DEFAULT 1,
+    process        INTEGER NOT NULL,
+    source         INTEGER NOT NULL,
+    op             INTEGER NOT NULL,
+    library        INTEGER NOT NULL DEFAULT 0, -- string: of the caller
+    count          INTEGER NOT NULL,
+    errors         INTEGER DEFAULT 0,
+    nested         INTEGER DEFAULT 0,          -- inside another traced call, not in count
+    recorded       INTEGER NOT NULL DEFAULT 0, -- of count, stored in raw_events
+    sum_ns         INTEGER NOT NULL,
+    max_ns         INTEGER NOT NULL DEFAULT 0,
+    bytes          INTEGER NOT NULL DEFAULT 0,
+    run_ns         INTEGER,
+    runq_ns        INTEGER,
+    throttled_ns   INTEGER,
+    yielded_ns     INTEGER,
+    sleep_ns       INTEGER,
+    io_ns          INTEGER,
+    kernel_lock_ns INTEGER,
+    stopped_ns     INTEGER
+) STRICT;
+CREATE INDEX raw_op_stats_start ON raw_op_stats(start_ns);
+
+-- Exact histogram of one call site. Several rows may share a key: sum them.
+CREATE TABLE raw_call_sites (
+    id        INTEGER PRIMARY KEY,
+    session   INTEGER NOT NULL,
+    start_ns  INTEGER NOT NULL,
+    period_s  INTEGER NOT NULL DEFAULT 60,
+    process   INTEGER NOT NULL,
+    source    INTEGER NOT NULL,
+    op        INTEGER NOT NULL,
+    caller    INTEGER NOT NULL DEFAULT 0,
+    library   INTEGER NOT NULL DEFAULT 0,      -- string
+    offset    INTEGER NOT NULL DEFAULT 0,      -- of caller in its library's file
+    count     INTEGER NOT NULL,
+    sum_ns    INTEGER NOT NULL,
+    max_ns    INTEGER NOT NULL DEFAULT 0,
+    bytes     INTEGER NOT NULL DEFAULT 0,
+    histogram BLOB NOT NULL                    -- histograms.pack()
+) STRICT;
+CREATE INDEX raw_call_sites_start ON raw_call_sites(start_ns);
+
+CREATE TABLE raw_kernel_launches (
+    id          INTEGER PRIMARY KEY,
+    session     INTEGER NOT NULL,
+    start_ns    INTEGER NOT NULL,
+    period_s    INTEGER NOT NULL DEFAULT 1,
+    process     INTEGER NOT NULL,
+    function    INTEGER NOT NULL,
+    kernel_name INTEGER NOT NULL DEFAULT 0,    -- string
+    count       INTEGER NOT NULL
+) STRICT;
+CREATE INDEX raw_kernel_launches_start ON raw_kernel_launches(start_ns);
+
+-- What the threads of a process were doing, summed over them.
+CREATE TABLE raw_clock_seconds (
+    id             INTEGER PRIMARY KEY,
+    session        INTEGER NOT NULL,
+    start_ns       INTEGER NOT NULL,
+    period_s       INTEGER NOT NULL DEFAULT 1,
+    process        INTEGER NOT NULL,
+    threads        INTEGER NOT NULL DEFAULT 0,
+    run_ns         INTEGER NOT NULL,
+    runq_ns        INTEGER NOT NULL,
+    throttled_ns   INTEGER NOT NULL,
+    yielded_ns     INTEGER NOT NULL,
+    sleep_ns       INTEGER NOT NULL,
+    io_ns          INTEGER NOT NULL,
+    kernel_lock_ns INTEGER NOT NULL,
+    stopped_ns     INTEGER NOT NULL,
+    switches       INTEGER NOT NULL DEFAULT 0,
+    preemptions    INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX raw_clock_seconds_start ON raw_clock_seconds(start_ns);
+
+-- Who ran while a process waited to run.
+CREATE TABLE raw_culprits (
+    id                INTEGER PRIMARY KEY,
+    session           INTEGER NOT NULL,
+    start_ns          INTEGER NOT NULL,
+    period_s          INTEGER NOT NULL DEFAULT 1,
+    process           INTEGER NOT NULL,          -- the victim
+    kind              INTEGER NOT NULL,          -- thread_states.id: 2 runq, 4 yielded
+    culprit_pid       INTEGER NOT NULL,          -- 0: idle CPU, -1: unknown
+    culprit_name      INTEGER NOT NULL DEFAULT 0, -- string
+    culprit_cgroup_id INTEGER NOT NULL DEFAULT 0,
+    ns                INTEGER NOT NULL,
+    switches          INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX raw_culprits_start ON raw_culprits(start_ns);
+
+-- Who ended the sleeps of a process, and how long those were.
+CREATE TABLE raw_wakers (
+    id         INTEGER PRIMARY KEY,
+    session    INTEGER NOT NULL,
+    start_ns   INTEGER NOT NULL,
+    period_s   INTEGER NOT NULL DEFAULT 1,
+    process    INTEGER NOT NULL,               -- the sleeper
+    waker_kind INTEGER NOT NULL,               -- waker_kinds.id
+    waker_pid  INTEGER NOT NULL DEFAULT 0,
+    waker_tid  INTEGER NOT NULL DEFAULT 0,
+    waker_name INTEGER NOT NULL DEFAULT 0,     -- string
+    count      INTEGER NOT NULL,
+    sleep_ns   INTEGER NOT NULL
+) STRICT;
+CREATE INDEX raw_wakers_start ON raw_wakers(start_ns);
+
+CREATE TABLE raw_snapshots (
+    id                  INTEGER PRIMARY KEY,
+    session             INTEGER NOT NULL,
+    time_ns             INTEGER NOT NULL,
+    cpu_percent         REAL,
+    mem_percent         REAL,
+    mem_available_bytes INTEGER,
+    swap_used_bytes     INTEGER,
+    load_avg            REAL,                  -- 1 minute
+    psi_cpu_some_ns     INTEGER,               -- stalled time since the last snapshot; NULL: no PSI
+    psi_memory_some_ns  INTEGER,
+    psi_memory_full_ns  INTEGER,
+    psi_io_some_ns      INTEGER,
+    psi_io_full_ns      INTEGER,
+    agent_cpu_ns        INTEGER,               -- the recorder's own use since the last snapshot
+    agent_rss_bytes     INTEGER
+) STRICT;
+CREATE INDEX raw_snapshots_time ON raw_snapshots(time_ns);
+
+CREATE TABLE raw_cgroup_throttling (
+    id           INTEGER PRIMARY KEY,
+    session      INTEGER NOT NULL,
+    start_ns     INTEGER NOT NULL,
+    period_s     INTEGER NOT NULL DEFAULT 1,
+    cgroup_id    INTEGER NOT NULL,
+    nr_throttled INTEGER NOT NULL,
+    throttled_ns INTEGER NOT NULL
+) STRICT;
+CREATE INDEX raw_cgroup_throttling_start ON raw_cgroup_throttling(start_ns);
+
+CREATE TABLE raw_losses (
+    id       INTEGER PRIMARY KEY,
+    session  INTEGER NOT NULL,
+    start_ns INTEGER NOT NULL,
+    counter  TEXT NOT NULL,
+    reason   TEXT NOT NULL DEFAULT '',
+    count    INTEGER NOT NULL                  -- growth; nanoseconds where the counter's name ends in _ns
+) STRICT;
+
+CREATE TABLE raw_in_flight (
+    id       INTEGER PRIMARY KEY,
+    session  INTEGER NOT NULL,
+    time_ns  INTEGER NOT NULL,                 -- when it was seen to be open
+    process  INTEGER NOT NULL,
+    pid      INTEGER NOT NULL,
+    tid      INTEGER NOT NULL,
+    source   INTEGER NOT NULL,
+    op       INTEGER NOT NULL,
+    since_ns INTEGER NOT NULL,
+    caller   INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX raw_in_flight_time ON raw_in_flight(time_ns);
+
+CREATE TABLE raw_probes (
+    session     INTEGER NOT NULL,
+    library     TEXT NOT NULL,                 -- path of the copy
+    symbol      TEXT NOT NULL,
+    offset      INTEGER NOT NULL DEFAULT 0,
+    build_id    TEXT NOT NULL DEFAULT '',
+    source      INTEGER NOT NULL DEFAULT 0,
+    op          INTEGER NOT NULL DEFAULT 0,
+    is_attached INTEGER NOT NULL,
+    reason      TEXT NOT NULL DEFAULT '',      -- why not
+    PRIMARY KEY (session, library, symbol, offset)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE raw_cgroups (
+    cgroup_id        INTEGER PRIMARY KEY,      -- the kernel's id plus the session's cgroup_base
+    kernel_cgroup_id INTEGER NOT NULL,
+    node             TEXT NOT NULL,
+    container_id     TEXT NOT NULL DEFAULT '', -- empty: not a container
+    cgroup_path      TEXT NOT NULL DEFAULT '',
+    pod              TEXT NOT NULL DEFAULT '',
+    namespace        TEXT NOT NULL DEFAULT '',
+    orchestrator     TEXT NOT NULL DEFAULT ''
+) STRICT;
+
+CREATE TABLE raw_communicators (
+    id           INTEGER PRIMARY KEY,
+    process      INTEGER NOT NULL,
+    handle       INTEGER NOT NULL,
+    comm_id_hash INTEGER NOT NULL,
+    rank         INTEGER NOT NULL,
+    nranks       INTEGER NOT NULL,
+    created_ns   INTEGER NOT NULL,
+    destroyed_ns INTEGER NOT NULL DEFAULT 9223372036854775807
+) STRICT;
+CREATE INDEX raw_communicators_handle ON raw_communicators(process, handle);
+
+CREATE TABLE raw_stacks (
+    hash   INTEGER PRIMARY KEY,
+    ips    TEXT NOT NULL DEFAULT '',           -- JSON array of hexadecimal addresses
+    frames TEXT NOT NULL DEFAULT ''            -- JSON array of objects
+) STRICT;
+
+CREATE TABLE raw_incidents (
+    incident     INTEGER PRIMARY KEY,
+    session      INTEGER NOT NULL,
+    cause        TEXT NOT NULL,
+    resource     TEXT NOT NULL DEFAULT '',
+    root         TEXT NOT NULL DEFAULT '',
+    severity     TEXT NOT NULL,
+    start_ns     INTEGER NOT NULL,
+    end_ns       INTEGER,                      -- NULL: open
+    lost_ns      INTEGER NOT NULL DEFAULT 0,
+    lost_ratio   REAL,
+    explained_ratio REAL,
+    peak         REAL,
+    summary      TEXT NOT NULL DEFAULT '',
+    victims      TEXT NOT NULL DEFAULT '[]',   -- JSON
+    culprits     TEXT NOT NULL DEFAULT '[]',   -- JSON
+    evidence     TEXT NOT NULL DEFAULT '{}',   -- JSON
+    fixes        TEXT NOT NULL DEFAULT '[]'    -- JSON
+) STRICT;
+
+CREATE TABLE raw_causal_chains (
+    chain           TEXT PRIMARY KEY,
+    session         INTEGER NOT NULL,
+    incident        INTEGER,
+    detected_ns     INTEGER NOT NULL,
+    severity        TEXT NOT NULL,
+    summary         TEXT NOT NULL,
+    root_cause      TEXT NOT NULL,
+    explanation     TEXT NOT NULL,
+    recommendations TEXT NOT NULL DEFAULT '[]', -- JSON
+    cuda_op         TEXT NOT NULL DEFAULT '',
+    cuda_p99_us     INTEGER,
+    cuda_p50_us     INTEGER,
+    tail_ratio      REAL,
+    timeline        TEXT NOT NULL DEFAULT '[]'  -- JSON
+) STRICT, WITHOUT ROWID;
+
+-- Vocabulary, written once when the database is made (vocabulary.py).
+CREATE TABLE sources (
+    id          INTEGER PRIMARY KEY,
+    name        TEXT NOT NULL,
+    description TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE ops (
+    source_id   INTEGER NOT NULL,
+    op_id       INTEGER NOT NULL,
+    name        TEXT NOT NULL,
+    description TEXT NOT NULL,
+    arg0        TEXT NOT NULL DEFAULT '',
+    arg1        TEXT NOT NULL DEFAULT '',
+    arg2        TEXT NOT NULL DEFAULT '',
+    aliases     TEXT NOT NULL DEFAULT '',      -- names that older versions used, comma separated
+    PRIMARY KEY (source_id, op_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE thread_states (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE waker_kinds (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE call_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE epoch_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;

@@ -1,0 +1,192 @@
+-- The published SQL surface: names and columns that users' queries may rely on (docs/schema.md is generated from here).
+-- The same text, as TEMP views, gives older Ingero databases this surface (legacy.py).
+-- Where a column is named comm, older databases hold the text itself: hence coalesce(..., nullif(comm, 0)).
+-- Names are looked up by scalar subqueries: SQLite runs only those a query asks for, but would run every outer join
+-- (count(*) of a million events: 0.07 s against 3 s).
+
+CREATE VIEW sessions AS
+SELECT session AS id, uuid, node, started_ns AS started_at, stopped_ns AS stopped_at,
+       coalesce(stopped_ns, last_seen_ns) - started_ns AS duration_ns, stop_reason, gpu_model, gpu_driver, cpu_model,
+       cpu_count AS cpu_cores, memory_bytes, kernel, os_release, cuda_ver, python_ver, ingero_ver,
+       targets AS pid_filter, flags, options
+FROM raw_sessions;
+
+CREATE VIEW processes AS
+SELECT p.process, p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.pid, p.start_ns,
+       p.name, p.cmdline, p.uid, p.parent_pid, p.cgroup_id, p.rank, p.local_rank, p.world_size, p.is_target,
+       p.first_seen_ns, p.last_seen_ns, p.exit_ns, p.exit_code
+FROM raw_processes p;
+
+CREATE VIEW process_names AS
+SELECT p.pid, p.name, max(p.last_seen_ns) AS seen_at, s.node
+FROM raw_processes p LEFT JOIN raw_sessions s ON s.session = p.session
+WHERE p.name <> '' GROUP BY s.node, p.pid;
+
+CREATE VIEW events AS
+SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_sessions WHERE session = e.session) AS id,
+       (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.session, e.start_ns AS timestamp, e.pid,
+       e.tid, e.process, e.source, e.op,
+       (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op_name, e.duration_ns AS duration,
+       e.duration_ns, e.arg0, e.arg1, e.arg2, e.stream, e.ret_code, e.stack_hash, e.cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = e.process) AS rank,
+       (SELECT local_rank FROM raw_processes WHERE process = e.process) AS local_rank,
+       (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
+       coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
+       nullif(e.gpu_id, -1) AS gpu_id, nullif(e.function, 0) AS function,
+       coalesce((SELECT text FROM raw_strings WHERE string = e.kernel_name),
+                iif(e.function <> 0, printf('0x%x', e.function), NULL)) AS kernel_name,
+       nullif(e.caller, 0) AS caller,
+       (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library,
+       (SELECT text FROM raw_strings WHERE string = e.detail) AS detail, nullif(e.cpu, -1) AS cpu, e.run_ns,
+       e.runq_ns, e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.residual_ns,
+       e.preemptions, e.switches, nullif(e.culprit_pid, 0) AS culprit_pid,
+       (SELECT text FROM raw_strings WHERE string = e.culprit_name) AS culprit_name,
+       nullif(e.culprit_ns, 0) AS culprit_ns, (SELECT name FROM waker_kinds WHERE id = e.waker_kind) AS waker_kind,
+       nullif(e.waker_tid, 0) AS waker_tid, (SELECT text FROM raw_strings WHERE string = e.waker_name) AS waker_name,
+       nullif(e.woken_ns, 0) AS woken_ns, e.flags
+FROM raw_events e;
+
+-- Calls of the CUDA runtime and driver, graphs included. kernel_name is NULL for calls that launch no kernel.
+CREATE VIEW cuda_events AS
+SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_sessions WHERE session = e.session) AS id,
+       (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.session, e.start_ns AS timestamp, e.pid,
+       e.tid, e.process, (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op, e.source,
+       e.op AS op_code,
+       coalesce((SELECT text FROM raw_strings WHERE string = e.kernel_name),
+                iif(e.function <> 0, printf('0x%x', e.function), NULL)) AS kernel_name,
+       e.duration_ns, e.arg0 AS bytes, e.arg1 AS handle, e.stream, e.ret_code, e.stack_hash, e.cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = e.process) AS rank,
+       (SELECT local_rank FROM raw_processes WHERE process = e.process) AS local_rank,
+       (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
+       coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
+       nullif(e.gpu_id, -1) AS gpu_id,
+       (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
+       e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
+FROM raw_events e
+WHERE +e.source IN (1, 4, 8);  -- the plus keeps it from an index: these are most of the rows
+
+-- rank and nranks are those of the communicator; NULL where the communicator's creation was not seen. arg2 holds
+-- ncclDataType_t and, 8 bits higher, ncclRedOp_t + 1 (0: not read).
+CREATE VIEW nccl_events AS
+SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_sessions WHERE session = e.session) AS id,
+       (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.session, e.start_ns AS timestamp, e.pid,
+       e.tid, e.process, (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op, e.source,
+       e.op AS op_code, e.duration_ns, c.comm_id_hash, e.arg1 AS communicator, c.rank, c.nranks,
+       iif(e.op IN (3, 4, 5, 6, 7, 8, 12, 13), e.arg2 & 255, NULL) AS datatype,
+       nullif(e.arg2 >> 8 & 255, 0) - 1 AS reduce_op, e.arg0 AS bytes, e.stream, e.ret_code, e.stack_hash,
+       e.cgroup_id, coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
+       nullif(e.gpu_id, -1) AS gpu_id,
+       (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
+       e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
+FROM raw_events e
+LEFT JOIN raw_communicators c ON c.id = (
+    SELECT max(id) FROM raw_communicators m
+    WHERE m.process = e.process AND m.handle = e.arg1 AND e.start_ns BETWEEN m.created_ns AND m.destroyed_ns)
+WHERE e.source = 9;
+
+-- One row per control group seen; container_id is empty for those that are no container. cgroup_id is unique in the
+-- file, also after merging nodes, so a join on it alone never crosses nodes.
+CREATE VIEW containers AS
+SELECT cgroup_id, kernel_cgroup_id, node, container_id, pod, pod AS pod_name, namespace, orchestrator, cgroup_path
+FROM raw_cgroups;
+
+-- The exact counts. Sum over rows; the calls of one second stand in several rows (caller_library).
+CREATE VIEW op_stats AS
+SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS node, t.start_ns AS timestamp,
+       t.period_s, (SELECT pid FROM raw_processes WHERE process = t.process) AS pid, t.process, t.source, t.op,
+       (SELECT name FROM ops WHERE source_id = t.source AND op_id = t.op) AS op_name,
+       (SELECT text FROM raw_strings WHERE string = t.library) AS caller_library, t.count, t.errors, t.nested,
+       t.recorded, t.sum_ns, t.max_ns, t.bytes, t.run_ns, t.runq_ns, t.throttled_ns, t.yielded_ns, t.sleep_ns,
+       t.io_ns, t.kernel_lock_ns, t.stopped_ns,
+       (SELECT cgroup_id FROM raw_processes WHERE process = t.process) AS cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = t.process) AS rank,
+       (SELECT local_rank FROM raw_processes WHERE process = t.process) AS local_rank,
+       (SELECT world_size FROM raw_processes WHERE process = t.process) AS world_size
+FROM raw_op_stats t;
+
+CREATE VIEW kernel_launches AS
+SELECT k.session, (SELECT node FROM raw_sessions WHERE session = k.session) AS node, k.start_ns AS timestamp,
+       k.period_s, (SELECT pid FROM raw_processes WHERE process = k.process) AS pid, k.process, k.function,
+       coalesce((SELECT text FROM raw_strings WHERE string = k.kernel_name), printf('0x%x', k.function)) AS kernel_name,
+       k.count, (SELECT cgroup_id FROM raw_processes WHERE process = k.process) AS cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = k.process) AS rank,
+       (SELECT local_rank FROM raw_processes WHERE process = k.process) AS local_rank,
+       (SELECT world_size FROM raw_processes WHERE process = k.process) AS world_size
+FROM raw_kernel_launches k;
+
+CREATE VIEW offcpu AS
+SELECT i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS node, i.start_ns AS timestamp,
+       i.duration_ns, i.pid, i.tid, i.process,
+       coalesce((SELECT text FROM raw_strings WHERE string = i.comm), nullif(i.comm, 0)) AS comm,
+       (SELECT name FROM thread_states WHERE id = i.state) AS state, nullif(i.woken_ns, 0) AS woken_ns,
+       iif(i.woken_ns > 0, i.start_ns + i.duration_ns - i.woken_ns, NULL) AS runq_after_wake_ns,
+       nullif(i.cpu, -1) AS cpu, nullif(i.culprit_pid, 0) AS culprit_pid,
+       (SELECT text FROM raw_strings WHERE string = i.culprit_name) AS culprit_name,
+       nullif(i.culprit_ns, 0) AS culprit_ns, (SELECT name FROM waker_kinds WHERE id = i.waker_kind) AS waker_kind,
+       nullif(i.waker_pid, 0) AS waker_pid, nullif(i.waker_tid, 0) AS waker_tid,
+       (SELECT text FROM raw_strings WHERE string = i.waker_name) AS waker_name,
+       (SELECT cgroup_id FROM raw_processes WHERE process = i.process) AS cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = i.process) AS rank
+FROM raw_offcpu i;
+
+-- b_ns - a_ns = e_ns + x_ns + p_ns: device empty, device busy, picked up late.
+CREATE VIEW epochs AS
+SELECT e.session, (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.b_ns AS timestamp,
+       e.b_ns - iif(e.a_ns > 0, e.a_ns, e.f_ns) AS duration_ns, e.pid, e.process, e.device, e.stream, e.e_ns, e.x_ns,
+       e.p_ns, nullif(e.a_ns, 0) AS a_ns, e.f_ns, e.s_ns, e.r_ns, e.r_low_ns, e.r_high_ns, e.b_ns, e.launches,
+       e.bytes, (SELECT text FROM raw_strings WHERE string = e.op_set) AS op_set,
+       (SELECT text FROM raw_strings WHERE string = e.class_key) AS class_key, e.source, e.op,
+       (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op_name, e.a_tid, e.f_tid, e.b_tid,
+       nullif(e.graph, 0) AS graph, e.flags, e.empty_run_ns, e.empty_runq_ns, e.empty_throttled_ns,
+       e.empty_yielded_ns, e.empty_sleep_ns, e.empty_io_ns, e.empty_kernel_lock_ns, e.empty_stopped_ns,
+       e.enqueue_run_ns, e.enqueue_runq_ns, e.enqueue_throttled_ns, e.enqueue_yielded_ns, e.enqueue_sleep_ns,
+       e.enqueue_io_ns, e.enqueue_kernel_lock_ns, e.enqueue_stopped_ns, e.drain_run_ns, e.drain_runq_ns,
+       e.drain_throttled_ns, e.drain_yielded_ns, e.drain_sleep_ns, e.drain_io_ns, e.drain_kernel_lock_ns,
+       e.drain_stopped_ns, (SELECT cgroup_id FROM raw_processes WHERE process = e.process) AS cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = e.process) AS rank
+FROM raw_epochs e;
+
+CREATE VIEW clock_seconds AS
+SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.start_ns AS timestamp,
+       c.period_s, (SELECT pid FROM raw_processes WHERE process = c.process) AS pid, c.process, c.threads, c.run_ns,
+       c.runq_ns, c.throttled_ns, c.yielded_ns, c.sleep_ns, c.io_ns, c.kernel_lock_ns, c.stopped_ns, c.switches,
+       c.preemptions
+FROM raw_clock_seconds c;
+
+-- culprit_pid 0 is an idle CPU, -1 unknown.
+CREATE VIEW culprits AS
+SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.start_ns AS timestamp,
+       c.period_s, (SELECT pid FROM raw_processes WHERE process = c.process) AS pid, c.process,
+       (SELECT name FROM thread_states WHERE id = c.kind) AS kind, c.culprit_pid,
+       (SELECT text FROM raw_strings WHERE string = c.culprit_name) AS culprit_name,
+       nullif(c.culprit_cgroup_id, 0) AS culprit_cgroup_id, c.ns, c.switches
+FROM raw_culprits c;
+
+CREATE VIEW losses AS
+SELECT l.session, (SELECT node FROM raw_sessions WHERE session = l.session) AS node, l.start_ns AS timestamp,
+       l.counter, l.reason, l.count
+FROM raw_losses l;
+
+CREATE VIEW stack_traces AS
+SELECT hash, ips, frames
+FROM raw_stacks;
+
+CREATE VIEW system_snapshots AS
+SELECT n.id, n.session, (SELECT node FROM raw_sessions WHERE session = n.session) AS node, n.time_ns AS timestamp,
+       n.cpu_percent, n.mem_percent, n.mem_available_bytes, n.swap_used_bytes, n.load_avg, n.psi_cpu_some_ns,
+       n.psi_memory_some_ns, n.psi_memory_full_ns, n.psi_io_some_ns, n.psi_io_full_ns, n.agent_cpu_ns,
+       n.agent_rss_bytes, n.cpu_percent AS cpu_pct, n.mem_percent AS mem_pct,
+       n.mem_available_bytes / 1048576 AS mem_avail, n.swap_used_bytes / 1048576 AS swap_mb
+FROM raw_snapshots n;
+
+CREATE VIEW incidents AS
+SELECT i.incident AS id, i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS node, i.cause,
+       i.resource, i.root, i.severity, i.start_ns AS timestamp, i.end_ns, i.lost_ns, i.lost_ratio, i.explained_ratio,
+       i.peak, i.summary, i.victims, i.culprits, i.evidence, i.fixes
+FROM raw_incidents i;
+
+CREATE VIEW causal_chains AS
+SELECT c.chain AS id, c.detected_ns AS detected_at, c.severity, c.summary, c.root_cause, c.explanation,
+       c.recommendations, c.cuda_op, c.cuda_p99_us, c.cuda_p50_us, c.tail_ratio, c.timeline,
+       (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.incident, c.session
+FROM raw_causal_chains c;

@@ -1,0 +1,101 @@
+"""The lookup tables that every database carries: sources, operations, states and flags with their names."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+import apsw
+
+from ingero.events import CLOCK_COLUMNS, CLOCKS, THREAD_STATES, WAKER_KINDS, CallFlag, EpochFlag
+from ingero.ops import OPS, Arg, HostOp, IoOp, NetOp, Source, TcpOp
+
+__all__ = [
+    "CLOCKS",
+    "CLOCK_COLUMNS",
+    "THREAD_STATES",
+    "WAKER_KINDS",
+    "CallFlag",
+    "CulpritKind",
+    "EpochFlag",
+    "fill",
+    "op_rows",
+]
+
+
+class CulpritKind(enum.IntEnum):
+    """Column `kind` of raw_culprits: the clock the victim lost its time to (ids of thread_states)."""
+
+    RUNQ = THREAD_STATES.index("runq")
+    YIELDED = THREAD_STATES.index("yielded")
+
+
+IDLE_PID = 0  # column culprit_pid: the CPU was idle
+UNKNOWN_PID = -1  # column culprit_pid: nobody could be named
+
+_SOURCES = {
+    Source.CUDA: "CUDA runtime API (libcudart)",
+    Source.HOST: "Linux kernel: scheduler, memory, process lifecycle",
+    Source.DRIVER: "CUDA driver API (libcuda)",
+    Source.IO: "block I/O",
+    Source.TCP: "TCP",
+    Source.NET: "socket send and receive",
+    Source.CUDA_GRAPH: "CUDA graphs",
+    Source.NCCL: "NCCL",
+}
+
+# name, description, arg0, arg1, arg2
+_HostRow = tuple[str, str, str, str, str]
+_HOST: dict[tuple[Source, int], _HostRow] = {
+    (Source.HOST, HostOp.SCHED_SWITCH): ("sched_switch", "context switch", "", "pid", ""),
+    (Source.HOST, HostOp.SCHED_WAKEUP): ("sched_wakeup", "wake-up", "", "", ""),
+    (Source.HOST, HostOp.PAGE_ALLOC): ("mm_page_alloc", "page allocation", "bytes", "", ""),
+    (Source.HOST, HostOp.OOM_KILL): ("oom_kill", "killed for lack of memory", "", "pid of the victim", ""),
+    (Source.HOST, HostOp.PROCESS_EXEC): ("process_exec", "program start", "", "", ""),
+    (Source.HOST, HostOp.PROCESS_EXIT): ("process_exit", "end of a whole process", "", "", "exit code"),
+    (Source.HOST, HostOp.PROCESS_FORK): ("process_fork", "new process", "", "pid of the child", ""),
+    (Source.HOST, HostOp.POD_RESTART): ("pod_restart", "container of a pod restarted", "", "", ""),
+    (Source.HOST, HostOp.POD_EVICTION): ("pod_eviction", "pod evicted", "", "", ""),
+    (Source.HOST, HostOp.POD_OOM_KILL): ("pod_oom_kill", "pod killed for lack of memory", "", "", ""),
+    (Source.HOST, HostOp.PAGE_ALLOC_SUMMARY): ("mm_page_alloc_summary", "page allocation, summed", "bytes", "", ""),
+    (Source.HOST, HostOp.SCHED_SWITCH_SUMMARY): ("sched_switch_summary", "context switches, counted", "", "", ""),
+    (Source.HOST, HostOp.DIRECT_RECLAIM): ("direct_reclaim", "the task freed memory itself", "bytes", "", ""),
+    (Source.HOST, HostOp.COMPACTION): ("compaction", "the task moved pages itself", "", "", ""),
+    (Source.HOST, HostOp.MAJOR_FAULT): ("major_fault", "page read from disk", "", "address", ""),
+    (Source.HOST, HostOp.STOP_SIGNAL): ("stop_signal", "signal that stops", "", "pid of the sender", "signal number"),
+    (Source.IO, IoOp.READ): ("block_read", "block I/O read", "bytes", "sector", "device (dev_t)"),
+    (Source.IO, IoOp.WRITE): ("block_write", "block I/O write", "bytes", "sector", "device (dev_t)"),
+    (Source.IO, IoOp.DISCARD): ("block_discard", "block I/O discard", "bytes", "sector", "device (dev_t)"),
+    (Source.IO, IoOp.FLUSH): ("block_flush", "block device flush", "bytes", "sector", "device (dev_t)"),
+    (Source.TCP, TcpOp.RETRANSMIT): ("tcp_retransmit", "TCP retransmission", "", "ports: source << 16 | to", "state"),
+    (Source.NET, NetOp.SEND): ("net_send", "socket send", "bytes", "", ""),
+    (Source.NET, NetOp.RECEIVE): ("net_recv", "socket receive", "bytes", "", ""),
+}
+
+OpRow = tuple[int, int, str, str, str, str, str, str]
+
+
+def op_rows() -> Iterator[OpRow]:
+    """Rows of table `ops`: the traced calls of `ingero.ops` and the host operations."""
+    for op in OPS:
+        size = "bytes" if op.bytes else ""
+        text = f"{op.library.value} call"
+        yield (op.source, op.code, op.name, text, size, _name(op.handle), _name(op.extra), ",".join(op.aliases))
+    for (source, code), row in _HOST.items():
+        yield (source, code, *row, "")
+
+
+def _name(arg: Arg | None) -> str:
+    return arg.name if arg else ""
+
+
+def fill(db: apsw.Connection) -> None:
+    """Write every lookup table anew, e.g. after an upgrade that traces more calls."""
+    for table in ("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags"):
+        db.execute(f"DELETE FROM {table}")
+    db.executemany("INSERT INTO sources VALUES (?, ?, ?)", ((s, s.name, text) for s, text in _SOURCES.items()))
+    db.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?, ?)", op_rows())
+    db.executemany("INSERT INTO thread_states VALUES (?, ?)", enumerate(THREAD_STATES))
+    db.executemany("INSERT INTO waker_kinds VALUES (?, ?)", enumerate(WAKER_KINDS))
+    db.executemany("INSERT INTO call_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in CallFlag if f.name))
+    db.executemany("INSERT INTO epoch_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in EpochFlag if f.name))

@@ -1,0 +1,345 @@
+"""The recorder's end of the database: a bounded queue in front of one writing thread."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import retention, tables
+from ingero.store.errors import StoreError, writing_error
+from ingero.store.interning import Interner
+from ingero.store.recording import Owner, Recording
+from ingero.store.records import SessionFacts
+from ingero.store.tables import Row, Table
+
+log = logging.getLogger(__name__)
+
+# About 80 MB of event rows: 2.5 s at 40,000 rows/s, which outlasts a checkpoint on a slow disk.
+QUEUE_ROWS = 100_000
+
+# A kill loses at most this plus the commit itself.
+_COMMIT_INTERVAL_S = 0.5
+
+# Commit early above it: large enough that the commit costs nothing per row, small enough to stay in the page cache.
+_COMMIT_ROWS = 20_000
+
+# SQLite runs without the interpreter lock, so each statement hands it over; with CPython's 5 ms a busy second thread
+# holds the inserts down to a few thousand rows a second.
+_SWITCH_INTERVAL_S = 0.0005
+
+# What SQLite or apsw says about rows that no retry will make right.
+_REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.BindingsError, apsw.TooBigError)
+_REFUSED_VALUES = (TypeError, ValueError, OverflowError)
+
+_Batch = dict[str, tuple[Table, list[Row]]]
+
+
+class Writer:
+    """Records one session into a database; use it as a context manager.
+
+    `append` never blocks: what the queue does not hold is counted in `losses`. While the disk refuses writes, `error`
+    says why, the rows wait in the queue and are tried again; it is None again once they are stored.
+
+    path: the database, made with its folders where missing. node: the name of this machine in event ids.
+    max_db_bytes: limit of the file, 0 = none. owner: uid and gid that get the files. clock: unix ns.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        session: SessionFacts,
+        node: str,
+        max_db_bytes: int = 0,
+        owner: Owner | None = None,
+        queue_rows: int = QUEUE_ROWS,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.path = path
+        self._facts = session
+        self._node = node
+        self._max_db_bytes = max_db_bytes
+        self._owner = owner
+        self._queue_rows = queue_rows
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._queue: list[tuple[Table, Sequence[Row]]] = []
+        self._waiting_rows = 0  # in the queue or in a batch that is not committed
+        self._appended = 0  # calls of append and flush
+        self._committed = 0  # of them, stored
+        self._attempts = 0
+        self._is_urgent = False
+        self._is_closing = False
+        self._has_ended = False
+        self._lost: Counter[tuple[str, str]] = Counter()
+        self._reported: Counter[tuple[str, str]] = Counter()
+        self._error: StoreError | None = None
+        self._stop_reason = "stopped"
+        self._processes: dict[tuple[int, int], int] = {}
+
+    def __enter__(self) -> Writer:
+        """Open the database and begin the session.
+
+        Raises:
+            StoreError: the file is not ours to write, another recorder has it, or it cannot be written.
+        """
+        self._recording = Recording(self.path, self._facts, self._node, self._owner)
+        self._interner = Interner(self._recording.strings())
+        self._next_process = self._recording.next_process()
+        self._switch_interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(_SWITCH_INTERVAL_S, self._switch_interval_s))
+        self._thread = threading.Thread(target=self._run, name="ingero-writer", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            self._stop_reason = f"error: {error}"
+        self.close()
+
+    @property
+    def session(self) -> int:
+        """Number of this session in the file; value of every column `session`."""
+        return self._recording.session
+
+    @property
+    def node(self) -> str:
+        """Name of this machine in event ids."""
+        return self._node
+
+    @property
+    def cgroup_base(self) -> int:
+        """What to add to the kernel's cgroup ids; see `cgroup_keys`."""
+        return self._recording.cgroup_base
+
+    @property
+    def error(self) -> StoreError | None:
+        """Why rows are not being stored right now."""
+        return self._error
+
+    @property
+    def stop_reason(self) -> str:
+        """Column `stop_reason` of the session; set it before closing."""
+        return self._stop_reason
+
+    @stop_reason.setter
+    def stop_reason(self, reason: str) -> None:
+        self._stop_reason = reason
+
+    def cgroup_keys(self, cgroup_ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The kernel's cgroup ids as columns `cgroup_id` hold them; 0 stays 0."""
+        ids = cgroup_ids.astype(np.int64)
+        return np.where(ids == 0, 0, ids + self.cgroup_base)
+
+    def intern(self, text: str) -> int:
+        """The number of a text, for columns that say "string"."""
+        return self._interner.intern(text)
+
+    def process_id(self, pid: int, start_ns: int) -> int:
+        """The number of a process (columns `process`), the same each time; its row is the caller's to append."""
+        key = (pid, start_ns)
+        if key not in self._processes:
+            with self._changed:
+                if key not in self._processes:
+                    self._processes[key] = self._next_process
+                    self._next_process += 1
+        return self._processes[key]
+
+    def append(self, table: Table, rows: Sequence[Row]) -> int:
+        """Queue rows, in the order of `table.columns`; answers how many the queue took. Never waits for the disk."""
+        with self._changed:
+            room = max(0, self._queue_rows - self._waiting_rows)
+            taken = rows if len(rows) <= room else rows[:room]
+            if len(taken) < len(rows):
+                reason = "write failed" if self._error else "queue full"
+                self._lost[table.name, reason] += len(rows) - len(taken)
+            if taken:
+                self._queue.append((table, taken))
+                self._appended += 1
+                self._waiting_rows += len(taken)
+                if self._waiting_rows >= _COMMIT_ROWS and not self._is_urgent and self._error is None:
+                    self._is_urgent = True
+                    self._changed.notify_all()
+            return len(taken)
+
+    def losses(self) -> dict[tuple[str, str], int]:
+        """Rows lost so far by (table, reason)."""
+        with self._changed:
+            lost = dict(self._lost)
+        if self._interner.refused:
+            lost[tables.STRINGS.name, "too many names"] = self._interner.refused
+        return lost
+
+    def flush(self) -> None:
+        """Wait until everything queued so far is committed.
+
+        Raises:
+            StoreError: an attempt made meanwhile failed; the rows stay queued.
+        """
+        with self._changed:
+            self._appended += 1
+            target, attempts = self._appended, self._attempts
+            self._is_urgent = True
+            self._changed.notify_all()
+            self._changed.wait_for(
+                # The attempt that runs now began before this call, so its failure does not count.
+                lambda: (
+                    self._committed >= target or self._has_ended or bool(self._error and self._attempts > attempts + 1)
+                )
+            )
+            if self._committed < target:
+                raise self._error or StoreError("the database is closed")
+
+    def close(self) -> None:
+        """Store what is queued, end the session, make the indexes. Whatever could not be stored is in `losses`."""
+        with self._changed:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        sys.setswitchinterval(self._switch_interval_s)
+
+    def _run(self) -> None:
+        try:
+            self._write_until_closed()
+        except Exception as error:  # a bug; recording must go on and say so
+            log.exception("the database writer stopped")
+            self._fail(StoreError(f"the database writer stopped: {error}", hint="please report this"))
+        finally:
+            self._recording.close()
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+
+    def _write_until_closed(self) -> None:
+        batch: _Batch = {}
+        is_over = False
+        is_closing = False
+        while not is_closing:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_urgent or self._is_closing, timeout=_COMMIT_INTERVAL_S)
+                is_closing, self._is_urgent = self._is_closing, False
+                appended = self._appended
+                taken, self._queue = self._queue, []
+            for table, rows in taken:
+                batch.setdefault(table.name, (table, []))[1].extend(rows)
+            if self._store(batch, appended, is_last=is_closing):
+                batch = {}
+                is_over = self._keep_limit(is_over=is_over)
+        for table, rows in batch.values():
+            self._lost[table.name, "write failed"] += len(rows)
+        if not batch:
+            self._finish()
+
+    def _store(self, batch: _Batch, appended: int, *, is_last: bool) -> bool:
+        """Commit a batch; false if it has to be tried again."""
+        strings = self._interner.take_new()
+        if strings:
+            batch.setdefault(tables.STRINGS.name, (tables.STRINGS, []))[1].extend(strings)
+        error = self._commit(batch, is_last=is_last)
+        with self._changed:
+            self._attempts += 1
+            if error is None:
+                self._committed = appended
+                self._waiting_rows -= sum(len(rows) for table, rows in batch.values() if table is not tables.STRINGS)
+            self._error = error
+            self._changed.notify_all()
+        return error is None
+
+    def _commit(self, batch: _Batch, *, is_last: bool) -> StoreError | None:
+        db = self._recording.db
+        while True:
+            refused: Table | None = None
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                for table, rows in batch.values():
+                    refused = table
+                    _insert(db, table, rows)
+                refused = None
+                self._end_of_commit(db, is_last=is_last)
+                db.execute("COMMIT")
+            except (*_REFUSED, *_REFUSED_VALUES) as error:
+                _roll_back(db)
+                if refused is None:
+                    raise
+                self._refuse(batch, refused, error)
+            except apsw.Error as error:
+                _roll_back(db)
+                return writing_error(self.path, error)
+            else:
+                return None
+
+    def _refuse(self, batch: _Batch, table: Table, error: Exception) -> None:
+        _, rows = batch.pop(table.name)
+        log.error("%d rows of %s refused: %s", len(rows), table.name, error)
+        with self._changed:
+            self._lost[table.name, f"refused: {error}"] += len(rows)
+            self._waiting_rows -= len(rows)
+
+    def _end_of_commit(self, db: apsw.Connection, *, is_last: bool) -> None:
+        """In the same transaction: the session's heartbeat or end, and what has been lost on the way here."""
+        now = self._clock()
+        db.execute("UPDATE raw_sessions SET last_seen_ns = ? WHERE session = ?", (now, self.session))
+        if is_last:
+            db.execute(
+                "UPDATE raw_sessions SET stopped_ns = ?, stop_reason = ? WHERE session = ?",
+                (now, self._stop_reason, self.session),
+            )
+        lost = Counter(self.losses())
+        growth = (lost - self._reported).items()
+        _insert(db, tables.LOSSES, [(self.session, now, "store_rows_lost", f"{t}: {why}", n) for (t, why), n in growth])
+        self._reported = lost
+
+    def _keep_limit(self, *, is_over: bool) -> bool:
+        try:
+            return retention.enforce(self._recording.db, self._max_db_bytes, is_over=is_over)
+        except apsw.Error as error:
+            _roll_back(self._recording.db)
+            self._error = writing_error(self.path, error)
+            return is_over
+
+    def _finish(self) -> None:
+        try:
+            self._recording.finish(max_db_bytes=self._max_db_bytes)
+        except StoreError as error:
+            self._fail(error)
+
+    def _fail(self, error: StoreError) -> None:
+        with self._changed:
+            self._error = error
+            self._waiting_rows = self._queue_rows  # nothing is taken any more
+
+
+def _insert(db: apsw.Connection, table: Table, rows: list[Row]) -> None:
+    """Insert with as few statements as possible: ever smaller ones for the rest, all of them kept compiled."""
+    start, size = 0, table.rows_per_statement
+    while start < len(rows):
+        statements = (len(rows) - start) // size
+        if statements:
+            db.executemany(table.insert_sql(size), _grouped(rows, start, size, statements))
+            start += statements * size
+        size = max(1, size // 8)
+
+
+def _grouped(rows: list[Row], start: int, size: int, statements: int) -> Iterator[Row]:
+    for begin in range(start, start + statements * size, size):
+        yield tuple(chain.from_iterable(rows[begin : begin + size]))
+
+
+def _roll_back(db: apsw.Connection) -> None:
+    if db.in_transaction:
+        db.execute("ROLLBACK")
