@@ -1,0 +1,104 @@
+"""Reads the kernel's exact sums once a second and feeds thresholds back.
+
+The differences between two readings are the second's calls; nothing here is sampled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.attach.libbpf import Map
+
+RARE_PER_SECOND = 100  # an operation below this rate is recorded whole
+SAMPLES_PER_SECOND = 10
+MAX_RECORDS_PER_SECOND = 2000  # of one process; above it the thresholds rise
+_SUMS = ("count", "errors", "sum_ns", "size_bytes", "nested", "clock_ns", "recorded", "histogram")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellGrowth:
+    """What one (process, operation, caller) did since the last reading. `histogram` has 256 counts."""
+
+    slot: int
+    op: int
+    caller: int
+    growth: np.void
+    max_ns: int
+    histogram: Array
+
+
+class CellReader:
+    """The mapped arrays `cell_keys` and `cells`, and what they held at the last reading."""
+
+    def __init__(self, keys: Map, cells: Map, dtype: np.dtype[Any]) -> None:
+        self._keys: Array = np.frombuffer(keys.memory(), np.uint64, keys.max_entries)
+        self._cells: Array = np.frombuffer(cells.memory(), dtype, cells.max_entries)
+        self._before: Array = np.zeros(cells.max_entries, dtype)
+
+    def read(self, elapsed_s: float) -> list[CellGrowth]:
+        """Growth of every cell that had calls since the last reading, `elapsed_s` ago; new thresholds are set."""
+        used = np.flatnonzero(self._keys)
+        if not len(used):
+            return []
+        keys, now, before = self._keys[used], self._cells[used], self._before[used]
+        growth = now.copy()
+        for name in _SUMS:  # unsigned: a histogram bucket that wrapped still gives its growth
+            growth[name] = now[name] - before[name]
+        self._before[used] = now
+        self._feed_thresholds(used, keys, now, growth, elapsed_s)
+        moved = np.flatnonzero((growth["count"] != 0) | (growth["nested"] != 0))
+        return [_growth(int(keys[i]), growth[i], int(before["max_ns"][i])) for i in moved]
+
+    def _feed_thresholds(self, used: Array, keys: Array, now: Array, growth: Array, elapsed_s: float) -> None:
+        """Per process and operation: rare ones are recorded whole, of the others the slowest 1 % and a few samples."""
+        groups, inverse = np.unique(keys >> np.uint64(48), return_inverse=True)
+        rates = np.bincount(inverse, growth["count"]) / elapsed_s
+        slots = (groups >> np.uint64(8)).astype(np.int64)
+        records_of_slot = np.bincount(slots, np.bincount(inverse, growth["recorded"]) / elapsed_s)
+        pressure = np.maximum(1.0, records_of_slot[slots] / MAX_RECORDS_PER_SECOND)
+        thresholds = np.ones(len(groups), np.uint64)
+        for group in np.flatnonzero(rates >= RARE_PER_SECOND):
+            histogram = now["histogram"][inverse == group].sum(axis=0, dtype=np.uint64)
+            thresholds[group] = int(percentile_bound_ns(histogram, 0.99) * pressure[group])
+        samples = np.where(rates >= RARE_PER_SECOND, np.maximum(1, rates // SAMPLES_PER_SECOND), 0).astype(np.uint64)
+        self._cells["threshold_ns"][used] = thresholds[inverse]
+        self._cells["sample"][used] = samples[inverse]
+
+    def forget(self, slot: int) -> None:
+        """Frees the cells of an ended process. Its threads are gone, so nobody writes to them."""
+        mine = np.flatnonzero((self._keys >> np.uint64(56) == slot) & (self._keys != 0))
+        self._cells[mine] = np.zeros(1, self._cells.dtype)[0]
+        self._before[mine] = np.zeros(1, self._cells.dtype)[0]
+        self._keys[mine] = 0
+
+
+def percentile_bound_ns(histogram: Array, ratio: float) -> float:
+    """Lower bound of the bucket that holds the `ratio` quantile; `histogram` has 256 counts."""
+    cumulated = np.cumsum(histogram)
+    bucket = int(np.searchsorted(cumulated, ratio * float(cumulated[-1])))
+    return bucket_lower_bound_ns(bucket)
+
+
+def bucket_lower_bound_ns(bucket: int) -> float:
+    """Lower bound of a bucket of the scale-3 histogram (bpf/cells.h): bucket 0 is all below 128 ns."""
+    return 0.0 if bucket == 0 else 128.0 * 2.0 ** ((bucket - 1) / 8)
+
+
+def _growth(key: int, growth: np.void, max_before_ns: int) -> CellGrowth:
+    max_ns = int(growth["max_ns"])
+    if max_ns == max_before_ns:  # no new maximum: the best known bound is the highest bucket that grew
+        filled = np.flatnonzero(growth["histogram"])
+        max_ns = min(max_ns, int(bucket_lower_bound_ns(int(filled[-1]) + 1))) if len(filled) else 0
+    return CellGrowth(
+        slot=key >> 56,
+        op=key >> 48 & 0xFF,
+        caller=int(growth["caller"]),
+        growth=growth,
+        max_ns=max_ns,
+        histogram=growth["histogram"],
+    )

@@ -1,0 +1,84 @@
+"""Finds the copies of the traced libraries that are in use, and probes each once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.attach.probes import CallSite
+from ingero.discover.driver_offsets import driver_offsets
+from ingero.discover.elf import UnreadableElfError
+from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner
+from ingero.discover.sites import MissingSite, Site, SiteReport, probe_sites
+from ingero.ops import Library
+
+logger = logging.getLogger(__name__)
+
+# A nested call is told by the open outer one, so the outer library must be probed first.
+_OUTER_FIRST = (Library.NCCL, Library.CUDART, Library.CUDA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """What became of one site; reason is empty if attached. `site` is None where the file exports no such call."""
+
+    copy: LibraryCopy
+    site: Site | None
+    missing: MissingSite | None
+    reason: str
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether calls at this site are seen."""
+        return self.site is not None and not self.reason
+
+
+class LibraryProbes:
+    """Probes on every copy seen so far. The same file is probed once, an equal copy elsewhere as well."""
+
+    def __init__(self, kernel: KernelSide) -> None:
+        self._kernel = kernel
+        self._scanner = LibraryScanner()
+        self._probed: set[int] = set()
+        self.copies: list[LibraryCopy] = []
+
+    def scan(self) -> LibraryScan:
+        """Which processes use which copies right now; cheap when nothing has changed."""
+        return self._scanner.scan()
+
+    def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
+        """Probes the copies that are not probed yet; one result per site and per missing call."""
+        new = [copy for copy in copies if copy.number not in self._probed]
+        results: list[ProbeResult] = []
+        for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
+            self._probed.add(copy.number)
+            self.copies.append(copy)
+            results += self._attach(copy)
+        return results
+
+    def _attach(self, copy: LibraryCopy) -> list[ProbeResult]:
+        try:
+            report = self._sites(copy)
+        except (OSError, UnreadableElfError) as error:
+            reason = f"{copy.file.path} cannot be read: {error}"
+            return [ProbeResult(copy=copy, site=None, missing=None, reason=reason)]
+        calls = {CallSite(path=str(copy.file.path), offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
+        failed = self._kernel.attach_calls(list(calls))
+        logger.info("%s: %d probes, %d failed", copy.mapped_path, len(calls) - len(failed), len(failed))
+        attached = [
+            ProbeResult(copy=copy, site=site, missing=None, reason=failed.get(call, "")) for call, site in calls.items()
+        ]
+        missing = [ProbeResult(copy=copy, site=None, missing=one, reason=one.reason) for one in report.missing]
+        return attached + missing
+
+    @staticmethod
+    def _sites(copy: LibraryCopy) -> SiteReport:
+        report = probe_sites(copy.file)
+        if copy.file.library is not Library.CUDA:
+            return report
+        answer = driver_offsets(copy.file, report.sites)
+        if answer.failure:
+            logger.info("%s: only its exported symbols are probed: %s", copy.mapped_path, answer.failure)
+        return answer.added_to(report)

@@ -1,0 +1,68 @@
+"""What each loss counter means, in words for the user, and the reader of the kernel's counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingero.attach.libbpf import Map
+from ingero.decode.btf import Btf
+
+# by lower-case name of `enum loss` (bpf/events.h); a test compares the two lists
+MEANINGS: dict[str, str] = {
+    "call_records_ring_full": "recorded calls dropped: the agent drained too slowly (counts and sums are not affected)",
+    "epochs_ring_full": "epochs dropped: the agent drained too slowly",
+    "offcpu_ring_full": "off-CPU intervals dropped: the agent drained too slowly (clocks are not affected)",
+    "host_events_ring_full": "host events dropped: the agent drained too slowly",
+    "lifecycle_ring_full": "process starts or ends dropped: the agent drained too slowly",
+    "offcpu_buffer_full": "off-CPU intervals dropped: more than a thread's buffer holds (clocks are not affected)",
+    "cells_full": "calls counted without their caller: too many call sites",
+    "cells_exhausted": "calls not counted: no room left for sums",
+    "kernel_cells_full": "launches not counted per kernel: too many kernels",
+    "process_slots_full": "processes not traced: too many targets",
+    "thread_storage_failed": "calls not accounted: no memory for the thread's account",
+    "streams_full": "enqueues without a lane: the process uses more than 16 streams",
+    "event_position_unknown": "waits for events whose recording was not seen",
+    "frame_stale": "open calls that never returned: longjmp or an exception crossed them",
+    "frame_overflow": "calls not accounted: open calls on more than two stacks of a thread",
+    "return_unmatched": "returns without a known entry",
+    "snapshot_torn": "accounts read while they changed, three times in a row",
+    "snapshot_not_running": "calls of threads whose switch-in was not seen",
+    "switch_in_missed": "switch-ins not seen, repaired from the kernel's own run time",
+    "switch_out_missed": "switch-outs not seen",
+    "switch_count_mismatch": "switches seen that differ from the kernel's own count",
+    "wakeup_missed": "wake-ups not seen",
+    "clock_negative": "intervals that ended before they began",
+    "repaired_ns": "time that repairs moved to the clock it belongs to",
+    "culprits_full": "waits without a culprit: too many pairs of processes",
+    "culprit_unknown_ns": "waiting time without a culprit",
+    "culprit_negative": "charges put off because they were negative",
+    "throttle_clock_odd": "throttled waits taken whole, because the kernel's throttle clock did not fit",
+    "epoch_race": "drains of one stream that ended at the same moment in two threads",
+    "user_read_failed": "arguments that could not be read from the process",
+    "block_io_unmatched": "block I/O completed whose start was not seen",
+    "host_start_unmatched": "reclaim, compaction or socket calls whose start was not seen",
+}
+
+
+class LossReader:
+    """The kernel's loss counters by name."""
+
+    def __init__(self, losses: Map, layouts: Btf) -> None:
+        names = [name.removeprefix("LOSS_").lower() for name in layouts.enum("loss")]
+        self._names = names[1:-1]  # without NONE and COUNT
+        self._counters: np.ndarray[Any, np.dtype[np.uint64]] = np.frombuffer(
+            losses.memory(), np.uint64, losses.max_entries
+        )
+        self._before = self._counters.copy()
+
+    def read(self) -> dict[str, int]:
+        """Growth since the last reading, of the counters that grew."""
+        now = self._counters.copy()
+        growth, self._before = now - self._before, now
+        return {name: int(growth[index]) for index, name in enumerate(self._names, 1) if growth[index]}
+
+    def total(self) -> dict[str, int]:
+        """Sums since the start, of the counters that are not 0."""
+        return {name: int(self._before[i]) for i, name in enumerate(self._names, 1) if self._before[i]}

@@ -1,0 +1,256 @@
+"""The live loop: rings are drained when they fill or each 100 ms, everything else is read once a second."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.capture.calibration import calibrate
+from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
+from ingero.capture.libraries import LibraryProbes, ProbeResult
+from ingero.capture.processes import ProcessRows
+from ingero.capture.rings import Ring
+from ingero.capture.rows import RowMaker, Sink
+from ingero.capture.second import Second, SecondReader
+from ingero.capture.snapshots import SnapshotRows
+from ingero.capture.targets import Targets
+from ingero.discover.processes import descendants, list_processes
+from ingero.store import tables
+from ingero.store.tables import Row
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+_TICK_NS = 1_000_000_000
+_FORK, _EXEC, _EXIT = 1, 2, 3  # struct lifecycle_record kind
+_RECORD_OF_RING = {
+    "calls": "call_record",
+    "epochs": "epoch_record",
+    "offcpu": "offcpu_record",
+    "host": "host_record",
+    "lifecycle": "lifecycle_record",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderOptions:
+    """pids: the processes to trace with their children; empty: every process that uses a traced library."""
+
+    pids: Sequence[int] = ()
+    is_target: Callable[[int], bool] = field(default=lambda _pid: True)
+
+
+class Recorder:
+    """One recording from attach to detach. Use as a context manager; `run` until told to stop."""
+
+    def __init__(self, kernel: KernelSide, sink: Sink, options: RecorderOptions) -> None:
+        self._kernel, self._sink, self._options = kernel, sink, options
+        self._resources = ExitStack()
+        self.clock = WallClock()
+        self._add_clock_pair()
+        boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
+        self.libraries = LibraryProbes(kernel)
+        self.probes: list[ProbeResult] = []
+        self.seconds = SecondReader(kernel, sink, self.clock, self.targets)
+        self._processes = ProcessRows(sink)
+        self._snapshots = SnapshotRows(sink)
+        self._rows = RowMaker(
+            sink,
+            self.clock,
+            self.targets,
+            name_of_pid=self._name_of_pid,
+            name_of_thread=self._name_of_thread,
+        )
+        self._rings = {
+            name: self._resources.enter_context(Ring(kernel.maps[name], kernel.layouts.dtype(record, header_bytes=8)))
+            for name, record in _RECORD_OF_RING.items()
+        }
+        self._poll = select.epoll()
+        self._resources.callback(self._poll.close)
+        for ring in self._rings.values():
+            # edge-triggered: a ring with data would always be ready, and the loop would spin
+            self._poll.register(ring.fd, select.EPOLLIN | select.EPOLLET)
+        self.probe_ns = 0  # what a call's account would hold of the probe itself
+        self._records = 0
+        self._epoch_rows: list[Row] = []
+        self._sink_losses: dict[tuple[str, str], int] = {}
+
+    def start(self) -> None:
+        """Attaches clocks and host events, finds targets, probes their libraries."""
+        self._kernel.start()
+        self.probe_ns = calibrate(self._kernel, self._rings["calls"], self.seconds.forget)
+        self.find_targets()
+
+    def run(self, *, should_stop: Callable[[], bool], on_second: Callable[[Second], None]) -> None:
+        """Records until told to stop; `on_second` gets each second after it is stored."""
+        last_ns = time.monotonic_ns()
+        while not should_stop():
+            self._poll.poll(_POLL_S)
+            self.drain()
+            now_ns = time.monotonic_ns()
+            if now_ns - last_ns >= _TICK_NS:
+                on_second(self._tick(now_ns - last_ns))
+                last_ns = now_ns
+        on_second(self._finish(time.monotonic_ns() - last_ns))
+
+    def _tick(self, elapsed_ns: int) -> Second:
+        self.find_targets()
+        if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
+            self._add_clock_pair()
+        second = self._read_second(elapsed_ns)
+        self._snapshots.write(second.time_ns)
+        return second
+
+    def _finish(self, elapsed_ns: int) -> Second:
+        """Stops in the order that keeps counts exact: no more targets, then detach, then the last reading."""
+        for target in self.targets:
+            self._kernel.release(target.pid)
+        self._kernel.probes.close()
+        self.drain()
+        self._add_clock_pair()
+        second = self._read_second(elapsed_ns)
+        self.drain()  # off-CPU intervals that the last reading has emptied
+        self.seconds.flush_sites(second.time_ns)
+        for target in self.targets:
+            self._processes.write(target, second.time_ns)
+        return second
+
+    def _read_second(self, elapsed_ns: int) -> Second:
+        second = self.seconds.read(time.time_ns(), max(elapsed_ns, 1) / 1e9)
+        self._count_sink_losses(second)
+        records, self._records = self._records, 0
+        epochs, self._epoch_rows = self._epoch_rows, []
+        return Second(
+            **{name: getattr(second, name) for name in second.__slots__ if name not in ("records", "epochs")},
+            records=records,
+            epochs=epochs,
+        )
+
+    def _count_sink_losses(self, second: Second) -> None:
+        """Rows that the writer could not take."""
+        losses = self._sink.losses()
+        growth = {
+            f"rows_lost_{table}_{reason}".replace(" ", "_"): count - self._sink_losses.get((table, reason), 0)
+            for (table, reason), count in losses.items()
+        }
+        self._sink_losses = losses
+        grown = {name: count for name, count in growth.items() if count}
+        if grown:
+            self.seconds.count_losses(grown, second.time_ns)
+            second.losses.update(grown)
+
+    def find_targets(self) -> None:
+        """Enrolls processes that use a traced library (or were asked for), and probes copies not seen before."""
+        scan = self.libraries.scan()
+        for pid in self._wanted(scan.pids):
+            if self.targets.of_pid(pid) is None and pid != os.getpid():
+                target = self.targets.add(pid)
+                if target:
+                    self._processes.write(target, time.time_ns())
+        used = [copy for copy in scan.copies if copy.pids]
+        results = self.libraries.attach_new(used)
+        self.probes += results
+        self._write_probes(results)
+
+    def _wanted(self, users: Sequence[int]) -> list[int]:
+        if not self._options.pids:
+            return [pid for pid in users if self._options.is_target(pid)]
+        return [*self._options.pids, *descendants(self._options.pids, list_processes())]
+
+    def _write_probes(self, results: Sequence[ProbeResult]) -> None:
+        rows: list[Row] = []
+        for result in results:
+            op = result.site.op if result.site else result.missing.op if result.missing else None
+            rows += tables.PROBES.rows(
+                1,
+                session=self._sink.session,
+                library=str(result.copy.file.path),
+                symbol=result.site.symbol if result.site else op.name if op else "",
+                offset=result.site.file_offset if result.site else 0,
+                build_id=result.copy.file.build,
+                source=int(op.source) if op else 0,
+                op=op.code if op else 0,
+                is_attached=int(result.is_attached),
+                reason=result.reason,
+            )
+        self._sink.append(tables.PROBES, rows)
+
+    def drain(self) -> None:
+        """Empties every ring into rows; processes' starts and ends first, because rows name processes."""
+        self._drain("lifecycle", self._on_lifecycle)
+        self._drain("calls", self._on_calls)
+        self._drain("epochs", self._on_epochs)
+        self._drain("offcpu", self._rows.offcpu)
+        self._drain("host", self._rows.host_events)
+
+    def _drain(self, name: str, consume: Callable[[np.ndarray[Any, Any]], None]) -> None:
+        while len(batch := self._rings[name].drain()):
+            consume(batch)
+
+    def _on_calls(self, batch: np.ndarray[Any, Any]) -> None:
+        self._records += len(batch)
+        self._rows.calls(batch)
+
+    def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
+        self._epoch_rows += self._rows.epochs(batch)
+
+    def _on_lifecycle(self, batch: np.ndarray[Any, Any]) -> None:
+        for record in batch:
+            kind, pid, slot = int(record["kind"]), int(record["pid"]), int(record["process_slot"])
+            if slot == 0xFFFF:
+                continue
+            if kind == _FORK:
+                target = self.targets.forked(int(record["other_pid"]), slot, int(record["start_boottime_ns"]))
+                self._processes.write(target, self.clock.unix_ns_of(int(record["time_ns"])))
+            elif kind == _EXEC:
+                self.targets.executed(pid, record["comm"].decode(errors="replace"))
+            elif kind == _EXIT:
+                end_ns = self.clock.unix_ns_of(int(record["time_ns"]))
+                gone = self.targets.exited(pid, end_ns, int(record["code"]))
+                if gone:
+                    self._processes.write(gone, end_ns)
+        self._rows.lifecycle(batch)
+
+    def _name_of_pid(self, pid: int) -> str:
+        target = self.targets.of_pid(pid)
+        return (target.name if target else "") or self.seconds.culprits.names.get(pid) or _comm(pid)
+
+    def _name_of_thread(self, tid: int) -> str:
+        return self.seconds.thread_names.get(tid) or _comm(tid)
+
+    def _add_clock_pair(self) -> None:
+        mono_ns, unix_ns = read_pair()
+        self.clock.add_pair(mono_ns, unix_ns)
+        row = tables.CLOCK_PAIRS.rows(1, session=self._sink.session, mono_ns=mono_ns, unix_ns=unix_ns)
+        self._sink.append(tables.CLOCK_PAIRS, row)
+
+    def close(self) -> None:
+        """Unmaps the rings."""
+        self._resources.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _comm(tid: int) -> str:
+    try:
+        return Path(f"/proc/{tid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""

@@ -1,0 +1,326 @@
+"""Turns batches of kernel records into rows of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.capture.clocks import WallClock
+from ingero.capture.targets import Target, Targets
+from ingero.decode.epochs import class_key, op_ids, readiness
+from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
+from ingero.store import tables
+from ingero.store.tables import Row, Table
+from ingero.store.vocabulary import CLOCKS, EpochFlag
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_CODE_OF_OP = np.zeros(256, np.int64)
+_SOURCE_OF_OP = np.zeros(256, np.int64)
+for _op in OPS:
+    _CODE_OF_OP[_op.id], _SOURCE_OF_OP[_op.id] = _op.code, _op.source
+
+# struct host_record kind -> published (source, op)
+_HOST_OPS: dict[int, tuple[Source, int]] = {
+    1: (Source.IO, IoOp.READ),
+    2: (Source.IO, IoOp.WRITE),
+    3: (Source.IO, IoOp.DISCARD),
+    4: (Source.IO, IoOp.FLUSH),
+    5: (Source.HOST, HostOp.DIRECT_RECLAIM),
+    6: (Source.HOST, HostOp.COMPACTION),
+    7: (Source.HOST, HostOp.MAJOR_FAULT),
+    8: (Source.TCP, TcpOp.RETRANSMIT),
+    9: (Source.NET, NetOp.SEND),
+    10: (Source.NET, NetOp.RECEIVE),
+}
+_HOST_SOURCE = np.zeros(256, np.int64)
+_HOST_CODE = np.zeros(256, np.int64)
+for _kind, (_source, _code) in _HOST_OPS.items():
+    _HOST_SOURCE[_kind], _HOST_CODE[_kind] = _source, _code
+
+# struct lifecycle_record kind -> published operation of source HOST
+_LIFECYCLE_OPS = {
+    1: HostOp.PROCESS_FORK,
+    2: HostOp.PROCESS_EXEC,
+    3: HostOp.PROCESS_EXIT,
+    5: HostOp.OOM_KILL,
+    6: HostOp.STOP_SIGNAL,
+}
+_EPOCH_HISTORY = 64  # drains of a lane kept to judge the next ones by: a window of a second at most rates
+
+
+class Sink(Protocol):
+    """Where rows go: the database's writer, or nothing."""
+
+    @property
+    def session(self) -> int:
+        """Number of this recording."""
+
+    @property
+    def node(self) -> str:
+        """Name of this machine in event ids."""
+
+    def process_id(self, pid: int, start_ns: int) -> int:
+        """The number of a process, the same each time."""
+
+    def losses(self) -> dict[tuple[str, str], int]:
+        """Rows not taken so far, by (table, reason)."""
+
+    def append(self, table: Table, rows: Sequence[Row]) -> int:
+        """Takes rows; answers how many."""
+
+    def intern(self, text: str) -> int:
+        """The number that stands for a text."""
+
+    def cgroup_keys(self, cgroup_ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The kernel's cgroup ids as the database has them."""
+
+
+class RowMaker:
+    """Makes rows of one recording.
+
+    name_of_pid, name_of_thread: names by pid and tid, "" where unknown.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        clock: WallClock,
+        targets: Targets,
+        *,
+        name_of_pid: Callable[[int], str],
+        name_of_thread: Callable[[int], str],
+    ) -> None:
+        self._sink, self._clock, self._targets = sink, clock, targets
+        self._name_of_pid, self._name_of_thread = name_of_pid, name_of_thread
+        self._history: dict[tuple[int, int], Array] = {}
+
+    def calls(self, batch: Array) -> None:
+        """Recorded calls (`struct call_record`)."""
+        count = len(batch)
+        slots, clocks = batch["process_slot"], batch["clock_ns"]
+        libraries = self._caller_libraries(slots, batch["caller"])
+        waker_names = self._names(np.where(batch["waker_kind"] <= 2, batch["waker_tid"], 0), self._name_of_thread)
+        rows = tables.EVENTS.rows(
+            count,
+            session=self._sink.session,
+            start_ns=self._clock.unix_ns(batch["start_ns"]),
+            duration_ns=batch["duration_ns"],
+            process=self._process_numbers(slots),
+            pid=batch["pid"],
+            tid=batch["tid"],
+            source=_SOURCE_OF_OP[batch["op"]],
+            op=_CODE_OF_OP[batch["op"]],
+            arg0=batch["size_bytes"],
+            arg1=batch["handle"],
+            arg2=batch["extra"],
+            stream=batch["stream"],
+            ret_code=batch["ret"],
+            gpu_id=batch["device"],
+            caller=batch["caller"],
+            caller_library=libraries,
+            function=batch["function"],
+            cgroup_id=self._sink.cgroup_keys(batch["cgroup_id"]),
+            comm=self._texts(batch["comm"]),
+            cpu=batch["cpu"],
+            residual_ns=batch["residual_ns"],
+            preemptions=batch["preemptions"],
+            switches=batch["switches"],
+            culprit_pid=batch["culprit_pid"],
+            culprit_name=self._names(batch["culprit_pid"], self._name_of_pid),
+            culprit_ns=batch["culprit_ns"],
+            waker_kind=batch["waker_kind"],
+            waker_tid=batch["waker_tid"],
+            waker_name=waker_names,
+            woken_ns=self._optional_times(batch["waker_ns"]),
+            flags=batch["flags"],
+            **{f"{name}_ns": clocks[:, index] for index, name in enumerate(CLOCKS)},
+        )
+        self._sink.append(tables.EVENTS, rows)
+
+    def offcpu(self, batch: Array) -> None:
+        """Off-CPU intervals (`struct offcpu_record`)."""
+        names = self._names(np.where(batch["waker_kind"] <= 2, batch["waker_tid"], 0), self._name_of_thread)
+        rows = tables.OFFCPU.rows(
+            len(batch),
+            session=self._sink.session,
+            start_ns=self._clock.unix_ns(batch["start_ns"]),
+            duration_ns=batch["end_ns"] - batch["start_ns"],
+            process=self._process_numbers(batch["process_slot"]),
+            pid=batch["pid"],
+            tid=batch["tid"],
+            comm=self._texts(batch["comm"]),
+            state=batch["state"],
+            woken_ns=self._optional_times(batch["woken_ns"]),
+            cpu=batch["cpu"],
+            culprit_pid=batch["culprit_pid"],
+            culprit_name=self._texts(batch["culprit_comm"]),
+            culprit_ns=batch["culprit_ns"],
+            waker_kind=batch["waker_kind"],
+            waker_tid=batch["waker_tid"],
+            waker_name=names,
+        )
+        self._sink.append(tables.OFFCPU, rows)
+
+    def host_events(self, batch: Array) -> None:
+        """Block I/O, reclaim, faults, network (`struct host_record`)."""
+        rows = tables.EVENTS.rows(
+            len(batch),
+            session=self._sink.session,
+            start_ns=self._clock.unix_ns(batch["start_ns"]),
+            duration_ns=batch["duration_ns"],
+            process=self._process_numbers(batch["process_slot"]),
+            pid=batch["pid"],
+            tid=batch["tid"],
+            source=_HOST_SOURCE[batch["kind"]],
+            op=_HOST_CODE[batch["kind"]],
+            arg0=batch["size_bytes"],
+            arg1=batch["arg0"],
+            arg2=np.where(batch["device"] != 0, batch["device"], batch["arg1"]),
+            cgroup_id=self._sink.cgroup_keys(batch["cgroup_id"]),
+            comm=self._texts(batch["comm"]),
+        )
+        self._sink.append(tables.EVENTS, rows)
+
+    def lifecycle(self, batch: Array) -> None:
+        """Starts and ends of processes, kills and stops (`struct lifecycle_record`)."""
+        known = batch[np.isin(batch["kind"], list(_LIFECYCLE_OPS))]
+        if not len(known):
+            return
+        rows = tables.EVENTS.rows(
+            len(known),
+            session=self._sink.session,
+            start_ns=self._clock.unix_ns(known["time_ns"]),
+            process=self._process_numbers(known["process_slot"]),
+            pid=known["pid"],
+            tid=known["tid"],
+            source=int(Source.HOST),
+            op=[int(_LIFECYCLE_OPS[int(kind)]) for kind in known["kind"]],
+            arg1=known["other_pid"],
+            arg2=known["code"],
+            cgroup_id=self._sink.cgroup_keys(known["cgroup_id"]),
+            comm=self._texts(known["comm"]),
+        )
+        self._sink.append(tables.EVENTS, rows)
+
+    def epochs(self, batch: Array) -> list[Row]:
+        """Drains (`struct epoch_record`), judged lane by lane; the rows are returned, too."""
+        rows: list[Row] = []
+        batch = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
+        lanes = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
+        for lane in np.unique(lanes):
+            rows += self._lane_epochs(batch[lanes == lane], int(lane))
+        self._sink.append(tables.EPOCHS, rows)
+        return rows
+
+    def _lane_epochs(self, batch: Array, lane: int) -> list[Row]:
+        key = (lane, int(batch["pid"][0]))
+        before = self._history.get(key, batch[:0])
+        window = np.concatenate([before, batch])
+        judged = readiness(window)
+        self._history[key] = window[-_EPOCH_HISTORY:]
+        mine = slice(len(before), None)
+        a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "drain_ns", "return_ns"))
+        r = judged.ready[mine]
+        flags = batch["flags"].astype(np.int64)
+        flags |= judged.is_no_wait[mine] * int(EpochFlag.NO_WAIT) | judged.is_estimated[mine] * int(EpochFlag.ESTIMATED)
+        unix = self._clock.unix_ns
+        op_sets = [self._op_names(words) for words in batch["op_set"]]
+        classes = [
+            class_key(ops, launches, size, graph)
+            for ops, launches, size, graph in zip(
+                op_sets, batch["launches"], batch["size_bytes"], batch["graph"], strict=True
+            )
+        ]
+        return tables.EPOCHS.rows(
+            len(batch),
+            session=self._sink.session,
+            process=self._process_numbers(batch["process_slot"]),
+            pid=batch["pid"],
+            device=batch["device"],
+            stream=batch["stream"],
+            a_ns=unix(a),
+            f_ns=unix(f),
+            s_ns=unix(s),
+            r_ns=unix(r),
+            r_low_ns=unix(judged.low[mine]),
+            r_high_ns=unix(judged.high[mine]),
+            b_ns=unix(b),
+            e_ns=f - a,
+            x_ns=r - f,
+            p_ns=b - r,
+            launches=batch["launches"],
+            bytes=batch["size_bytes"],
+            op_set=[self._sink.intern(text) for text in op_sets],
+            class_key=[self._sink.intern(text) for text in classes],
+            source=_SOURCE_OF_OP[batch["op"]],
+            op=_CODE_OF_OP[batch["op"]],
+            caller=batch["caller"],
+            graph=batch["graph"],
+            a_tid=batch["begin_tid"],
+            f_tid=batch["first_tid"],
+            b_tid=batch["drain_tid"],
+            flags=flags,
+            checkpoint_step=batch["step"],
+            checkpoints=[self._checkpoints(times) for times in batch["checkpoint_ns"]],
+            **_parts(batch),
+        )
+
+    def _checkpoints(self, times: Array) -> bytes:
+        return self._clock.unix_ns(times[times != 0]).astype("<i8").tobytes()
+
+    @staticmethod
+    def _op_names(words: Array) -> str:
+        return ",".join(BY_ID[op].name for op in op_ids(words) if op in BY_ID)
+
+    def _process_numbers(self, slots: Array) -> Array:
+        return self._mapped(slots, lambda slot: self._number(int(slot)))
+
+    def _number(self, slot: int) -> int:
+        target = self._targets.at(slot)
+        return target.number if target else 0
+
+    def _caller_libraries(self, slots: Array, callers: Array) -> Array:
+        pairs = slots.astype(np.uint64) << np.uint64(48) | callers & np.uint64((1 << 48) - 1)
+        return self._mapped(pairs, lambda pair: self._library(self._targets.at(int(pair) >> 48), int(pair)))
+
+    def _library(self, target: Target | None, pair: int) -> int:
+        name = target.callers.place(pair & (1 << 48) - 1).library if target else ""
+        return self._sink.intern(name) if name else 0
+
+    def _texts(self, column: Array) -> Array:
+        return self._mapped(column, lambda raw: self._sink.intern(raw.decode(errors="replace")) if raw else 0)
+
+    def _names(self, ids: Array, name_of: Callable[[int], str]) -> Array:
+        def number(value: Any) -> int:
+            name = name_of(int(value)) if value else ""
+            return self._sink.intern(name) if name else 0
+
+        return self._mapped(ids, number)
+
+    @staticmethod
+    def _mapped(column: Array, function: Callable[[Any], int]) -> Array:
+        """The function of each value, called once per distinct one."""
+        values, inverse = np.unique(column, return_inverse=True)
+        return np.asarray([function(value) for value in values], np.int64)[inverse]
+
+    def _optional_times(self, times: Array) -> Array:
+        """Wall-clock times; 0 stays 0."""
+        return np.where(times == 0, 0, self._clock.unix_ns(times))
+
+
+def _parts(batch: Array) -> dict[str, list[int | None]]:
+    """The clocks of the three parts; None where another thread took over, so that no clock covers the part."""
+    other_e, other_x = (batch["flags"] & 1) != 0, (batch["flags"] & 2) != 0
+    columns: dict[str, list[int | None]] = {}
+    never = np.zeros(len(batch), bool)
+    for part, unknown in (("empty", other_e), ("enqueue", other_x), ("drain", never)):
+        for index, clock in enumerate(CLOCKS):
+            values: list[int | None] = batch[f"{part}_clock_ns"][:, index].astype(np.int64).tolist()
+            for at in np.flatnonzero(unknown):
+                values[at] = None
+            columns[f"{part}_{clock}_ns"] = values
+    return columns

@@ -1,0 +1,339 @@
+"""One second of a recording: the kernel's sums are read, written as rows, and handed to whoever watches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.capture.cells import CellGrowth, CellReader
+from ingero.capture.clocks import WallClock
+from ingero.capture.culprits import Charge, CulpritReader
+from ingero.capture.launches import LaunchReader
+from ingero.capture.losses import MEANINGS, LossReader
+from ingero.capture.rows import Sink
+from ingero.capture.targets import Target, Targets
+from ingero.ops import BY_ID
+from ingero.store import histograms, tables
+from ingero.store.tables import Row
+from ingero.store.vocabulary import CLOCKS, CulpritKind
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CALL_SITE_PERIOD_S = 10  # histograms per call site are large; percentiles of the last seconds come from the live view
+IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second:
+    """What happened in one second. clocks_ns: summed over the targets' threads, in the order of CLOCKS."""
+
+    time_ns: int
+    elapsed_s: float
+    targets: int
+    threads: int
+    cells: list[CellGrowth]
+    clocks_ns: Array
+    charges: list[Charge]
+    losses: dict[str, int]
+    in_flight: int
+    records: int = 0
+    epochs: list[Row] = field(default_factory=list)
+
+    @property
+    def calls(self) -> int:
+        """Outermost calls that returned."""
+        return sum(int(cell.growth["count"]) for cell in self.cells)
+
+
+@dataclass(slots=True)
+class _Site:
+    """A call site's sums since they were last written."""
+
+    since_ns: int
+    growth: CellGrowth
+    histogram: Array
+    count: int = 0
+    sum_ns: int = 0
+    max_ns: int = 0
+    size_bytes: int = 0
+
+    def add(self, more: CellGrowth) -> None:
+        self.histogram = self.histogram + more.histogram
+        self.count += int(more.growth["count"])
+        self.sum_ns += int(more.growth["sum_ns"])
+        self.size_bytes += int(more.growth["size_bytes"])
+        self.max_ns = max(self.max_ns, more.max_ns)
+
+
+class SecondReader:
+    """Everything that is read once a second."""
+
+    def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets) -> None:
+        self._kernel, self._sink, self._clock, self._targets = kernel, sink, clock, targets
+        layouts, maps = kernel.layouts, kernel.maps
+        self._cells = CellReader(maps["cell_keys"], maps["cells"], layouts.dtype("cell"))
+        self._launches = LaunchReader(maps["kernels"], layouts.dtype("kernel_cell"))
+        self._losses = LossReader(maps["losses"], layouts)
+        self.culprits = CulpritReader(maps["culprits"], layouts)
+        self._dump = layouts.dtype("thread_dump")
+        self._processes: Array = np.frombuffer(
+            maps["processes"].memory(), layouts.dtype("process"), maps["processes"].max_entries
+        )
+        self._sites: dict[tuple[int, int, int], _Site] = {}
+        self._clocks_before: dict[int, Array] = {}
+        self._threads_seen: dict[tuple[int, int], str] = {}
+        self.thread_names: dict[int, str] = {}
+        self.losses_total: dict[str, int] = defaultdict(int)
+
+    def read(self, now_ns: int, elapsed_s: float) -> Second:
+        """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
+        start_ns = now_ns - int(elapsed_s * 1e9)
+        threads = np.frombuffer(self._kernel.read_threads(), self._dump)
+        cells = self._cells.read(elapsed_s)
+        self._write_op_stats(cells, start_ns)
+        self._collect_sites(cells, start_ns)
+        self._write_launches(start_ns)
+        clocks = self._write_clocks(threads, start_ns)
+        self._write_threads(threads, now_ns)
+        charges = self.culprits.read()
+        self._write_charges(charges, start_ns)
+        second = Second(
+            time_ns=now_ns,
+            elapsed_s=elapsed_s,
+            targets=len(self._targets),
+            threads=len(threads),
+            cells=cells,
+            clocks_ns=clocks,
+            charges=charges,
+            losses=self.count_losses(self._losses.read(), start_ns),
+            in_flight=self._write_in_flight(threads, now_ns),
+        )
+        for slot in self._targets.recycle():
+            self.forget(slot)
+        return second
+
+    def count_losses(self, growth: dict[str, int], start_ns: int) -> dict[str, int]:
+        """Stores and sums losses by counter name; returns them."""
+        rows = [
+            tables.LOSSES.rows(
+                1,
+                session=self._sink.session,
+                start_ns=start_ns,
+                counter=name,
+                reason=MEANINGS.get(name, ""),
+                count=count,
+            )[0]
+            for name, count in growth.items()
+        ]
+        self._sink.append(tables.LOSSES, rows)
+        for name, count in growth.items():
+            self.losses_total[name] += count
+        return growth
+
+    def forget(self, slot: int) -> None:
+        """Clears the kernel's sums of an ended process and gives its slot back."""
+        for key in [key for key in self._sites if key[0] == slot]:
+            self._write_site(self._sites.pop(key), None)
+        self._cells.forget(slot)
+        self._launches.forget(slot)
+        self.culprits.forget(slot)
+        self._clocks_before.pop(slot, None)
+        self._kernel.recycle(slot)
+
+    def _known(self, cells: Iterable[CellGrowth]) -> list[tuple[Target, CellGrowth]]:
+        pairs = ((self._targets.at(cell.slot), cell) for cell in cells)
+        return [(target, cell) for target, cell in pairs if target is not None and cell.op in BY_ID]
+
+    def _write_op_stats(self, cells: list[CellGrowth], start_ns: int) -> None:
+        """Cells folded to the library of their caller: one row per (process, operation, library)."""
+        folded: dict[tuple[int, int, str], list[CellGrowth]] = defaultdict(list)
+        for target, cell in self._known(cells):
+            library = target.callers.place(cell.caller).library
+            folded[target.number, cell.op, library].append(cell)
+        rows = [self._op_row(number, op, library, group, start_ns) for (number, op, library), group in folded.items()]
+        self._sink.append(tables.OP_STATS, rows)
+
+    def _op_row(self, number: int, op: int, library: str, group: list[CellGrowth], start_ns: int) -> Row:
+        def total(name: str) -> int:
+            return sum(int(cell.growth[name]) for cell in group)
+
+        clocks = np.stack([cell.growth["clock_ns"] for cell in group]).sum(axis=0, dtype=np.int64)
+        return tables.OP_STATS.rows(
+            1,
+            session=self._sink.session,
+            start_ns=start_ns,
+            process=number,
+            source=int(BY_ID[op].source),
+            op=BY_ID[op].code,
+            library=self._sink.intern(library) if library else 0,
+            count=total("count"),
+            errors=total("errors"),
+            nested=total("nested"),
+            recorded=total("recorded"),
+            sum_ns=total("sum_ns"),
+            max_ns=max(cell.max_ns for cell in group),
+            bytes=total("size_bytes"),
+            **{f"{name}_ns": int(clocks[index]) for index, name in enumerate(CLOCKS)},
+        )[0]
+
+    def _collect_sites(self, cells: list[CellGrowth], start_ns: int) -> None:
+        for cell in cells:
+            if not cell.growth["count"]:
+                continue
+            key = (cell.slot, cell.op, cell.caller)
+            site = self._sites.get(key)
+            if site is None:
+                site = self._sites[key] = _Site(start_ns, cell, np.zeros(len(cell.histogram), np.uint64))
+            site.add(cell)
+        due = [key for key, site in self._sites.items() if start_ns - site.since_ns >= CALL_SITE_PERIOD_S * 10**9]
+        for key in due:
+            self._write_site(self._sites.pop(key), start_ns)
+
+    def flush_sites(self, end_ns: int) -> None:
+        """Writes the histograms collected so far: at the end of a recording."""
+        for site in self._sites.values():
+            self._write_site(site, end_ns)
+        self._sites.clear()
+
+    def _write_site(self, site: _Site, end_ns: int | None) -> None:
+        target = self._targets.at(site.growth.slot)
+        if target is None or site.growth.op not in BY_ID:
+            return
+        place = target.callers.place(site.growth.caller)
+        op = BY_ID[site.growth.op]
+        period_s = max(1, round((end_ns - site.since_ns) / 1e9)) if end_ns else CALL_SITE_PERIOD_S
+        row = tables.CALL_SITES.rows(
+            1,
+            session=self._sink.session,
+            start_ns=site.since_ns,
+            period_s=period_s,
+            process=target.number,
+            source=int(op.source),
+            op=op.code,
+            caller=np.uint64(site.growth.caller).astype(np.int64),
+            library=self._sink.intern(place.library) if place.library else 0,
+            offset=place.offset if place.library else 0,
+            count=site.count,
+            sum_ns=site.sum_ns,
+            max_ns=site.max_ns,
+            bytes=site.size_bytes,
+            histogram=histograms.pack(site.histogram),
+        )
+        self._sink.append(tables.CALL_SITES, row)
+
+    def _write_launches(self, start_ns: int) -> None:
+        found = [(self._targets.at(slot), function, count) for slot, function, count in self._launches.read()]
+        known = [(target.number, function, count) for target, function, count in found if target]
+        if known:
+            processes, functions, counts = (list(column) for column in zip(*known, strict=True))
+            rows = tables.KERNEL_LAUNCHES.rows(
+                len(known),
+                session=self._sink.session,
+                start_ns=start_ns,
+                process=processes,
+                function=functions,
+                count=counts,
+            )
+            self._sink.append(tables.KERNEL_LAUNCHES, rows)
+
+    def _write_clocks(self, threads: Array, start_ns: int) -> Array:
+        """Clocks of each process: its threads' and those of its threads that have ended."""
+        total = np.zeros(len(CLOCKS), np.int64)
+        rows: list[Row] = []
+        for target in self._targets:
+            mine = threads[threads["process_slot"] == target.slot]
+            gone = self._processes[target.slot]
+            clocks = mine["clock_ns"].sum(axis=0, dtype=np.int64) + gone["gone_clock_ns"].astype(np.int64)
+            switches = int(mine["switches"].sum(dtype=np.int64)) + int(gone["gone_switches"])
+            preemptions = int(mine["preemptions"].sum(dtype=np.int64)) + int(gone["gone_preemptions"])
+            now = np.append(clocks, [switches, preemptions])
+            growth = np.maximum(now - self._clocks_before.get(target.slot, np.zeros_like(now)), 0)
+            self._clocks_before[target.slot] = now
+            total += growth[: len(CLOCKS)]
+            if growth.any():
+                rows += tables.CLOCK_SECONDS.rows(
+                    1,
+                    session=self._sink.session,
+                    start_ns=start_ns,
+                    process=target.number,
+                    threads=len(mine),
+                    switches=int(growth[-2]),
+                    preemptions=int(growth[-1]),
+                    **{f"{name}_ns": int(growth[index]) for index, name in enumerate(CLOCKS)},
+                )
+        self._sink.append(tables.CLOCK_SECONDS, rows)
+        return total
+
+    def _write_threads(self, threads: Array, now_ns: int) -> None:
+        """Names of threads, when first seen or changed."""
+        rows: list[Row] = []
+        for slot, tid, raw, created in zip(
+            threads["process_slot"].tolist(),
+            threads["tid"].tolist(),
+            threads["comm"].tolist(),
+            threads["created_ns"].tolist(),
+            strict=True,
+        ):
+            if self._threads_seen.get((slot, tid)) == raw:
+                continue
+            self._threads_seen[slot, tid] = raw
+            name = self.thread_names[tid] = raw.decode(errors="replace")
+            target = self._targets.at(slot)
+            if target:
+                seen_ns = self._clock.unix_ns_of(created)
+                rows += tables.THREADS.rows(
+                    1,
+                    process=target.number,
+                    tid=tid,
+                    start_ns=seen_ns,
+                    name=name,
+                    first_seen_ns=seen_ns,
+                    last_seen_ns=now_ns,
+                )
+        self._sink.append(tables.THREADS, rows)
+
+    def _write_charges(self, charges: list[Charge], start_ns: int) -> None:
+        known = [(target, charge) for charge in charges if (target := self._targets.at(charge.slot))]
+        rows: list[Row] = []
+        for target, charge in known:
+            rows += tables.CULPRITS.rows(
+                1,
+                session=self._sink.session,
+                start_ns=start_ns,
+                process=target.number,
+                kind=int(CulpritKind.YIELDED if charge.is_yielded else CulpritKind.RUNQ),
+                culprit_pid=charge.culprit_pid,
+                culprit_name=self._sink.intern(charge.culprit_name),
+                culprit_cgroup_id=self._sink.cgroup_keys(np.asarray([charge.culprit_cgroup_id], np.uint64))[0],
+                ns=charge.ns,
+                switches=charge.switches,
+            )
+        self._sink.append(tables.CULPRITS, rows)
+
+    def _write_in_flight(self, threads: Array, now_ns: int) -> int:
+        """Calls that have been open for long; how many."""
+        waited = threads["now_ns"].astype(np.int64) - threads["call_start_ns"].astype(np.int64)
+        hung = threads[(threads["call_start_ns"] != 0) & (waited > IN_FLIGHT_NS)]
+        rows: list[Row] = []
+        for thread in hung:
+            target, op = self._targets.at(int(thread["process_slot"])), BY_ID.get(int(thread["call_op"]))
+            if target and op:
+                rows += tables.IN_FLIGHT.rows(
+                    1,
+                    session=self._sink.session,
+                    time_ns=now_ns,
+                    process=target.number,
+                    pid=int(thread["pid"]),
+                    tid=int(thread["tid"]),
+                    source=int(op.source),
+                    op=op.code,
+                    since_ns=self._clock.unix_ns_of(int(thread["call_start_ns"])),
+                    caller=thread["call_caller"].astype(np.int64),
+                )
+        self._sink.append(tables.IN_FLIGHT, rows)
+        return len(rows)

@@ -1,0 +1,35 @@
+"""What a recording says about itself: the machine, the versions, what was asked for."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from ingero import __version__
+from ingero.discover.host import read_host
+from ingero.store.records import SessionFacts
+
+
+def session_facts(pids: Sequence[int]) -> SessionFacts:
+    """Facts of a recording that starts now."""
+    host = read_host()
+    return SessionFacts(
+        uuid=str(uuid.uuid4()),
+        started_ns=time.time_ns(),
+        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        kernel=host.kernel,
+        os_release=host.os_name,
+        cpu_model=host.cpu_model,
+        cpu_count=host.cpu_cores,
+        memory_bytes=host.memory_bytes,
+        gpu_model=host.gpu_model or "",
+        gpu_driver=host.driver_version or "",
+        cuda_ver=host.cuda_version or "",
+        python_ver=host.python_version,
+        ingero_ver=__version__,
+        targets=",".join(map(str, pids)),
+        flags=" ".join(sys.argv[1:]),
+    )

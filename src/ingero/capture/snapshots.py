@@ -1,0 +1,67 @@
+"""One row a second about the machine and about the agent itself."""
+
+from __future__ import annotations
+
+import resource
+
+from ingero.capture.rows import Sink
+from ingero.discover.system import Pressure, SystemSample, SystemSampler
+from ingero.store import tables
+
+
+class SnapshotRows:
+    """Writes `raw_snapshots`; pressure and own cost are growth since the row before."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._sampler = SystemSampler()
+        self._pressure = self._sampler.sample().pressure
+        self._cpu_ns = agent_cpu_ns()
+        self.last: SystemSample | None = None
+        self.agent_cpu_ns = 0
+
+    def write(self, time_ns: int) -> None:
+        """Samples now."""
+        sample = self.last = self._sampler.sample()
+        cpu_ns = agent_cpu_ns()
+        self.agent_cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
+        row = tables.SNAPSHOTS.rows(
+            1,
+            session=self._sink.session,
+            time_ns=time_ns,
+            cpu_percent=sample.cpu_percent,
+            mem_percent=sample.mem_percent,
+            mem_available_bytes=sample.mem_available_bytes,
+            swap_used_bytes=sample.swap_used_bytes,
+            load_avg=sample.load_avg[0],
+            psi_cpu_some_ns=self._growth(sample, "cpu", "some"),
+            psi_memory_some_ns=self._growth(sample, "memory", "some"),
+            psi_memory_full_ns=self._growth(sample, "memory", "full"),
+            psi_io_some_ns=self._growth(sample, "io", "some"),
+            psi_io_full_ns=self._growth(sample, "io", "full"),
+            agent_cpu_ns=self.agent_cpu_ns,
+            agent_rss_bytes=agent_rss_bytes(),
+        )
+        self._pressure = sample.pressure
+        self._sink.append(tables.SNAPSHOTS, row)
+
+    def _growth(self, sample: SystemSample, kind: str, share: str) -> int | None:
+        now, before = sample.pressure.get(kind), self._pressure.get(kind)
+        if now is None or before is None:
+            return None
+        return (_total_us(now, share) - _total_us(before, share)) * 1000
+
+
+def _total_us(pressure: Pressure, share: str) -> int:
+    return pressure.some_total_us if share == "some" else pressure.full_total_us
+
+
+def agent_cpu_ns() -> int:
+    """CPU time of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return int((used.ru_utime + used.ru_stime) * 1e9)
+
+
+def agent_rss_bytes() -> int:
+    """Largest resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

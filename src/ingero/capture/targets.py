@@ -1,0 +1,128 @@
+"""The target processes: who has which slot, since when, and what is known of each."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.capture.callers import Callers
+from ingero.discover.processes import ProcessId, read_process, read_process_id
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+TICKS_UNTIL_RECYCLED = 2  # readings of the kernel's sums after the end, so that the last one has seen everything
+
+
+@dataclass(slots=True, kw_only=True)
+class Target:
+    """One traced process.
+
+    number: its number in the database. start_ns: unix. exit_ns: unix, None while it lives; ticks_gone counts readings
+    since.
+    """
+
+    slot: int
+    id: ProcessId
+    number: int
+    start_ns: int
+    name: str
+    callers: Callers
+    exit_ns: int | None = None
+    exit_code: int | None = None
+    ticks_gone: int = 0
+    is_described: bool = False
+    last_clocks: tuple[int, ...] = field(default_factory=tuple)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.id.pid
+
+
+class Targets:
+    """All targets, by slot and by pid.
+
+    boot_unix_ns: wall-clock time of CLOCK_BOOTTIME 0. number_of: database number of (pid, start_ns).
+    """
+
+    def __init__(self, kernel: KernelSide, boot_unix_ns: int, number_of: Callable[[int, int], int]) -> None:
+        self._kernel, self._boot_unix_ns, self._number_of = kernel, boot_unix_ns, number_of
+        self._by_slot: dict[int, Target] = {}
+        self._by_pid: dict[int, Target] = {}
+        self.refused = 0  # no slot was left
+
+    def __iter__(self) -> Iterator[Target]:
+        return iter(list(self._by_slot.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_pid)
+
+    def at(self, slot: int) -> Target | None:
+        """The target that has a slot."""
+        return self._by_slot.get(slot)
+
+    def of_pid(self, pid: int) -> Target | None:
+        """The living target with this pid."""
+        return self._by_pid.get(pid)
+
+    def add(self, pid: int) -> Target | None:
+        """Begins to trace a running process; None if it has ended meanwhile or no slot is left."""
+        if pid in self._by_pid:
+            return self._by_pid[pid]
+        identity = read_process_id(pid)
+        if identity is None:
+            return None
+        slot = self._kernel.enroll(pid, identity.start_ticks * _NS_PER_TICK)
+        if slot is None:
+            self.refused += 1
+            return None
+        return self._enter(slot, identity)
+
+    def forked(self, pid: int, slot: int, start_boottime_ns: int) -> Target:
+        """A child of a target; the kernel has given it its slot."""
+        return self._enter(slot, ProcessId.from_boottime(pid, start_boottime_ns))
+
+    def _enter(self, slot: int, identity: ProcessId) -> Target:
+        start_ns = identity.start_unix_ns(self._boot_unix_ns)
+        facts = read_process(identity.pid)
+        target = Target(
+            slot=slot,
+            id=identity,
+            number=self._number_of(identity.pid, start_ns),
+            start_ns=start_ns,
+            name=facts.name if facts else "",
+            callers=Callers(identity.pid),
+        )
+        self._by_slot[slot] = self._by_pid[identity.pid] = target
+        return target
+
+    def executed(self, pid: int, name: str) -> Target | None:
+        """A target runs another program now."""
+        target = self._by_pid.get(pid)
+        if target:
+            target.name, target.is_described = name, False
+            target.callers.forget_mappings()
+        return target
+
+    def exited(self, pid: int, exit_ns: int, exit_code: int) -> Target | None:
+        """A target has ended; it keeps its slot until its sums have been read."""
+        target = self._by_pid.pop(pid, None)
+        if target:
+            target.exit_ns, target.exit_code = exit_ns, exit_code
+        return target
+
+    def recycle(self) -> list[int]:
+        """Counts a reading; gives back and returns the slots of targets that ended long enough ago."""
+        free = []
+        for target in self:
+            if target.exit_ns is None:
+                continue
+            target.ticks_gone += 1
+            if target.ticks_gone >= TICKS_UNTIL_RECYCLED:
+                del self._by_slot[target.slot]
+                free.append(target.slot)
+        return free

@@ -1,0 +1,67 @@
+"""The command line: commands are imported when they are used, so that the small ones start fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import ClassVar
+
+import rich_click as click
+
+from ingero import __version__
+from ingero.errors import IngeroError
+
+EXIT_ERROR = 2
+
+
+class LazyGroup(click.RichGroup):
+    """A group whose commands are imported on demand."""
+
+    # name -> (module, one-line help for the list of commands)
+    commands_by_name: ClassVar[dict[str, tuple[str, str]]] = {
+        "trace": ("ingero.cli.trace", "Record what GPU processes do (needs root)."),
+        "explain": ("ingero.cli.explain", "Say where the time of a recording went."),
+        "version": ("ingero.cli.version", "Show version, commit and build date."),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Names in the order people need them."""
+        return list(self.commands_by_name)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        """Imports a command."""
+        if name not in self.commands_by_name:
+            return None
+        command: click.Command = importlib.import_module(self.commands_by_name[name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list of commands, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.commands_by_name.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", prog_name="ingero")
+def cli() -> None:
+    """Explains why a GPU is stalling: which call, how long, taken by whom."""
+
+
+def main() -> None:
+    """Entry point: errors end with their hint and exit code 2."""
+    try:
+        cli(standalone_mode=False)
+    except IngeroError as error:
+        click.echo(f"error: {error}", err=True)
+        if error.hint:
+            click.echo(f"  try: {error.hint}", err=True)
+        sys.exit(EXIT_ERROR)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_ERROR)
+    except click.Abort:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

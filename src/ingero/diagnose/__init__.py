@@ -1,0 +1,1 @@
+"""Evidence in, findings out: pure functions without clock, SQL or printing."""

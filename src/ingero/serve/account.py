@@ -1,0 +1,235 @@
+"""The account of a recording as text: per process the device's time, the clocks, the calls; and the losses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from ingero.diagnose.accounting import LaneAccount, Part, lane_accounts, main_lane
+from ingero.events import CLOCK_TEXTS, CLOCKS
+from ingero.ops import Source
+from ingero.store.reader import Reader
+from ingero.store.records import Call, Clocks, ClockTotals, CulpritTotals, OpTotals, Process, Window
+from ingero.units import format_bytes, format_count, format_ns, format_percent
+
+_CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
+_TOP_CULPRITS = 5
+_WORST_CALLS = 5
+_TOP_OPS = 12
+_SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
+_SHOWN_CULPRIT_NS = 1_000_000
+
+
+def account_text(reader: Reader, window: Window, *, pid: int | None = None) -> Iterator[str]:
+    """Lines of the account of a window, of all processes or one."""
+    processes = [process for process in reader.processes() if pid is None or process.pid == pid]
+    totals = reader.op_totals(window)
+    clocks = {total.process: total for total in reader.clock_totals(window)}
+    epochs = reader.epochs(window)
+    lanes = lane_accounts(epochs)
+    yield from _header(reader, window)
+    with_calls = {total.process for total in totals}
+    shown = [process for process in processes if process.process in with_calls]
+    if not shown:
+        yield "No traced call was recorded in this window."
+    for process in shown:
+        mine = [total for total in totals if total.process == process.process]
+        lane = main_lane(lanes, process.process)
+        yield from _process(reader, window, process, mine, clocks.get(process.process), lane)
+    yield from _others(processes, with_calls, clocks)
+    yield from _in_flight(reader, window)
+    yield from _losses(reader, window)
+
+
+def _header(reader: Reader, window: Window) -> Iterator[str]:
+    begin = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(window.begin_ns / 1e9))
+    yield f"{format_ns(window.duration_ns)} from {begin}"
+    snapshots = reader.snapshots(window)
+    cpu = [one.cpu_percent for one in snapshots if one.cpu_percent is not None]
+    if cpu:
+        memory = max(one.mem_percent or 0 for one in snapshots)
+        load = max(one.load_avg or 0 for one in snapshots)
+        mean = sum(cpu) / len(cpu)
+        yield f"machine: CPU {mean:.0f} % (most {max(cpu):.0f} %), memory {memory:.0f} %, load {load:.1f}"
+    yield ""
+
+
+def _process(
+    reader: Reader,
+    window: Window,
+    process: Process,
+    totals: Sequence[OpTotals],
+    clocks: ClockTotals | None,
+    lane: LaneAccount | None,
+) -> Iterator[str]:
+    rank = f", rank {process.rank} of {process.world_size}" if process.rank is not None else ""
+    yield f"{process.name} [{process.pid}]{rank}"
+    if process.cmdline:
+        yield f"  {process.cmdline[:160]}"
+    culprits = reader.culprits(window, process=process.process)
+    if lane:
+        yield from _device(lane, culprits)
+    else:
+        yield "  The device was never drained in this window: its idleness is not proven."
+    if clocks:
+        yield from _threads(clocks, culprits)
+    yield from _calls(totals)
+    yield from _worst(reader, window, process)
+    yield ""
+
+
+def _device(lane: LaneAccount, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
+    """Where the wall time between drains went."""
+    wall = lane.wall_ns
+    yield f"  {format_count(lane.epochs)} drains of device {lane.device}, {format_ns(wall)} of wall time:"
+    yield _share("device empty: nothing enqueued", lane.empty.total_ns, wall)
+    yield from _part(lane.empty, wall)
+    yield _share("device busy: first enqueue until ready", lane.busy_ns, wall)
+    bounds = ""
+    if lane.late_high_ns - lane.late_low_ns > wall * _SHOWN_SHARE:
+        bounds = f"  (between {format_ns(lane.late_low_ns)} and {format_ns(lane.late_high_ns)})"
+    yield _share("picked up late: ready, but the call had not returned", lane.late_ns, wall) + bounds
+    runnable = lane.drain.clock("runq") + lane.drain.clock("throttled") + lane.drain.clock("yielded")
+    if lane.late_ns > wall * _SHOWN_SHARE and runnable:
+        yield f"      in these calls the thread was runnable but not running for {format_ns(runnable)}"
+        takers = [one for one in culprits if one.ns > _SHOWN_CULPRIT_NS][:_TOP_CULPRITS]
+        if takers:
+            yield "      while this process waited for a CPU: " + ", ".join(map(_culprit, takers))
+    if lane.incomplete:
+        yield f"    {lane.incomplete} of these epochs are incomplete: a scheduler event was missed and repaired"
+
+
+def _part(part: Part, wall: int) -> Iterator[str]:
+    for index, clock in enumerate(CLOCKS):
+        if part.clocks_ns[index] > wall * _SHOWN_SHARE:
+            yield f"      {format_ns(part.clocks_ns[index]):>10}  {CLOCK_TEXTS[clock]}"
+    if part.unknown_ns > wall * _SHOWN_SHARE:
+        yield f"      {format_ns(part.unknown_ns):>10}  handed over between threads, no single account"
+
+
+def _threads(clocks: ClockTotals, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
+    total = clocks.clocks.total_ns
+    yield (
+        f"  its threads (up to {clocks.threads}), {format_ns(total)} summed, {format_count(clocks.switches)} switches, "
+        f"{format_count(clocks.preemptions)} preemptions:"
+    )
+    for clock in CLOCKS:
+        spent = getattr(clocks.clocks, f"{clock}_ns")
+        if spent > total * _SHOWN_SHARE:
+            yield _share(CLOCK_TEXTS[clock], spent, total)
+    takers = [one for one in culprits if one.ns > _SHOWN_CULPRIT_NS][:_TOP_CULPRITS]
+    if takers:
+        yield "    who ran while they were runnable: " + ", ".join(map(_culprit, takers))
+
+
+def _calls(totals: Sequence[OpTotals]) -> Iterator[str]:
+    outermost = [total for total in totals if total.count]
+    if not outermost:
+        return
+    yield (
+        f"  {'call':30}{'count':>12}{'total':>11}{'p50':>10}{'p99':>10}{'max':>10}"
+        f"{'on CPU':>8}{'runnable':>9}{'asleep':>8}{'errors':>8}"
+    )
+    for total in outermost[:_TOP_OPS]:
+        yield (
+            f"  {total.name:30}{format_count(total.count):>12}{format_ns(total.sum_ns):>11}"
+            f"{_optional(total.p50_ns):>10}{_optional(total.p99_ns):>10}{format_ns(total.max_ns):>10}"
+            f"{_clock_share(total, 'run'):>8}{_clock_share(total, 'runq', 'throttled', 'yielded'):>9}"
+            f"{_clock_share(total, 'sleep', 'io', 'kernel_lock', 'stopped'):>8}{_count(total.errors):>8}"
+        )
+    if len(outermost) > _TOP_OPS:
+        rest = outermost[_TOP_OPS:]
+        count, spent = sum(one.count for one in rest), sum(one.sum_ns for one in rest)
+        yield f"  {f'{len(rest)} other calls':30}{format_count(count):>12}{format_ns(spent):>11}"
+    moved = sum(total.bytes for total in totals if "emcpy" in total.name and total.count)
+    if moved:
+        yield f"  copied: {format_bytes(moved)}"
+
+
+def _worst(reader: Reader, window: Window, process: Process) -> Iterator[str]:
+    found = [
+        call
+        for source in _CALL_SOURCES
+        for call in reader.worst_calls(window, process=process.process, source=source, limit=_WORST_CALLS)
+    ]
+    worst = sorted(found, key=lambda call: -call.duration_ns)[:_WORST_CALLS]
+    if worst:
+        yield "  longest recorded calls:"
+    yield from map(_call, worst)
+
+
+def _call(call: Call) -> str:
+    parts = [
+        f"    {time.strftime('%H:%M:%S', time.localtime(call.start_ns / 1e9))}.{call.start_ns // 10**6 % 1000:03}",
+        f"{call.name} {format_ns(call.duration_ns)} by {call.comm}[{call.tid}]",
+    ]
+    if call.caller_library:
+        parts.append(f"from {call.caller_library}")
+    if call.clocks:
+        parts.append("= " + " + ".join(_clocks(call.clocks)))
+    if call.culprit_ns:
+        parts.append(f"longest taker {call.culprit_name}[{call.culprit_pid}] {format_ns(call.culprit_ns)}")
+    if call.waker_kind and call.waker_kind != "none":
+        waker = f"{call.waker_name}[{call.waker_tid}]" if call.waker_kind == "thread" else call.waker_kind
+        parts.append(f"woken by {waker}")
+    if call.ret_code:
+        parts.append(f"returned {call.ret_code}")
+    return "  ".join(parts)
+
+
+def _clocks(clocks: Clocks) -> list[str]:
+    values = [(clock, getattr(clocks, f"{clock}_ns")) for clock in CLOCKS]
+    return [f"{format_ns(ns)} {clock}" for clock, ns in values if ns] or ["0 ns"]
+
+
+def _others(processes: Sequence[Process], shown: set[int], clocks: dict[int, ClockTotals]) -> Iterator[str]:
+    """Processes without a traced call, such as data-loading workers: what their threads did."""
+    quiet = [process for process in processes if process.process not in shown and process.process in clocks]
+    if quiet:
+        yield "Other traced processes:"
+    for process in quiet:
+        total = clocks[process.process].clocks
+        values = [(clock, getattr(total, f"{clock}_ns")) for clock in CLOCKS]
+        spent = ", ".join(f"{clock} {format_ns(ns)}" for clock, ns in values if ns > total.total_ns * _SHOWN_SHARE)
+        yield f"  {process.name} [{process.pid}], child of {process.parent_pid}: {spent}"
+    if quiet:
+        yield ""
+
+
+def _in_flight(reader: Reader, window: Window) -> Iterator[str]:
+    for call in reader.in_flight(window):
+        yield f"Open for {format_ns(call.time_ns - call.since_ns)} when last seen: {call.name} of {call.pid}/{call.tid}"
+
+
+def _losses(reader: Reader, window: Window) -> Iterator[str]:
+    losses = reader.losses(window)
+    if not losses:
+        yield "Nothing was lost while recording."
+        return
+    yield "Lost or repaired while recording:"
+    for loss in losses:
+        amount = format_ns(loss.count) if loss.counter.endswith("_ns") else format_count(loss.count)
+        yield f"  {amount:>12}  {loss.reason or loss.counter}"
+
+
+def _culprit(one: CulpritTotals) -> str:
+    name = "idle CPU" if one.culprit_pid == 0 else f"{one.culprit_name}[{one.culprit_pid}]"
+    return f"{name} {format_ns(one.ns)}"
+
+
+def _share(text: str, part: int, whole: int) -> str:
+    return f"    {format_ns(part):>10} {format_percent(part / whole if whole else 0):>7}  {text}"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else format_count(value)
+
+
+def _optional(value_ns: float | None) -> str:
+    return "-" if value_ns is None else format_ns(value_ns)
+
+
+def _clock_share(total: OpTotals, *names: str) -> str:
+    if total.clocks is None or not total.sum_ns:
+        return "-"
+    return format_percent(sum(getattr(total.clocks, f"{name}_ns") for name in names) / total.sum_ns)
