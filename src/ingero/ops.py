@@ -54,6 +54,7 @@ class Kind(enum.IntFlag):
     SET_CONTEXT = 1 << 11  # argument `handle` is the context
     CAPTURE = 1 << 12  # graph capture or instantiation
     LOAD = 1 << 13  # module or library load
+    GRAPH = 1 << 14  # launches a graph: argument `handle` is the instantiated graph
 
     ENQUEUE = LAUNCH | COPY | COLLECTIVE
     DRAIN = SYNC_STREAM | SYNC_DEVICE | SYNC_EVENT
@@ -249,7 +250,16 @@ def _runtime_rows(table: _Table) -> None:
     add(cuda, 12, "cudaMemcpyPeerAsync", Kind.COPY, size=5, stream=6)
     add(cuda, 13, "cudaLaunchKernelExC", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
     add(cuda, 14, "cudaLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
-    add(cuda, 15, "cudaLaunchHostFunc", Kind.LAUNCH, also=("cudaLaunchHostFunc_v2",), suffixes=_PTSZ, function=2, stream=1)
+    add(
+        cuda,
+        15,
+        "cudaLaunchHostFunc",
+        Kind.LAUNCH,
+        also=("cudaLaunchHostFunc_v2",),
+        suffixes=_PTSZ,
+        handle=Arg(slot=2, name="host function"),
+        stream=1,
+    )
     add(cuda, 16, "cudaMallocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
     add(
         cuda,
@@ -361,7 +371,16 @@ def _graph_rows(table: _Table) -> None:
         extra=Arg(slot=2, name="graph"),
         aliases=("graphInstantiate",),
     )
-    add(graph, 4, "cudaGraphLaunch", Kind.LAUNCH, suffixes=_PTSZ, handle=handle, stream=2, aliases=("graphLaunch",))
+    add(
+        graph,
+        4,
+        "cudaGraphLaunch",
+        Kind.LAUNCH | Kind.GRAPH,
+        suffixes=_PTSZ,
+        handle=handle,
+        stream=2,
+        aliases=("graphLaunch",),
+    )
     add(graph, 5, "cudaGraphExecUpdate", Kind.CAPTURE, handle=handle, extra=Arg(slot=2, name="graph"))
     add(graph, 6, "cudaStreamBeginCaptureToGraph", Kind.CAPTURE, suffixes=_PTSZ, stream=1)
     add(graph, 11, "cuStreamBeginCapture", Kind.CAPTURE, also=("cuStreamBeginCapture_v2",), suffixes=_PTSZ, stream=1)
@@ -390,7 +409,7 @@ def _graph_rows(table: _Table) -> None:
         flags=Flag.HANDLE_OUT,
         extra=Arg(slot=2, name="graph"),
     )
-    add(graph, 14, "cuGraphLaunch", Kind.LAUNCH, suffixes=_PTSZ, handle=handle, stream=2)
+    add(graph, 14, "cuGraphLaunch", Kind.LAUNCH | Kind.GRAPH, suffixes=_PTSZ, handle=handle, stream=2)
     add(
         graph,
         15,
@@ -424,7 +443,16 @@ def _driver_rows(table: _Table) -> None:
     add(drv, 6, "cuMemAllocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
     add(drv, 7, "cuLaunchKernelEx", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
     add(drv, 8, "cuLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=9)
-    add(drv, 9, "cuLaunchHostFunc", Kind.LAUNCH, also=("cuLaunchHostFunc_v2",), suffixes=_PTSZ, function=2, stream=1)
+    add(
+        drv,
+        9,
+        "cuLaunchHostFunc",
+        Kind.LAUNCH,
+        also=("cuLaunchHostFunc_v2",),
+        suffixes=_PTSZ,
+        handle=Arg(slot=2, name="host function"),
+        stream=1,
+    )
     add(drv, 10, "cuMemFree", Kind.FREE, only=("cuMemFree_v2", "cuMemFree"), handle=ptr)
     add(drv, 11, "cuMemAllocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
     add(

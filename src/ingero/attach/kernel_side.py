@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
+from ingero.attach.host_events import HostEvents
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Map, percpu_offsets, possible_cpus
 from ingero.attach.objects import object_path
 from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, ProbeMode
@@ -16,7 +17,6 @@ from ingero.decode.btf import Btf, btf_of
 
 logger = logging.getLogger(__name__)
 
-HOST_OBJECTS = ("block_io", "memory", "signals", "tcp")
 MAX_PROCESSES = 256
 NO_SLOT = 0xFFFF
 _LIFE_PROGRAMS = ("thread_exits", "process_execs")
@@ -60,7 +60,6 @@ class KernelSide:
         self._sizes = sizes
         self._resources = ExitStack()
         self._links = ExitStack()
-        self._host: list[BpfObject] = []
         try:
             self._scheduler = self._load("scheduler", constants=_scheduler_constants())
             self.maps: dict[str, Map] = dict(self._scheduler.maps)
@@ -74,7 +73,6 @@ class KernelSide:
             self.calls, self.mode = self._load_calls(constants, mode)
             self.maps.update(self.calls.maps)
             self.probes = CallProbes(self.calls, self.mode)
-            self._load_host()
         except BaseException:
             self.close()
             raise
@@ -130,33 +128,26 @@ class KernelSide:
             f"no kind of probe can be loaded: {self.unavailable[-1].reason}", hint="ingero check names what is missing"
         )
 
-    def _load_host(self) -> None:
-        for name in HOST_OBJECTS:
-            try:
-                self._host.append(self._load(name))
-            except BpfError as error:
-                self.unavailable.append(Unavailable(name=name, reason=str(error)))
-
     def _fill_slots(self) -> None:
         for slot in reversed(range(MAX_PROCESSES)):
             self.maps["free_slots"].push(struct.pack("<I", slot))
 
     def start(self) -> None:
-        """Attaches the clocks and the host events; from here on accounts run."""
-        for loaded in (self._scheduler, *self._host):
-            self._attach_tracepoints(loaded)
-        self._attach_tracepoints(self.calls)
+        """Attaches the clocks and the host events; from here on accounts run.
 
-    def _attach_tracepoints(self, loaded: BpfObject) -> None:
-        for name, section in loaded.sections().items():
-            if not section.startswith("tp_btf/"):
-                continue
-            try:
-                self._links.callback(loaded.program(name).attach().close)
-            except BpfError as error:
-                if loaded is self._scheduler:
-                    raise
-                self.unavailable.append(Unavailable(name=name, reason=str(error)))
+        Raises:
+            BpfError: a scheduler program cannot be attached.
+        """
+        for loaded in (self._scheduler, self.calls):
+            for name, section in loaded.sections().items():
+                if section.startswith("tp_btf/"):
+                    self._links.callback(loaded.program(name).attach().close)
+        host = self._links.enter_context(HostEvents(self.maps))
+        self.maps.update(host.maps)
+        self.unavailable += (
+            Unavailable(name=lost.program.program, reason=f"{lost.program.without}: {lost.reason}")
+            for lost in host.lost
+        )
 
     def attach_calls(self, sites: list[CallSite]) -> dict[CallSite, str]:
         """Probes sites; those that could not be probed, with the reason."""

@@ -112,7 +112,7 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 		if (kind & KIND_ENQUEUE) {
 			lane = lane_at(slot, call->stream_slot);
 			if (lane && begin_enqueue(lane, call->cookie, call->size_bytes,
-						  kind & KIND_LAUNCH && !call->function ? call->handle : 0))
+						  kind & KIND_GRAPH ? call->handle : 0))
 				first = lane;
 		} else if (kind & KIND_EVENT_RECORD) {
 			record_event(slot, call->handle, call->stream_slot);

@@ -4,9 +4,9 @@
 #include "kernel.h"
 
 /*
- * The v2 cgroup's id. On hosts that keep the controllers in v1 every task is in the v2 root (level 0), which tells
- * nothing: there it is the memory controller's. 0 if neither is compiled in. `task` must be one the verifier trusts
- * (the current task, or a tracepoint's argument).
+ * The v2 cgroup's id, unless the memory controller has a v1 hierarchy of its own: then that cgroup's. On such hosts the
+ * v2 tree is empty or knows services only, while every container has a memory cgroup. discover/cgroups.py follows the
+ * same rule by what is mounted. `task` must be one the verifier trusts (the current task, or a tracepoint's argument).
  */
 INLINE u64 cgroup_id_of(struct task_struct *task)
 {
@@ -14,8 +14,10 @@ INLINE u64 cgroup_id_of(struct task_struct *task)
 	struct cgroup *unified = set->dfl_cgrp;
 	struct cgroup_subsys_state *memory;
 
-	if (unified->level > 0 || !enum_exists(enum cgroup_subsys_id, memory_cgrp_id))
+	if (!enum_exists(enum cgroup_subsys_id, memory_cgrp_id))
 		return unified->kn->id;
 	memory = set->subsys[enum_value(enum cgroup_subsys_id, memory_cgrp_id)];
+	if (memory->cgroup->root == unified->root)
+		return unified->kn->id;
 	return memory->cgroup->kn->id;
 }

@@ -131,7 +131,10 @@ struct kernfs_node {
 	u64 id;
 } RELOCATED;
 
+struct cgroup_root;
+
 struct cgroup {
+	struct cgroup_root *root;
 	struct kernfs_node *kn;
 	int level;
 } RELOCATED;

@@ -27,6 +27,7 @@
 #define KIND_SET_CONTEXT 0x800
 #define KIND_CAPTURE 0x1000
 #define KIND_LOAD 0x2000
+#define KIND_GRAPH 0x4000
 #define KIND_ENQUEUE 0x7
 #define KIND_DRAIN 0x38
 

@@ -1,0 +1,120 @@
+"""Reclaim, compaction, page allocations and OOM kills."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Tracer, Workload
+
+pytestmark = pytest.mark.integration
+MIB = 1 << 20
+
+
+@pytest.fixture
+def uncached_file(data_file: Path) -> Path:
+    """16 MiB that are not in the page cache: it is charged to whoever read a page first."""
+    with data_file.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return data_file
+
+
+def read_under_pressure(
+    workload: Callable[..., Workload], cgroup: Path, path: Path, tracer: Tracer, *, is_target: bool
+) -> Workload:
+    reader = workload("read_file", path, cgroup=cgroup)
+    if is_target:
+        tracer.track(reader.pid)
+    assert reader.run()["bytes"] == path.stat().st_size
+    return reader
+
+
+def test_reclaim_at_a_cgroup_limit_is_recorded_with_its_duration_and_cgroup(
+    tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path], uncached_file: Path
+) -> None:
+    cgroup = memory_cgroup(10 * MIB)
+    target = read_under_pressure(workload, cgroup, uncached_file, tracer, is_target=True)
+    records = tracer.records("DIRECT_RECLAIM")
+    assert len(records)
+    assert set(records["pid"]) == {target.pid}
+    assert (records["duration_ns"] > 0).all()
+    assert records["size_bytes"].sum() >= MIB
+    assert (records["flags"] == tracer.flags["HOST_MEMCG_LIMIT"]).all()
+    assert set(records["cgroup_id"]) == {cgroup.stat().st_ino}
+    assert tracer.total("DIRECT_RECLAIM")["target_ns"] == records["duration_ns"].sum()
+
+
+def test_reclaim_of_a_process_that_is_no_target_is_counted_only(
+    tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path], uncached_file: Path
+) -> None:
+    read_under_pressure(workload, memory_cgroup(10 * MIB), uncached_file, tracer, is_target=False)
+    assert not len(tracer.records("DIRECT_RECLAIM"))
+    assert tracer.total("DIRECT_RECLAIM")["other_ns"] > 0
+
+
+def test_compaction_is_recorded_with_its_duration(tracer: Tracer, workload: Callable[..., Workload]) -> None:
+    target = workload("compact")
+    tracer.track(target.pid)
+    target.run()
+    records = tracer.records("COMPACTION")
+    assert len(records)
+    assert set(records["pid"]) == {target.pid}
+    assert (records["duration_ns"] > 0).all()
+
+
+def test_an_oom_kill_in_a_cgroup_names_its_victim(
+    tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path]
+) -> None:
+    cgroup = memory_cgroup(24 * MIB)
+    hog = workload("allocate", 4096 * MIB, cgroup=cgroup)
+    name = Path(f"/proc/{hog.pid}/comm").read_bytes().rstrip()
+    hog.begin()
+    assert hog.process.wait() == -signal.SIGKILL
+    victims = tracer.lifecycle("OOM_KILL")
+    victim = victims[victims["other_pid"] == hog.pid]
+    assert len(victim) == 1
+    assert victim["comm"][0] == name
+    assert victim["cgroup_id"][0] == cgroup.stat().st_ino
+    assert victim["code"][0] == signal.SIGKILL
+    assert victim["process_slot"][0] == 0xFFFF
+
+
+def test_an_oom_kill_of_a_target_carries_its_slot(
+    tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path]
+) -> None:
+    hog = workload("allocate", 4096 * MIB, cgroup=memory_cgroup(24 * MIB))
+    tracer.track(hog.pid)
+    hog.begin()
+    hog.process.wait()
+    victims = tracer.lifecycle("OOM_KILL")
+    assert list(victims[victims["other_pid"] == hog.pid]["process_slot"]) == [0]
+
+
+def test_pages_that_a_target_allocates_are_counted(tracer: Tracer, workload: Callable[..., Workload]) -> None:
+    pages = 5000
+    target = workload("touch_anonymous", pages)
+    tracer.track(target.pid)
+    target.run()
+    counted = tracer.process(target.pid)
+    assert pages <= counted["page_allocs"] < pages * 1.2  # page tables and the interpreter's own
+    assert counted["page_alloc_bytes"] >= pages * mmap.PAGESIZE
+
+
+def test_pages_of_other_processes_are_not_counted(tracer: Tracer, workload: Callable[..., Workload]) -> None:
+    target = workload("wait_for_signal")
+    tracer.track(target.pid)
+    workload("touch_anonymous", 5000).run()
+    assert tracer.process(target.pid)["page_allocs"] == 0
+
+
+def test_no_end_of_reclaim_stays_without_its_beginning(
+    tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path], uncached_file: Path
+) -> None:
+    read_under_pressure(workload, memory_cgroup(10 * MIB), uncached_file, tracer, is_target=True)
+    assert np.all(tracer.records("DIRECT_RECLAIM")["start_ns"] > 0)
+    assert tracer.losses() == {}

@@ -1,0 +1,158 @@
+"""Sums of the kernel become growth per reading, and thresholds follow what was seen."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingero.attach.objects import object_path
+from ingero.capture.cells import MAX_RECORDS_PER_SECOND, CellReader, bucket_lower_bound_ns, percentile_bound_ns
+from ingero.decode.btf import btf_of
+from ingero.store import histograms
+
+CELL = btf_of(object_path("layouts")).dtype("cell")
+VALID = 1 << 47
+ENTRIES = 64
+
+
+class SharedArray:
+    """Memory as a mapped BPF array shows it; both sides see what the other writes."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.max_entries = ENTRIES
+        self._memory = mmap.mmap(-1, ENTRIES * dtype.itemsize)
+        self.values: np.ndarray[Any, Any] = np.frombuffer(self._memory, dtype)
+
+    def memory(self) -> mmap.mmap:
+        return self._memory
+
+
+@pytest.fixture
+def keys() -> SharedArray:
+    return SharedArray(np.dtype(np.uint64))
+
+
+@pytest.fixture
+def cells() -> SharedArray:
+    return SharedArray(CELL)
+
+
+@pytest.fixture
+def reader(keys: SharedArray, cells: SharedArray) -> CellReader:
+    return CellReader(keys, cells, CELL)  # type: ignore[arg-type]  # what CellReader uses of a map
+
+
+def key(slot: int, op: int, caller: int) -> int:
+    return slot << 56 | op << 48 | VALID | caller
+
+
+def call(keys: SharedArray, cells: SharedArray, index: int, identity: int, *durations_ns: int) -> None:
+    """What the kernel adds for these calls."""
+    keys.values[index] = identity
+    cell = cells.values[index]
+    cell["caller"] = identity & (VALID - 1)
+    for duration_ns in durations_ns:
+        cell["count"] += 1
+        cell["sum_ns"] += duration_ns
+        cell["max_ns"] = max(int(cell["max_ns"]), duration_ns)
+        cell["histogram"][histograms.bucket_index([duration_ns])[0]] += 1
+
+
+def test_a_reading_gives_the_growth_since_the_one_before(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    call(keys, cells, 3, key(1, 5, 0x1234), 1_000, 2_000)
+    first = reader.read(1.0)
+    call(keys, cells, 3, key(1, 5, 0x1234), 500)
+    second = reader.read(1.0)
+    assert [
+        (one.slot, one.op, one.caller, int(one.growth["count"]), int(one.growth["sum_ns"])) for one in first + second
+    ] == [
+        (1, 5, 0x1234, 2, 3_000),
+        (1, 5, 0x1234, 1, 500),
+    ]
+
+
+def test_cells_without_calls_are_left_out(reader: CellReader, keys: SharedArray, cells: SharedArray) -> None:
+    call(keys, cells, 3, key(1, 5, 0x1234), 1_000)
+    reader.read(1.0)
+    assert reader.read(1.0) == []
+
+
+def test_a_histogram_bucket_that_wraps_still_gives_its_growth(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    call(keys, cells, 0, key(0, 1, 7), 1_000)
+    bucket = histograms.bucket_index([1_000])[0]
+    cells.values[0]["histogram"][bucket] = 0xFFFFFFFF
+    reader.read(1.0)
+    cells.values[0]["histogram"][bucket] = 4
+    cells.values[0]["count"] += 5
+    assert int(reader.read(1.0)[0].histogram[bucket]) == 5
+
+
+def test_the_longest_call_of_a_second_is_not_the_longest_ever(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    call(keys, cells, 0, key(0, 1, 7), 1_000_000)
+    reader.read(1.0)
+    call(keys, cells, 0, key(0, 1, 7), 1_000)
+    assert 1_000 <= reader.read(1.0)[0].max_ns < 1_200
+
+
+def test_rare_operations_are_recorded_whole(reader: CellReader, keys: SharedArray, cells: SharedArray) -> None:
+    call(keys, cells, 0, key(0, 1, 7), *[1_000] * 50)
+    reader.read(1.0)
+    assert int(cells.values[0]["threshold_ns"]) == 1
+
+
+def test_frequent_operations_are_recorded_from_their_99th_percentile_on(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    call(keys, cells, 0, key(0, 1, 7), *[1_000] * 980, *[100_000] * 20)
+    reader.read(1.0)
+    assert 90_000 < int(cells.values[0]["threshold_ns"]) <= 100_000
+    assert int(cells.values[0]["sample"]) == 100
+
+
+def test_call_sites_of_one_operation_share_a_threshold(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    call(keys, cells, 0, key(0, 1, 7), *[1_000] * 2_000)
+    call(keys, cells, 1, key(0, 1, 8), 1_000)
+    reader.read(1.0)
+    assert int(cells.values[0]["threshold_ns"]) == int(cells.values[1]["threshold_ns"]) > 1
+
+
+def test_thresholds_rise_while_a_process_records_too_much(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    call(keys, cells, 0, key(0, 1, 7), *[1_000] * 1_000)
+    cells.values[0]["recorded"] = 4 * MAX_RECORDS_PER_SECOND
+    reader.read(1.0)
+    assert int(cells.values[0]["threshold_ns"]) > 3 * 900
+
+
+def test_forgotten_cells_can_be_used_again(reader: CellReader, keys: SharedArray, cells: SharedArray) -> None:
+    call(keys, cells, 0, key(2, 1, 7), 1_000)
+    call(keys, cells, 1, key(3, 1, 7), 1_000)
+    reader.read(1.0)
+    reader.forget(2)
+    assert keys.values[0] == 0
+    call(keys, cells, 0, key(2, 1, 9), 700)
+    assert [(one.slot, one.caller, int(one.growth["sum_ns"])) for one in reader.read(1.0)] == [(2, 9, 700)]
+    assert keys.values[1] == key(3, 1, 7)
+
+
+def test_bucket_bounds_are_those_of_the_stored_histograms() -> None:
+    assert [bucket_lower_bound_ns(bucket) for bucket in (0, 1, 9)] == [0, 128, 256]
+    assert all(histograms.bounds_ns(b)[0] == pytest.approx(bucket_lower_bound_ns(b), rel=1e-3) for b in range(1, 200))
+
+
+def test_a_percentile_bound_is_the_lower_bound_of_its_bucket() -> None:
+    counts = histograms.count([1_000] * 99 + [1_000_000])
+    assert percentile_bound_ns(counts, 0.5) <= 1_000
+    assert 900_000 < percentile_bound_ns(counts, 1.0) <= 1_000_000
