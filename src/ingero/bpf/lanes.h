@@ -278,10 +278,13 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	epoch->process_slot = thread->process_slot;
 	if (lane->is_first_unknown)
 		epoch->flags |= EPOCH_FIRST_UNKNOWN;
-	if (lane->close_tid == lane->first_tid)
+	if (lane->close_tid == lane->first_tid) {
 		subtract(epoch->empty_clock_ns, &lane->first_clocks, &lane->close_clocks);
-	else
+		if (lane->close_flaws != lane->first_flaws)
+			epoch->flags |= EPOCH_INCOMPLETE;
+	} else {
 		epoch->flags |= EPOCH_E_OTHER_THREAD;
+	}
 	if (lane->first_tid == tid) {
 		subtract(epoch->enqueue_clock_ns, &call->clocks, &lane->first_clocks);
 		if (lane->first_flaws != call->flaws)

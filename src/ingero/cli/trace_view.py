@@ -50,6 +50,8 @@ class _Totals:
     def add(self, second: Second) -> None:
         for cell in second.cells:
             name = BY_ID[cell.op].name
+            if not cell.growth["count"]:
+                continue
             self.calls[name] += int(cell.growth["count"])
             self.call_ns[name] += int(cell.growth["sum_ns"])
         for charge in second.charges:

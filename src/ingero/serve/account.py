@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.accounting import LaneAccount, Part, lane_accounts, main_lane
@@ -14,6 +15,7 @@ from ingero.units import format_bytes, format_count, format_ns, format_percent
 
 _CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 _TOP_CULPRITS = 5
+_TOP_PIDS = 4
 _WORST_CALLS = 5
 _TOP_OPS = 12
 _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
@@ -92,9 +94,9 @@ def _device(lane: LaneAccount, culprits: Sequence[CulpritTotals]) -> Iterator[st
     runnable = lane.drain.clock("runq") + lane.drain.clock("throttled") + lane.drain.clock("yielded")
     if lane.late_ns > wall * _SHOWN_SHARE and runnable:
         yield f"      in these calls the thread was runnable but not running for {format_ns(runnable)}"
-        takers = [one for one in culprits if one.ns > _SHOWN_CULPRIT_NS][:_TOP_CULPRITS]
+        takers = _takers(culprits)
         if takers:
-            yield "      while this process waited for a CPU: " + ", ".join(map(_culprit, takers))
+            yield f"      while this process waited for a CPU, others ran: {takers}"
     if lane.incomplete:
         yield f"    {lane.incomplete} of these epochs are incomplete: a scheduler event was missed and repaired"
 
@@ -117,9 +119,9 @@ def _threads(clocks: ClockTotals, culprits: Sequence[CulpritTotals]) -> Iterator
         spent = getattr(clocks.clocks, f"{clock}_ns")
         if spent > total * _SHOWN_SHARE:
             yield _share(CLOCK_TEXTS[clock], spent, total)
-    takers = [one for one in culprits if one.ns > _SHOWN_CULPRIT_NS][:_TOP_CULPRITS]
+    takers = _takers(culprits)
     if takers:
-        yield "    who ran while they were runnable: " + ", ".join(map(_culprit, takers))
+        yield f"    who ran while they were runnable: {takers}"
 
 
 def _calls(totals: Sequence[OpTotals]) -> Iterator[str]:
@@ -212,9 +214,24 @@ def _losses(reader: Reader, window: Window) -> Iterator[str]:
         yield f"  {amount:>12}  {loss.reason or loss.counter}"
 
 
-def _culprit(one: CulpritTotals) -> str:
-    name = "idle CPU" if one.culprit_pid == 0 else f"{one.culprit_name}[{one.culprit_pid}]"
-    return f"{name} {format_ns(one.ns)}"
+def _takers(culprits: Sequence[CulpritTotals]) -> str:
+    """Who ran instead, processes of one name together, most time first."""
+    spent: Counter[str] = Counter()
+    pids: dict[str, dict[int, None]] = {}
+    for one in culprits:
+        name = "idle CPU" if one.culprit_pid == 0 else one.culprit_name
+        spent[name] += one.ns
+        if one.culprit_pid > 0:
+            pids.setdefault(name, {})[one.culprit_pid] = None
+    shown = [(name, ns) for name, ns in spent.most_common(_TOP_CULPRITS) if ns > _SHOWN_CULPRIT_NS]
+    return ", ".join(f"{name}{_pid_list(list(pids.get(name, ())))} {format_ns(ns)}" for name, ns in shown)
+
+
+def _pid_list(pids: Sequence[int]) -> str:
+    if not pids:
+        return ""
+    more = f" and {len(pids) - _TOP_PIDS} more" if len(pids) > _TOP_PIDS else ""
+    return f"[{','.join(map(str, pids[:_TOP_PIDS]))}{more}]"
 
 
 def _share(text: str, part: int, whole: int) -> str:

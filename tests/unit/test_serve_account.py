@@ -1,0 +1,171 @@
+"""The text of an account says where the time went, who took it, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingero.events import CLOCKS
+from ingero.ops import BY_NAME, Source
+from ingero.serve.account import account_text
+from ingero.store import histograms, tables
+from ingero.store.reader import Reader, open_reader
+from ingero.store.records import SessionFacts
+from ingero.store.writer import Writer
+
+START_NS = 1_790_000_000_000_000_000
+MS = 1_000_000
+SYNC = BY_NAME["cudaStreamSynchronize"]
+
+
+def clocks(**spent: int) -> dict[str, int]:
+    return {f"{clock}_ns": spent.get(clock, 0) for clock in CLOCKS}
+
+
+def record(writer: Writer) -> None:
+    """A process that drained ten times: 2 ms empty, 5 ms busy, 3 ms late each; hogs ran while it was runnable."""
+    session, process = writer.session, writer.process_id(100, START_NS)
+    append = writer.append
+    append(
+        tables.PROCESSES,
+        tables.PROCESSES.rows(1, process=process, session=session, pid=100, start_ns=START_NS, name="python"),
+    )
+    for index in range(10):
+        a = START_NS + index * 10 * MS
+        append(
+            tables.EPOCHS,
+            tables.EPOCHS.rows(
+                1, session=session, process=process, pid=100, device=0, a_ns=a, f_ns=a + 2 * MS, s_ns=a + 3 * MS,
+                r_ns=a + 7 * MS, r_low_ns=a + 7 * MS, r_high_ns=a + 7 * MS, b_ns=a + 10 * MS, e_ns=2 * MS, x_ns=5 * MS,
+                p_ns=3 * MS, launches=20,
+                **{f"empty_{name}": value for name, value in clocks(sleep=2 * MS).items()},
+                **{f"enqueue_{name}": value for name, value in clocks(run=MS).items()},
+                **{f"drain_{name}": value for name, value in clocks(sleep=4 * MS, runq=3 * MS).items()},
+            ),
+        )  # fmt: skip
+    append(
+        tables.OP_STATS,
+        tables.OP_STATS.rows(
+            1, session=session, start_ns=START_NS, process=process, source=int(Source.CUDA), op=SYNC.code, count=10,
+            sum_ns=70 * MS, max_ns=9 * MS, **clocks(sleep=40 * MS, runq=30 * MS),
+        ),
+    )  # fmt: skip
+    append(
+        tables.CALL_SITES,
+        tables.CALL_SITES.rows(
+            1, session=session, start_ns=START_NS, process=process, source=int(Source.CUDA), op=SYNC.code, count=10,
+            sum_ns=70 * MS, histogram=histograms.pack(histograms.count([7 * MS] * 10)),
+        ),
+    )  # fmt: skip
+    append(
+        tables.CLOCK_SECONDS,
+        tables.CLOCK_SECONDS.rows(
+            1,
+            session=session,
+            start_ns=START_NS,
+            process=process,
+            threads=1,
+            **clocks(run=10 * MS, sleep=60 * MS, runq=30 * MS),
+        ),
+    )
+    for pid, ns in ((201, 20 * MS), (202, 9 * MS)):
+        append(
+            tables.CULPRITS,
+            tables.CULPRITS.rows(
+                1, session=session, start_ns=START_NS, process=process, kind=2, culprit_pid=pid,
+                culprit_name=writer.intern("hog"), ns=ns,
+            ),
+        )  # fmt: skip
+    append(
+        tables.EVENTS,
+        tables.EVENTS.rows(
+            1, session=session, start_ns=START_NS + MS, duration_ns=9 * MS, process=process, pid=100, tid=100,
+            source=int(Source.CUDA), op=SYNC.code, comm=writer.intern("python"), culprit_pid=201,
+            culprit_name=writer.intern("hog"), culprit_ns=4 * MS, waker_kind=3, **clocks(sleep=5 * MS, runq=4 * MS),
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    path = tmp_path / "recording.db"
+    with Writer(
+        path, session=SessionFacts(uuid="u", started_ns=START_NS), node="node", clock=lambda: START_NS
+    ) as writer:
+        record(writer)
+    with open_reader(path) as opened:
+        yield opened
+
+
+def text(reader: Reader, **options: int) -> str:
+    window = reader.window(None, START_NS)
+    assert window is not None
+    return "\n".join(account_text(reader, window, **options))
+
+
+def line_with(words: str, lines: str) -> str:
+    found = [line for line in lines.splitlines() if words in line]
+    assert found, f"no line says {words!r} in:\n{lines}"
+    return found[0]
+
+
+def test_the_three_parts_of_the_wall_time_are_shown_with_their_shares(reader: Reader) -> None:
+    lines = text(reader)
+    assert "20.0 ms    20 %" in line_with("device empty", lines)
+    assert "50.0 ms    50 %" in line_with("device busy", lines)
+    assert "30.0 ms    30 %" in line_with("picked up late", lines)
+
+
+def test_what_the_thread_did_while_the_device_was_empty_is_shown(reader: Reader) -> None:
+    lines = text(reader).splitlines()
+    at = next(index for index, line in enumerate(lines) if "device empty" in line)
+    assert lines[at + 1].split() == ["20.0", "ms", "asleep"]
+
+
+def test_takers_of_one_name_are_summed_with_their_pids(reader: Reader) -> None:
+    assert "hog[201,202] 29.0 ms" in line_with("while this process waited for a CPU", text(reader))
+
+
+def test_a_call_is_shown_with_its_percentiles_and_its_clocks(reader: Reader) -> None:
+    line = line_with("cudaStreamSynchronize   ", text(reader))
+    assert "70.0 ms" in line
+    assert line.split()[-4:-2] == ["%", "57"]
+
+
+def test_the_longest_call_names_its_taker_and_its_waker(reader: Reader) -> None:
+    line = line_with("cudaStreamSynchronize 9.00 ms", text(reader))
+    assert "4.00 ms runq + 5.00 ms sleep" in line
+    assert "longest taker hog[201] 4.00 ms" in line
+    assert "woken by timer" in line
+
+
+def test_losses_are_shown_with_their_reason(tmp_path: Path) -> None:
+    path = tmp_path / "recording.db"
+    with Writer(
+        path, session=SessionFacts(uuid="u", started_ns=START_NS), node="node", clock=lambda: START_NS
+    ) as writer:
+        record(writer)
+        row = tables.LOSSES.rows(
+            1, session=writer.session, start_ns=START_NS, counter="wakeup_missed", reason="wake-ups not seen", count=3
+        )
+        writer.append(tables.LOSSES, row)
+    with open_reader(path) as reader:
+        assert line_with("wake-ups not seen", text(reader)).split()[0] == "3"
+
+
+def test_no_loss_is_said_to_be_no_loss(reader: Reader) -> None:
+    assert "Nothing was lost while recording." in text(reader)
+
+
+def test_only_the_process_asked_for_is_shown(reader: Reader) -> None:
+    assert "python [100]" not in text(reader, pid=999)
+
+
+def test_the_sum_of_the_parts_is_the_wall_time(reader: Reader) -> None:
+    window = reader.window(None, START_NS)
+    assert window is not None
+    epochs = reader.epochs(window)
+    assert np.array_equal(epochs["e_ns"] + epochs["x_ns"] + epochs["p_ns"], epochs["b_ns"] - epochs["a_ns"])
