@@ -1,0 +1,1 @@
+"""Stories that can be recorded on any machine, and the simulated GPU they run on."""

@@ -1,0 +1,106 @@
+"""The fault of a busy disk: another process writes where the workload reads."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ingero.demo.faults.model import FaultError, Injection, Recipe, Stage, Target
+from ingero.demo.faults.processes import disturbers
+
+DATA_BYTES = 256 << 20
+WRITERS = 4
+READ_MS = 5.5  # of a batch on the quiet disk: fits into a step of 6.5 ms with little to spare
+_MIB = 1 << 20
+
+
+class IoStorm(Recipe):
+    """Four writers of 16 threads each keep the disk's queue full, past the page cache, while workers read from it."""
+
+    def __init__(self, *, culprit: str = "writer") -> None:
+        self.culprit = culprit
+        self._scratch: Path | None = None
+
+    def requires(self) -> str | None:
+        """A file system with direct I/O under the temporary directory."""
+        return refuses_direct_io(Path(tempfile.gettempdir()))
+
+    @contextmanager
+    def stage(self, scratch: Path) -> Iterator[Stage]:
+        """Write the data set; let workers read, past the page cache, as much a step as the quiet disk just delivers."""
+        reason = refuses_direct_io(scratch)
+        if reason:
+            raise FaultError(reason, hint="choose a scratch directory on a disk")
+        self._scratch = scratch
+        data = write_data(scratch, DATA_BYTES)
+        batch = min(16, max(1, int(READ_MS / read_ms(data)))) * _MIB
+        yield Stage(arguments=("--data", str(data), "--nbytes", str(batch), "--cpu-ms", "0.5"))
+
+    @contextmanager
+    def apply(self, target: Target) -> Iterator[Injection]:
+        """Run the writers; remove what they wrote."""
+        del target
+        if self._scratch is None:
+            raise FaultError("there is no data set to disturb", hint="start the workload as stage() says")
+        files = [self._scratch / f"storm.{number}" for number in range(WRITERS)]
+        try:
+            with disturbers("writer", [[str(file)] for file in files], name=self.culprit) as writers:
+                yield Injection(culprits=tuple(w.pid for w in writers))
+        finally:
+            for file in files:
+                file.unlink(missing_ok=True)
+
+
+def refuses_direct_io(folder: Path) -> str | None:
+    """Return why files in this folder cannot be opened with O_DIRECT, None if they can."""
+    probe = folder / f".direct-{os.getpid()}"
+    try:
+        os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600))
+    except OSError as error:
+        return f"no direct I/O in {folder}: {error.strerror}"
+    finally:
+        probe.unlink(missing_ok=True)
+    return None
+
+
+def write_data(folder: Path, size_bytes: int) -> Path:
+    """Return a file of random bytes that really lies on the disk, made once for each folder."""
+    path = folder / f"data-{size_bytes}.bin"
+    if not path.exists():
+        block = os.urandom(1 << 20)
+        with path.open("wb") as file:
+            for _ in range(size_bytes // len(block)):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+    return path
+
+
+def read_ms(path: Path) -> float:
+    """Return the median time of reading 1 MiB past the page cache."""
+    pages = mmap.mmap(-1, _MIB)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    times = []
+    try:
+        for place in range(0, 32 * _MIB, _MIB):
+            start = time.perf_counter()
+            os.preadv(descriptor, [pages], place)
+            times.append(time.perf_counter() - start)
+    finally:
+        os.close(descriptor)
+    return statistics.median(times) * 1000
+
+
+def evict(path: Path) -> None:
+    """Drop a file from the page cache: cached pages stay charged to whoever read them first."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)

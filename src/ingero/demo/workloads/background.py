@@ -1,0 +1,62 @@
+"""Threads that a training process runs besides the loop: a GIL hog, and bystanders with streams of their own."""
+
+import threading
+import time
+from argparse import Namespace
+
+from ingero.demo.workloads.host_knobs import HostKnobs
+from ingero.demo.workloads.minitorch import cuda, naming
+from ingero.demo.workloads.minitorch.kernels import Kernel
+
+GIL_PERIOD_S = 0.02
+BYSTANDER_LAUNCHES = 20
+BYSTANDER_PAUSE_S = 0.002
+
+
+def start_gil_hog(options: Namespace) -> None:
+    """Start the thread of --gil-hog, if asked for."""
+    if options.gil_hog is None:
+        return
+    knobs = HostKnobs(options.knob) if options.knob else None
+    threading.Thread(target=hog_interpreter, args=(options.gil_hog, knobs), name="gil-hog", daemon=True).start()
+
+
+def hog_interpreter(duty: float, knobs: HostKnobs | None) -> None:
+    """Run bytecode for `duty` of every 20 ms, or for as much as the knobs say if they say more."""
+    naming.name_this_thread("gil-hog")
+    while True:
+        share = max(duty, knobs.read().gil_duty if knobs else 0.0)
+        compute_metrics(GIL_PERIOD_S * share)
+        if share < 1:
+            time.sleep(GIL_PERIOD_S * (1 - share))
+
+
+def compute_metrics(seconds: float) -> int:
+    """Count in pure Python, holding the interpreter whenever it is given."""
+    end = time.perf_counter() + seconds
+    counted = 0
+    while time.perf_counter() < end:
+        counted += 1
+    return counted
+
+
+def start_bystanders(count: int) -> None:
+    """Start `count` threads that each keep a stream busy, never synchronised with the training."""
+    if not count:
+        return
+    kernel = Kernel("bystander_kernel", duration_us=5.0)
+    for _ in range(count):
+        threading.Thread(target=launch_and_wait, args=(kernel,), name="bystander", daemon=True).start()
+
+
+def launch_and_wait(kernel: Kernel) -> None:
+    """Launch a few kernels on an own stream, wait for them, pause; for ever."""
+    naming.name_this_thread("bystander")
+    cuda.enter()
+    stream = cuda.Stream()
+    with cuda.stream(stream):
+        while True:
+            for _ in range(BYSTANDER_LAUNCHES):
+                kernel.launch()
+            stream.synchronize()
+            time.sleep(BYSTANDER_PAUSE_S)

@@ -1,0 +1,47 @@
+"""What a forked worker of the DataLoader does: take an index, fetch the item, hand it back."""
+
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+
+from ingero.demo.workloads.minitorch import naming
+from ingero.demo.workloads.minitorch.data.arena import Arena
+from ingero.demo.workloads.minitorch.data.dataset import ImageDataset
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Item `index`, to be put into `slot` of the arena."""
+
+    index: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A fetched item; `failure` is the worker's traceback if there is no item."""
+
+    task: Task
+    failure: str = ""
+
+
+def fetch(dataset: ImageDataset, arena: Arena, task: Task) -> Result:
+    """Load one item into its slot; an exception becomes the result, to be raised where the batch is used."""
+    try:
+        arena.write(task.slot, dataset[task.index])
+    except Exception:  # the loader raises it in the training process
+        return Result(task, traceback.format_exc())
+    return Result(task)
+
+
+def worker_loop(
+    dataset: ImageDataset, arena: Arena, index_queue: "Queue[Task | None]", result_queue: "Queue[Result | None]"
+) -> None:
+    """Serve tasks until None arrives."""
+    naming.die_with_parent()
+    naming.name_this_thread("pt_data_worker")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while (task := index_queue.get()) is not None:
+        result_queue.put(fetch(dataset, arena, task))

@@ -1,0 +1,184 @@
+"""A training loop as people write it: load, forward, backward, step, and now and then look at the loss."""
+
+import itertools
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TextIO
+
+from ingero.demo.workloads import lifecycle, minitorch, train_options
+from ingero.demo.workloads.background import start_bystanders, start_gil_hog
+from ingero.demo.workloads.host_knobs import HostKnobs
+from ingero.demo.workloads.minitorch import Tensor, cuda, naming, nn, optim, runtime
+from ingero.demo.workloads.minitorch.data import Batch, DataLoader, ImageDataset
+from ingero.demo.workloads.minitorch.distributed import DistributedDataParallel, ProcessGroup
+
+CHURN_BYTES = 32 << 20
+DEFAULT_STEPS = 100
+
+
+class Trainer:
+    """Model, optimizer and streams of one training process; made after the workers were forked."""
+
+    def __init__(self, options: Namespace) -> None:
+        self.options = options
+        self.model = nn.Transformer(options.layers, options.us, options.launches)
+        self.criterion = nn.CrossEntropyLoss()
+        self.optimizer = optim.AdamW()
+        self.engine = minitorch.autograd.Engine(threaded=options.autograd_thread)
+        self.images = Tensor(options.nbytes)
+        self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
+        self.copied = cuda.Event()
+        self.finished = cuda.Event()
+
+    def train_step(self, batch: Batch) -> Tensor:
+        """Launch one step; return its loss, which nobody has waited for yet."""
+        self.load(batch)
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.model(self.images))
+        self.engine.backward(loss)
+        self.optimizer.step()
+        self.images.grad_fn = None
+        return loss
+
+    def load(self, batch: Batch) -> None:
+        """Copy the batch to the device, on the copy stream if there is one."""
+        with cuda.stream(self.copy_stream):
+            batch.copy_to(self.images)
+        if self.options.streams == "ordered":
+            self.copied.record(self.copy_stream.handle)
+            cuda.Stream.default().wait_event(self.copied)
+
+    def evaluate(self) -> None:
+        """Two forward passes without gradients, and a look at the result."""
+        with minitorch.no_grad():
+            for _ in range(2):
+                predictions = self.model(self.images)
+            predictions.item()
+
+    def churn(self) -> None:
+        """Allocate past the cache, as a model with ever new shapes does."""
+        scratch = Tensor(CHURN_BYTES)
+        del scratch
+        cuda.empty_cache()
+
+    def drain(self, loss: Tensor) -> None:
+        """Look at the loss in the chosen way; `never` leaves the pace to the launch queue's depth."""
+        how = self.options.drain
+        if how == "stream":
+            loss.item()
+        elif how == "memcpy":
+            loss.copy_to_host_blocking()
+        else:
+            loss.copy_to_host()
+            if how == "event":
+                self.finished.record()
+                self.finished.synchronize()
+            elif how == "device":
+                cuda.synchronize()
+            elif how == "query":
+                while not cuda.Stream.default().query():
+                    pass
+
+
+def training_loop(trainer: Trainer, loader: DataLoader, out: TextIO) -> None:
+    """Train until the limits of the options are reached; write one line for each step."""
+    options = trainer.options
+    knobs = HostKnobs(options.knob) if options.knob else None
+    batches = iter(loader)
+    end_ns = time.monotonic_ns() + int(options.seconds * 1e9) if options.seconds else None
+    for step in step_numbers(options):
+        started_ns = time.monotonic_ns()
+        if end_ns is not None and started_ns >= end_ns:
+            break
+        batch = next(batches)
+        data_ns = time.monotonic_ns() - started_ns
+        if knobs is not None:
+            stall(knobs, step)
+        if options.churn:
+            trainer.churn()
+        loss = trainer.train_step(batch)
+        if (step + 1) % options.sync_every == 0:
+            trainer.drain(loss)
+        if options.eval_every and (step + 1) % options.eval_every == 0:
+            trainer.evaluate()
+        now_ns = time.monotonic_ns()
+        row = {"step": step, "t_ns": now_ns, "step_ns": now_ns - started_ns, "data_ns": data_ns}
+        out.write(json.dumps(row) + "\n")
+
+
+def step_numbers(options: Namespace) -> Iterator[int]:
+    """Count the steps: up to --steps, else for ever with --seconds, else a hundred."""
+    if options.steps is None and options.seconds is not None:
+        return itertools.count()
+    return iter(range(DEFAULT_STEPS if options.steps is None else options.steps))
+
+
+def stall(knobs: HostKnobs, step: int) -> None:
+    """Sleep in the training thread if the knobs say so, as a slow callback would."""
+    state = knobs.read()
+    if state.stall_ms and step % state.stall_every == state.stall_every // 2:
+        time.sleep(state.stall_ms / 1000)
+
+
+@contextmanager
+def process_group(options: Namespace, model: nn.Transformer) -> Iterator[None]:
+    """Join the other ranks, if there are any."""
+    if options.world == 1:
+        yield
+        return
+    group = ProcessGroup(options.rank, options.world, options.uid)
+    DistributedDataParallel(model, group)
+    yield
+    group.close()
+
+
+def dataset(options: Namespace) -> ImageDataset:
+    """Return the data that the options describe."""
+    host, _, port = (options.tcp or "").rpartition(":")
+    return ImageDataset(
+        options.nbytes,
+        cpu_ms=options.cpu_ms,
+        path=options.data,
+        buffered=options.buffered,
+        address=(host, int(port)) if options.tcp else None,
+        knobs=HostKnobs(options.knob) if options.knob else None,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the trainer; print `ready PID` on stderr when the device is set up."""
+    parser = train_options.parser()
+    options = parser.parse_args(arguments)
+    if options.world > 1 and options.uid is None:
+        parser.error("--world needs --uid")
+    if options.runtime:
+        os.environ["GPUSIM_RUNTIME"] = options.runtime
+    if options.world > 1:
+        naming.die_with_parent()  # a rank whose launcher was killed could wait for the others for ever
+    runtime.library()
+    loader = DataLoader(
+        dataset(options), num_workers=options.workers, prefetch_factor=options.prefetch, pin_memory=options.pin_memory
+    )
+    with ExitStack() as stack:
+        stack.enter_context(loader)
+        stack.enter_context(lifecycle.until_stopped())
+        out = stack.enter_context(options.out.open("w", buffering=1)) if options.out else sys.stdout
+        lifecycle.announce("loaded")
+        lifecycle.wait_for(options.gate)
+        cuda.init(options.rank)
+        trainer = Trainer(options)
+        stack.enter_context(process_group(options, trainer.model))
+        start_gil_hog(options)
+        start_bystanders(options.bystanders)
+        lifecycle.announce("ready")
+        training_loop(trainer, loader, out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The trainer's command line."""
+
+import argparse
+from pathlib import Path
+
+DRAINS = ("stream", "event", "memcpy", "device", "never", "query")
+COPY_STREAMS = ("none", "ordered", "unordered")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser; every default together is the baseline of about 6.5 ms a step."""
+    root = argparse.ArgumentParser(prog="train", description="Train a transformer on the simulated GPU.")
+    _add_length(root.add_argument_group("how long"))
+    _add_device(root.add_argument_group("work for the device"))
+    _add_data(root.add_argument_group("data"))
+    _add_host(root.add_argument_group("the host's side"))
+    return root
+
+
+def _add_length(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--steps", type=int, help="stop after this many (default 100 if --seconds is not given)")
+    group.add_argument("--seconds", type=float, help="stop after this long")
+    group.add_argument("--out", type=Path, help="one JSON line a step: step t_ns step_ns data_ns (default stdout)")
+    group.add_argument("--gate", type=Path, help="wait for this file before the first CUDA call")
+    group.add_argument("--runtime", help="soname of the CUDA runtime (default $GPUSIM_RUNTIME or libcudart.so.12)")
+
+
+def _add_device(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--layers", type=int, default=8, help="transformer layers, 17 launches each")
+    group.add_argument("--us", type=float, default=60, help="device time of one matrix product in us (2: launch-bound)")
+    group.add_argument("--launches", type=int, default=0, help="extra launches a step, 1 us each on the device")
+    group.add_argument("--sync-every", type=int, default=1, help="steps between drains; launches run ahead in between")
+    group.add_argument("--drain", choices=DRAINS, default="stream", help="how the loop waits for the device")
+    group.add_argument(
+        "--streams", choices=COPY_STREAMS, nargs="?", const="ordered", default="none",
+        help="copy batches on a stream of their own, which the default stream waits for (ordered) or never does",
+    )  # fmt: skip
+    group.add_argument("--bystanders", type=int, default=0, help="threads with a stream each that work by themselves")
+    group.add_argument("--churn", action="store_true", help="allocate and free 32 MiB past the cache in each step")
+    group.add_argument("--eval-every", type=int, default=0, help="evaluate after each N-th step")
+    group.add_argument("--autograd-thread", action="store_true", help="launch the backward pass from a second thread")
+    group.add_argument("--rank", type=int, default=0)
+    group.add_argument("--world", type=int, default=1, help="ranks of data parallel training")
+    group.add_argument("--uid", type=Path, help="file through which the ranks meet")
+
+
+def _add_data(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--workers", type=int, default=1, help="forked DataLoader workers; 0 loads in the training thread"
+    )
+    group.add_argument("--prefetch", type=int, default=2, help="batches ahead per worker")
+    group.add_argument("--cpu-ms", type=float, default=2.0, help="CPU time to decode one batch")
+    group.add_argument("--nbytes", type=int, default=1 << 20, help="bytes of one batch")
+    group.add_argument("--pin-memory", action="store_true", help="pin batches in a thread of its own")
+    group.add_argument("--data", type=Path, help="read batches from this file with O_DIRECT")
+    group.add_argument("--buffered", action="store_true", help="read --data through the page cache")
+    group.add_argument("--tcp", metavar="HOST:PORT", help="fetch batches from the store listening there")
+
+
+def _add_host(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--knob", type=Path, help="file of live disturbances (host_knobs.py)")
+    group.add_argument(
+        "--gil-hog", type=float, metavar="DUTY",
+        help="a pure-Python thread that wants the interpreter this share of the time (0: only when --knob says so)",
+    )  # fmt: skip

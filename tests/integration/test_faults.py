@@ -1,0 +1,245 @@
+"""Each fault does to a real training loop what its name says, and leaves everything as it was."""
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.faults import NAMES, Fault, FaultError, Injection
+from ingero.demo.faults.cgroups import Group
+from ingero.demo.faults.processes import threads, tree
+from ingero.demo.faults.rehearsal import Rehearsal, rehearse
+from ingero.demo.gpusim import build
+from ingero.demo.gpusim.knobs import DEFAULTS, Knobs
+from ingero.demo.workloads import steps
+from ingero.demo.workloads.host_knobs import HostKnobs, HostState
+from ingero.demo.workloads.steps import Step
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler for the simulated GPU"),
+]
+
+WATCH_S = 1.2
+ROUNDS = 3  # other work on the machine may drown a fault, hardly three times
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, **build.environment(build.build(), sched="block", ctl=tmp_path / "ctl")}
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory on a disk: pytest's own may lie in memory, where there is no direct I/O."""
+    path = Path(f"/var/tmp/ingero-faults-{os.getpid()}")
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What was seen of the target in a span of time."""
+
+    pid: int
+    steps: list[Step]
+    elapsed_s: float
+    cpu_wait_ns: int
+
+    @property
+    def pace_s(self) -> float:
+        """Time for each step; unlike their mean length it also counts a step that has not ended."""
+        return self.elapsed_s / len(self.steps)
+
+
+Check = Callable[[Watch, Watch, Injection], None]
+
+
+def run_queue_wait_ns(pid: int) -> int:
+    """What the kernel says that all threads waited for a CPU."""
+    return sum(schedstat(tid)[1] for tid in threads(pid))
+
+
+def schedstat(tid: int) -> list[int]:
+    """Time on a CPU, time waiting for one (both ns), and how often it got one."""
+    return [int(value) for value in Path(f"/proc/{tid}/schedstat").read_text().split()]
+
+
+def last_cpu(tid: int) -> int:
+    return int(Path(f"/proc/{tid}/stat").read_text().rpartition(")")[2].split()[36])
+
+
+def slower(factor: float) -> Check:
+    def check(before: Watch, during: Watch, _injection: Injection) -> None:
+        assert during.pace_s > factor * before.pace_s
+
+    return check
+
+
+def waits_for_cpu(before: Watch, during: Watch, _injection: Injection) -> None:
+    assert during.cpu_wait_ns > 1.3 * before.cpu_wait_ns
+    assert during.cpu_wait_ns > 0.05e9 * WATCH_S
+
+
+def leaves_the_rest_to_the_culprits(_before: Watch, _during: Watch, injection: Injection) -> None:
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in injection.culprits} == {19}
+    assert sum(schedstat(pid)[0] for pid in injection.culprits) > 0.05e9 * WATCH_S
+
+
+def stays_on_one_cpu(_before: Watch, during: Watch, _injection: Injection) -> None:
+    assert len({last_cpu(tid) for tid in threads(during.pid)}) == 1
+
+
+def waits_for_data(before: Watch, during: Watch, _injection: Injection) -> None:
+    assert statistics.mean(s.data_ns for s in during.steps) > 2 * statistics.mean(s.data_ns for s in before.steps)
+    assert during.pace_s > 1.02 * before.pace_s
+
+
+def is_throttled(_before: Watch, _during: Watch, injection: Injection) -> None:
+    assert group(injection).throttled_periods() > 0
+
+
+def meets_its_limit(_before: Watch, _during: Watch, injection: Injection) -> None:
+    assert group(injection).limit_hits() > 0
+
+
+def group(injection: Injection) -> Group:
+    (path,) = injection.cgroups
+    return Group(path=path, is_v2=(path / "cgroup.events").exists())
+
+
+CHECKS: Mapping[str, Check] = {
+    "cpu_hog": waits_for_cpu,
+    "cpu_hog_nice": leaves_the_rest_to_the_culprits,
+    "worker_cpu_starved": slower(1.2),
+    "nice_trainer": slower(2),
+    "pin_one_cpu": stays_on_one_cpu,
+    "cfs_quota": is_throttled,
+    "io_storm": waits_for_data,
+    "slow_worker": slower(2),
+    "gil_hog": slower(1.3),
+    "mem_reclaim": meets_its_limit,
+    "mem_thrash": meets_its_limit,
+    "pgfault_storm": waits_for_cpu,
+    "tcp_loss": slower(1.3),
+    "gpu_throttle": slower(1.8),
+    "pcie_slow": slower(2),
+    "malloc_storm": slower(1.2),
+    "launch_slow": slower(1.2),
+    "nccl_straggler": slower(1.4),
+}
+STANDSTILLS = ("sigstop", "gpu_hang")
+
+
+@contextmanager
+def rehearsal(name: str, scratch: Path, environment: dict[str, str]) -> Iterator[tuple[Fault, Rehearsal]]:
+    fault = Fault(name)
+    reason = fault.requires()
+    if reason:
+        pytest.skip(reason)
+    with rehearse(fault, scratch, environment) as running:
+        running.watch(lambda seen: len(seen) >= 30)  # caches and allocators are warm after that
+        yield fault, running
+
+
+def watch(running: Rehearsal) -> Watch:
+    pid, started_s = running.program.pid, time.monotonic()
+    waited_ns = run_queue_wait_ns(pid)
+    seen = running.watch_for(WATCH_S)
+    return Watch(
+        pid=pid,
+        steps=seen,
+        elapsed_s=time.monotonic() - started_s,
+        cpu_wait_ns=run_queue_wait_ns(pid) - waited_ns,
+    )
+
+
+def observe(fault: Fault, running: Rehearsal, check: Check) -> None:
+    before = watch(running)
+    with fault.apply(running.target) as injection:
+        check(before, watch(running), injection)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_fault_shows_where_it_should(name: str, scratch: Path, environment: dict[str, str]) -> None:
+    with rehearsal(name, scratch, environment) as (fault, running):
+        for _ in range(ROUNDS - 1):
+            with suppress(AssertionError):
+                observe(fault, running, CHECKS[name])
+                return
+        observe(fault, running, CHECKS[name])
+
+
+@pytest.mark.parametrize("name", STANDSTILLS)
+def test_a_standstill_lasts_as_long_as_the_fault(name: str, scratch: Path, environment: dict[str, str]) -> None:
+    with rehearsal(name, scratch, environment) as (fault, running):
+        with fault.apply(running.target):
+            time.sleep(0.3)
+        running.watch(lambda seen: len(seen) >= 2)
+        assert max(s.step_ns for s in steps.read(running.log)) > 0.29e9
+
+
+def test_an_oom_kill_next_door_leaves_the_workload_alone(scratch: Path, environment: dict[str, str]) -> None:
+    with rehearsal("oom", scratch, environment) as (fault, running):
+        with fault.apply(running.target) as injection:
+            while group(injection).oom_kills() == 0:
+                assert tree(injection.culprits[0])
+                time.sleep(0.01)
+        assert running.watch(lambda seen: len(seen) >= 5)
+
+
+def test_every_fault_is_tested() -> None:
+    assert set(NAMES) == {*CHECKS, *STANDSTILLS, "oom"}
+
+
+def state_of(running: Rehearsal) -> dict[str, object]:
+    """Everything of the target that a fault may change."""
+    pids = tree(running.program.pid)
+    with Knobs(running.target.knobs) as knobs:
+        device = {name: getattr(knobs, name) for name in DEFAULTS}
+    return {
+        "device": device,
+        "host": HostKnobs(running.target.host_knobs).read(),
+        "priorities": {tid: os.getpriority(os.PRIO_PROCESS, tid) for tid in threads(running.program.pid)},
+        "affinities": {tid: os.sched_getaffinity(tid) for tid in threads(running.program.pid)},
+        "cgroups": {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in pids},
+    }
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "nccl_straggler"])
+def test_a_fault_leaves_no_trace(name: str, scratch: Path, environment: dict[str, str]) -> None:
+    with rehearsal(name, scratch, environment) as (fault, running):
+        before = state_of(running)
+        with fault.apply(running.target) as injection:
+            culprits = [pid for pid in injection.culprits if pid != os.getpid()]
+        assert state_of(running) == before
+        assert not [pid for pid in culprits if tree(pid)]
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/ingero-*-{os.getpid()}"))
+    assert not list(Path("/sys/class/net").glob(f"igr{os.getpid()}*"))
+
+
+def test_a_straggler_is_only_the_one_rank(scratch: Path, environment: dict[str, str]) -> None:
+    with rehearsal("nccl_straggler", scratch, environment) as (fault, running):
+        with fault.apply(running.target):
+            states = [HostKnobs(Path(f"{running.target.host_knobs}.{rank}")).read() for rank in (0, 1)]
+        assert states == [HostState(), HostState(worker_sleep_ms=20)]
+
+
+def test_culprits_run_under_the_name_they_were_given(scratch: Path, environment: dict[str, str]) -> None:
+    fault = Fault("cpu_hog", culprit="fluent-bit")
+    with rehearse(fault, scratch, environment) as running, fault.apply(running.target) as injection:
+        names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in injection.culprits}
+    assert names == {"fluent-bit"}
+
+
+def test_an_unknown_fault_lists_the_known_ones() -> None:
+    with pytest.raises(FaultError) as caught:
+        Fault("cosmic_rays")
+    assert "cpu_hog" in caught.value.hint
