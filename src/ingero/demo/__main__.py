@@ -1,0 +1,80 @@
+"""`make demo`: records a training loop on the simulated GPU while CPU hogs disturb it, and explains the recording."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from ingero.demo.faults import Fault, Target
+from ingero.demo.gpusim.build import build, environment
+from ingero.demo.workloads.program import Program
+from ingero.errors import IngeroError
+
+QUIET_S = 4.0
+DISTURBED_S = 4.0
+_INGERO = [sys.executable, "-m", "ingero.cli.main"]
+
+
+class NeedsRootError(IngeroError):
+    """The demo attaches real probes."""
+
+    def __init__(self) -> None:
+        super().__init__("the demo records with real probes, which needs root", hint="sudo make demo")
+
+
+def main() -> None:
+    """Builds the simulated GPU, trains on it, disturbs it, records it, explains it."""
+    if os.geteuid() != 0:
+        raise NeedsRootError
+    _say("building the simulated GPU (gcc)")
+    libraries = build()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingero-demo-")))
+        knobs, host_knobs = folder / "gpu.knobs", folder / "host.knobs"
+        variables = {**os.environ, **environment(libraries, ctl=knobs, sched="block")}
+        arguments = ("--seconds", 120, "--workers", 1, "--knob", host_knobs, "--out", folder / "steps.jsonl")
+        _say("training on the simulated GPU: a data-loading worker, 150 launches and one drain per step")
+        trainer = stack.enter_context(Program.module("train", *arguments, environment=variables))
+        trainer.wait_for("ready")
+        database = folder / "demo.db"
+        recorder = _record(trainer.pid, database, stack)
+        time.sleep(QUIET_S)
+        fault = Fault("cpu_hog")
+        with fault.apply(Target(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)) as injection:
+            _say(f"CPU hogs started: pids {', '.join(map(str, injection.culprits))}")
+            time.sleep(DISTURBED_S)
+        _say("CPU hogs ended")
+        recorder.send_signal(signal.SIGINT)
+        recorder.wait()
+        _say(f"ingero explain --since {DISTURBED_S:.0f}s\n")
+        subprocess.run([*_INGERO, "explain", "--db", str(database), "--since", f"{DISTURBED_S:.0f}s"], check=True)
+
+
+def _record(pid: int, database: Path, stack: ExitStack) -> subprocess.Popen[bytes]:
+    _say(f"ingero trace --pid {pid}\n")
+    recorder = subprocess.Popen([*_INGERO, "trace", "--pid", str(pid), "--db", str(database)])
+    stack.callback(_end, recorder)
+    return recorder
+
+
+def _end(recorder: subprocess.Popen[bytes]) -> None:
+    if recorder.poll() is None:
+        recorder.terminate()
+        recorder.wait()
+
+
+def _say(text: str) -> None:
+    print(f"demo: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except IngeroError as error:
+        sys.exit(f"error: {error}\n  try: {error.hint}")

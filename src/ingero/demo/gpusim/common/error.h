@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUresult codes that the simulation returns; cudaError_t has the same numbers. */
+#ifndef GPUSIM_ERROR_H
+#define GPUSIM_ERROR_H
+
+enum {
+	SUCCESS = 0,
+	ERROR_INVALID_VALUE = 1,
+	ERROR_OUT_OF_MEMORY = 2,
+	ERROR_NOT_INITIALIZED = 3,
+	ERROR_NO_DEVICE = 100,
+	ERROR_INVALID_DEVICE = 101,
+	ERROR_INVALID_CONTEXT = 201,
+	ERROR_INVALID_HANDLE = 400,
+	ERROR_NOT_FOUND = 500,
+	ERROR_NOT_READY = 600,		/* no failure */
+	ERROR_NOT_SUPPORTED = 801,
+	ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+	ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+};
+
+#endif

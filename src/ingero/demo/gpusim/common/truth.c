@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include "truth.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+#include "shared_file.h"
+
+extern struct gpusim_entry __start_gpusim_entries[] __attribute__((visibility("hidden")));
+extern struct gpusim_entry __stop_gpusim_entries[] __attribute__((visibility("hidden")));
+
+static bool is_stale;			/* the process forked and writes a file per process */
+static struct gpusim_truth_file *file;
+static const char *own_layer;
+
+/* The table is append-only and equal libraries append in equal order, so the first guess is mostly right. */
+static struct gpusim_truth_function *find(struct gpusim_truth_file *f, const char *name, uint64_t *guess)
+{
+	for (uint64_t n = 0; n < f->header.functions; n++) {
+		uint64_t i = (*guess + n) % f->header.functions;
+
+		if (!strcmp(f->function[i].name, name) && !strcmp(f->function[i].layer, own_layer)) {
+			*guess = i + 1;
+			return &f->function[i];
+		}
+	}
+	if (f->header.functions == GPUSIM_TRUTH_FUNCTIONS)
+		return NULL;
+	*guess = f->header.functions + 1;
+	snprintf(f->function[f->header.functions].name, sizeof(f->function->name), "%s", name);
+	snprintf(f->function[f->header.functions].layer, sizeof(f->function->layer), "%s", own_layer);
+	return &f->function[f->header.functions++];
+}
+
+static void register_entries(void *memory)
+{
+	struct gpusim_truth_file *f = memory;
+	uint64_t guess = 0;
+
+	f->header.magic = GPUSIM_TRUTH_MAGIC;
+	for (struct gpusim_entry *e = __start_gpusim_entries; e < __stop_gpusim_entries; e++) {
+		e->truth = find(f, e->name, &guess);
+		e->number = e->truth ? e->truth - f->function : 0;
+	}
+}
+
+static void open_file(void)
+{
+	char path[PATH_MAX];
+
+	if (gpusim_env_path("GPUSIM_TRACE", path, sizeof(path)))
+		file = gpusim_map_file(path, sizeof(*file), register_entries, NULL);
+}
+
+static void mark_stale(void)
+{
+	const char *pattern = getenv("GPUSIM_TRACE");
+
+	is_stale = pattern && strstr(pattern, "%p");
+}
+
+void gpusim_truth_open(const char *layer)
+{
+	own_layer = layer;
+	open_file();
+	pthread_atfork(NULL, NULL, mark_stale);
+}
+
+static void reopen(void)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+	pthread_mutex_lock(&lock);
+	if (is_stale)
+		open_file();
+	is_stale = false;
+	pthread_mutex_unlock(&lock);
+}
+
+static void add(uint64_t *counter, uint64_t amount)
+{
+	__atomic_fetch_add(counter, amount, __ATOMIC_RELAXED);
+}
+
+struct gpusim_call gpusim_enter(const struct gpusim_entry *entry)
+{
+	struct gpusim_call call = { .thread = gpusim_thread() };
+
+	if (entry->truth)
+		call.enter_ns = now_ns();
+	if (__builtin_expect(is_stale, 0))
+		reopen();
+	if (call.thread->depth++ == 0) {
+		call.thread->enter_ns = call.enter_ns;
+		call.thread->outer = entry;
+	}
+	if (entry->truth)
+		add(call.thread->depth > 1 ? &entry->truth->nested_entered : &entry->truth->outer_entered, 1);
+	return call;
+}
+
+static void count_return(struct gpusim_truth_function *truth, bool nested, int error)
+{
+	if (error && error != ERROR_NOT_READY)
+		add(&truth->errors, 1);
+	add(nested ? &truth->nested_returned : &truth->outer_returned, 1);
+}
+
+static void count_time(struct gpusim_truth_function *truth, bool nested, uint64_t ns)
+{
+	add(nested ? &truth->nested_ns : &truth->outer_ns, ns);
+	if (!nested && ns > __atomic_load_n(&truth->outer_max_ns, __ATOMIC_RELAXED))
+		__atomic_store_n(&truth->outer_max_ns, ns, __ATOMIC_RELAXED);
+}
+
+int gpusim_leave(const struct gpusim_entry *entry, struct gpusim_call call, int error)
+{
+	int64_t now;
+
+	call.thread->depth--;
+	if (!entry->truth)
+		return error;
+	count_return(entry->truth, call.thread->depth > 0, error);
+	now = now_ns(); /* late: what is counted after it lies outside of the truth, but inside of the call */
+	if (!call.thread->depth)
+		while (call.thread->pending)
+			__atomic_store_n(call.thread->return_ns[--call.thread->pending], now, __ATOMIC_RELEASE);
+	count_time(entry->truth, call.thread->depth > 0, now - call.enter_ns);
+	return error;
+}
+
+/* The outermost call's return completes the record: the wait itself ends a little earlier. */
+static void complete_at_return(struct gpusim_thread *thread, int64_t *return_ns)
+{
+	if (thread->depth && thread->pending < GPUSIM_PENDING)
+		thread->return_ns[thread->pending++] = return_ns;
+	else
+		*return_ns = now_ns();
+}
+
+static uint32_t outer_function(const struct gpusim_thread *thread)
+{
+	return thread->outer ? thread->outer->number : 0;
+}
+
+void gpusim_truth_sync(int device, uint64_t stream, int64_t device_end_ns)
+{
+	struct gpusim_thread *thread = gpusim_thread();
+	struct gpusim_truth_sync *record;
+	uint64_t n;
+
+	if (!file)
+		return;
+	n = __atomic_fetch_add(&file->header.syncs, 1, __ATOMIC_RELAXED);
+	record = &file->sync[n % GPUSIM_TRUTH_SYNCS];
+	*record = (struct gpusim_truth_sync){
+		.stream = stream, .pid = getpid(), .tid = gettid(), .device = device,
+		.function = outer_function(thread), .enter_ns = thread->enter_ns,
+		.device_end_ns = device_end_ns,
+	};
+	__atomic_store_n(&record->sequence, n + 1, __ATOMIC_RELEASE);
+	complete_at_return(thread, &record->return_ns);
+}
+
+void gpusim_truth_drain(int device, uint64_t stream, uint64_t enqueues, int64_t first_enqueue_ns,
+			int64_t device_end_ns)
+{
+	struct gpusim_thread *thread = gpusim_thread();
+	struct gpusim_truth_drain *record;
+	uint64_t n;
+
+	if (!file)
+		return;
+	n = __atomic_fetch_add(&file->header.drains, 1, __ATOMIC_RELAXED);
+	record = &file->drain[n % GPUSIM_TRUTH_DRAINS];
+	*record = (struct gpusim_truth_drain){
+		.stream = stream, .pid = getpid(), .tid = gettid(), .device = device,
+		.function = outer_function(thread), .enqueues = enqueues,
+		.first_enqueue_ns = first_enqueue_ns, .enter_ns = thread->enter_ns,
+		.device_end_ns = device_end_ns,
+	};
+	__atomic_store_n(&record->sequence, n + 1, __ATOMIC_RELEASE);
+	complete_at_return(thread, &record->return_ns);
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Copies and memsets: bytes over the bandwidth of the way they go, plus a fixed latency. */
+#include <string.h>
+
+#include "allocation.h"
+#include "context.h"
+#include "knobs.h"
+#include "launch.h"
+#include "wait.h"
+
+#define LATENCY_NS 1500
+#define SMALL_BYTES 65536		/* up to here the bytes really move, so that programs read what they wrote */
+
+enum way {
+	WAY_IN,
+	WAY_OUT,
+	WAY_INSIDE,
+	WAY_PEER,
+	WAY_BY_ADDRESS,
+};
+
+static enum way way_of(uint64_t to, uint64_t from)
+{
+	struct allocation target = allocation_find(to), source = allocation_find(from);
+
+	if (target.kind <= ALLOCATION_HOST)
+		return WAY_OUT;
+	if (source.kind <= ALLOCATION_HOST)
+		return WAY_IN;
+	return target.device == source.device ? WAY_INSIDE : WAY_PEER;
+}
+
+static enum gpusim_engine engine_of(enum way way)
+{
+	return way == WAY_INSIDE ? ENGINE_COMPUTE : way == WAY_OUT ? ENGINE_COPY_OUT : ENGINE_COPY_IN;
+}
+
+static double gbps_of(int device, enum way way)
+{
+	const volatile struct gpusim_knobs *knobs = gpusim_knobs(device);
+
+	return way == WAY_INSIDE ? knobs->device_gbps : way == WAY_PEER ? knobs->nvlink_gbps : knobs->pcie_gbps;
+}
+
+/* A gigabyte a second is a byte a nanosecond. */
+static int run(void *handle, void *fallback, size_t bytes, enum way way, bool wait)
+{
+	NEED_STREAM(stream, handle);
+	int64_t ns = LATENCY_NS + (int64_t)(bytes / gbps_of(context->device, way));
+	int error;
+
+	if (wait && stream->capture)
+		return ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	error = launch_run(stream, engine_of(way), ns);
+	return error || !wait ? error : wait_for_stream(stream);
+}
+
+static int copy(void *handle, void *fallback, uint64_t to, uint64_t from, size_t bytes, enum way way, bool wait)
+{
+	if (!bytes)
+		return SUCCESS;
+	if (way == WAY_BY_ADDRESS)
+		way = way_of(to, from);
+	if (to && from && bytes <= SMALL_BYTES)
+		memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+	return run(handle, fallback, bytes, way, wait);
+}
+
+API_STREAM(cuMemcpy, _ptds, (uint64_t to, uint64_t from, size_t bytes), (to, from, bytes))
+{
+	return copy(NULL, fallback, to, from, bytes, WAY_BY_ADDRESS, true);
+}
+
+API_STREAM(cuMemcpyHtoD_v2, _ptds, (uint64_t to, const void *from, size_t bytes), (to, from, bytes))
+{
+	return copy(NULL, fallback, to, (uintptr_t)from, bytes, WAY_IN, true);
+}
+
+API_STREAM(cuMemcpyDtoH_v2, _ptds, (void *to, uint64_t from, size_t bytes), (to, from, bytes))
+{
+	return copy(NULL, fallback, (uintptr_t)to, from, bytes, WAY_OUT, true);
+}
+
+/* Inside a device a copy is not waited for, although it is not called asynchronous. */
+API_STREAM(cuMemcpyDtoD_v2, _ptds, (uint64_t to, uint64_t from, size_t bytes), (to, from, bytes))
+{
+	return copy(NULL, fallback, to, from, bytes, WAY_INSIDE, false);
+}
+
+API_STREAM(cuMemcpyPeer, _ptds,
+	   (uint64_t to, struct context *to_context, uint64_t from, struct context *from_context, size_t bytes),
+	   (to, to_context, from, from_context, bytes))
+{
+	enum way way = to_context == from_context ? WAY_INSIDE : WAY_PEER;
+
+	return copy(NULL, fallback, to, from, bytes, way, false);
+}
+
+API_STREAM(cuMemcpyAsync, _ptsz, (uint64_t to, uint64_t from, size_t bytes, void *handle), (to, from, bytes, handle))
+{
+	return copy(handle, fallback, to, from, bytes, WAY_BY_ADDRESS, false);
+}
+
+API_STREAM(cuMemcpyHtoDAsync_v2, _ptsz, (uint64_t to, const void *from, size_t bytes, void *handle),
+	   (to, from, bytes, handle))
+{
+	return copy(handle, fallback, to, (uintptr_t)from, bytes, WAY_IN, false);
+}
+
+API_STREAM(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, uint64_t from, size_t bytes, void *handle),
+	   (to, from, bytes, handle))
+{
+	return copy(handle, fallback, (uintptr_t)to, from, bytes, WAY_OUT, false);
+}
+
+API_STREAM(cuMemcpyDtoDAsync_v2, _ptsz, (uint64_t to, uint64_t from, size_t bytes, void *handle),
+	   (to, from, bytes, handle))
+{
+	return copy(handle, fallback, to, from, bytes, WAY_INSIDE, false);
+}
+
+API_STREAM(cuMemcpyPeerAsync, _ptsz,
+	   (uint64_t to, struct context *to_context, uint64_t from, struct context *from_context, size_t bytes,
+	    void *handle),
+	   (to, to_context, from, from_context, bytes, handle))
+{
+	enum way way = to_context == from_context ? WAY_INSIDE : WAY_PEER;
+
+	return copy(handle, fallback, to, from, bytes, way, false);
+}
+
+/* The two sides of a 2D or 3D copy; arrays are not simulated. */
+struct place_2d {
+	size_t x_bytes, y;
+	int memory_type;		/* CUmemorytype: 1 host, 2 device, 4 by address */
+	void *host;
+	uint64_t device;
+	void *array;
+	size_t pitch;
+};
+
+struct copy_2d {			/* CUDA_MEMCPY2D */
+	struct place_2d from, to;
+	size_t width_bytes, height;
+};
+
+struct place_3d {
+	size_t x_bytes, y, z, level;
+	int memory_type;
+	void *host;
+	uint64_t device;
+	void *array;
+	void *context;			/* of CUDA_MEMCPY3D_PEER; reserved in CUDA_MEMCPY3D */
+	size_t pitch, height;
+};
+
+struct copy_3d {
+	struct place_3d from, to;
+	size_t width_bytes, height, depth;
+};
+
+#define MEMORY_HOST 1
+#define MEMORY_BY_ADDRESS 4
+
+static enum way way_of_types(int to, uint64_t to_address, int from, uint64_t from_address)
+{
+	if (to == MEMORY_BY_ADDRESS || from == MEMORY_BY_ADDRESS)
+		return way_of(to_address, from_address);
+	return to == MEMORY_HOST ? WAY_OUT : from == MEMORY_HOST ? WAY_IN : WAY_INSIDE;
+}
+
+static int copy_2d(void *handle, void *fallback, const struct copy_2d *c, bool wait)
+{
+	enum way way = way_of_types(c->to.memory_type, c->to.device, c->from.memory_type, c->from.device);
+
+	return run(handle, fallback, c->width_bytes * c->height, way, wait && way != WAY_INSIDE);
+}
+
+static int copy_3d(void *handle, void *fallback, const struct copy_3d *c, bool wait)
+{
+	enum way way = way_of_types(c->to.memory_type, c->to.device, c->from.memory_type, c->from.device);
+
+	return run(handle, fallback, c->width_bytes * c->height * c->depth, way, wait && way != WAY_INSIDE);
+}
+
+static int copy_3d_peer(void *handle, void *fallback, const struct copy_3d *c)
+{
+	return run(handle, fallback, c->width_bytes * c->height * c->depth, WAY_PEER, false);
+}
+
+API_STREAM(cuMemcpy2D_v2, _ptds, (const struct copy_2d *c), (c))
+{
+	return copy_2d(NULL, fallback, c, true);
+}
+
+API_STREAM(cuMemcpy2DUnaligned_v2, _ptds, (const struct copy_2d *c), (c))
+{
+	return copy_2d(NULL, fallback, c, true);
+}
+
+API_STREAM(cuMemcpy2DAsync_v2, _ptsz, (const struct copy_2d *c, void *handle), (c, handle))
+{
+	return copy_2d(handle, fallback, c, false);
+}
+
+API_STREAM(cuMemcpy3D_v2, _ptds, (const struct copy_3d *c), (c))
+{
+	return copy_3d(NULL, fallback, c, true);
+}
+
+API_STREAM(cuMemcpy3DAsync_v2, _ptsz, (const struct copy_3d *c, void *handle), (c, handle))
+{
+	return copy_3d(handle, fallback, c, false);
+}
+
+API_STREAM(cuMemcpy3DPeer, _ptds, (const struct copy_3d *c), (c))
+{
+	return copy_3d_peer(NULL, fallback, c);
+}
+
+API_STREAM(cuMemcpy3DPeerAsync, _ptsz, (const struct copy_3d *c, void *handle), (c, handle))
+{
+	return copy_3d_peer(handle, fallback, c);
+}
+
+API_STREAM(cuMemPrefetchAsync, _ptsz, (uint64_t address, size_t bytes, int device, void *handle),
+	   (address, bytes, device, handle))
+{
+	return run(handle, fallback, bytes, device < 0 ? WAY_OUT : WAY_IN, false);
+}
+
+struct location {			/* CUmemLocation */
+	int type;			/* 1: a device, 2 and more: the host */
+	int id;
+};
+
+API_STREAM(cuMemPrefetchAsync_v2, _ptsz,
+	   (uint64_t address, size_t bytes, struct location to, unsigned int flags, void *handle),
+	   (address, bytes, to, flags, handle))
+{
+	return run(handle, fallback, bytes, to.type == 1 ? WAY_IN : WAY_OUT, false);
+}
+
+API(cuMemAdvise, (uint64_t address, size_t bytes, int advice, int device), (address, bytes, advice, device))
+{
+	return SUCCESS;
+}
+
+API(cuMemAdvise_v2, (uint64_t address, size_t bytes, int advice, struct location where),
+    (address, bytes, advice, where))
+{
+	return SUCCESS;
+}
+
+/* Memset does not make the host wait, asynchronous by name or not. */
+static int fill(void *handle, void *fallback, uint64_t to, unsigned int value, size_t count, int width)
+{
+	if (!count)
+		return SUCCESS;
+	if (to && count * width <= SMALL_BYTES)
+		for (size_t i = 0; i < count; i++)
+			memcpy((char *)(uintptr_t)to + i * width, &value, width);
+	return run(handle, fallback, count * width, WAY_INSIDE, false);
+}
+
+#define MEMSET(bits, type)									\
+	API_STREAM(cuMemsetD##bits##_v2, _ptds, (uint64_t to, type value, size_t count),	\
+		   (to, value, count))								\
+	{											\
+		return fill(NULL, fallback, to, value, count, sizeof(type));			\
+	}											\
+	API_STREAM(cuMemsetD##bits##Async, _ptsz,						\
+		   (uint64_t to, type value, size_t count, void *handle), (to, value, count, handle))	\
+	{											\
+		return fill(handle, fallback, to, value, count, sizeof(type));			\
+	}											\
+	API_STREAM(cuMemsetD2D##bits##_v2, _ptds,						\
+		   (uint64_t to, size_t pitch, type value, size_t width, size_t height),	\
+		   (to, pitch, value, width, height))						\
+	{											\
+		(void)to, (void)pitch, (void)value;						\
+		return run(NULL, fallback, width * height * sizeof(type), WAY_INSIDE, false);	\
+	}											\
+	API_STREAM(cuMemsetD2D##bits##Async, _ptsz,						\
+		   (uint64_t to, size_t pitch, type value, size_t width, size_t height, void *handle),	\
+		   (to, pitch, value, width, height, handle))					\
+	{											\
+		(void)to, (void)pitch, (void)value;						\
+		return run(handle, fallback, width * height * sizeof(type), WAY_INSIDE, false);	\
+	}
+
+MEMSET(8, unsigned char)
+MEMSET(16, unsigned short)
+MEMSET(32, unsigned int)

@@ -1,0 +1,222 @@
+"""Reads the ground-truth file: what the simulated libraries themselves saw of every call, wait and drain."""
+
+from __future__ import annotations
+
+import glob as globbing
+import mmap
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.demo.gpusim import layout
+from ingero.errors import IngeroError
+
+_HEADER = (Path(__file__).parent / "common" / "truth.h").read_text(encoding="utf-8")
+_FILE_HEADER = layout.struct(_HEADER, "gpusim_truth_header")
+_FUNCTION = layout.struct(_HEADER, "gpusim_truth_function")
+_SYNC = layout.struct(_HEADER, "gpusim_truth_sync")
+_DRAIN = layout.struct(_HEADER, "gpusim_truth_drain")
+_MAGIC = layout.constant(_HEADER, "GPUSIM_TRUTH_MAGIC")
+_FUNCTIONS = layout.constant(_HEADER, "GPUSIM_TRUTH_FUNCTIONS")
+_SYNCS = layout.constant(_HEADER, "GPUSIM_TRUTH_SYNCS")
+_DRAINS = layout.constant(_HEADER, "GPUSIM_TRUTH_DRAINS")
+
+Array = npt.NDArray[Any]
+
+
+class TruthError(IngeroError):
+    """A file that is not a ground-truth file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """Calls of one function: `outer` came from the application, `nested` from inside another counted call."""
+
+    layer: str
+    name: str
+    outer: int
+    """Calls that returned."""
+    outer_in_flight: int
+    outer_ns: int
+    outer_max_ns: int
+    nested: int
+    nested_in_flight: int
+    nested_ns: int
+    errors: int
+
+    @property
+    def total(self) -> int:
+        """Every time the function was entered and left."""
+        return self.outer + self.nested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """One run. Times are CLOCK_MONOTONIC ns; `common/truth.h` documents every field."""
+
+    calls: dict[tuple[str, str], Calls]
+    """By (layer, function name); the layers are runtime, driver and nccl. Functions never entered are left out."""
+    syncs: Array
+    """Waits for a device, oldest first: stream pid tid device function enter_ns device_end_ns return_ns."""
+    drains: Array
+    """Ends of epochs, oldest first: stream pid tid device function enqueues first_enqueue_ns enter_ns device_end_ns
+    return_ns begin_ns, where begin_ns is the return of the previous drain of the same stream (0: there was none)."""
+    function_names: list[str]
+    """What the `function` field of a sync or drain stands for."""
+    syncs_lost: int
+    """Records that newer ones have overwritten."""
+    drains_lost: int
+
+    def count(self, name: str) -> int:
+        """Calls of a function that came from the application, in whatever layer it is."""
+        return sum(calls.outer for (_, function), calls in self.calls.items() if function == name)
+
+
+def read(path: Path | str) -> Truth:
+    """Read one file; the processes that write it may still run.
+
+    Raises:
+        TruthError: it is missing, or something else.
+    """
+    return _merge([_read(Path(path))])
+
+
+def read_all(pattern: Path | str) -> Truth:
+    """Read and add up the files of a run that wrote one per process; `%p` in the file name matches any pid.
+
+    Raises:
+        TruthError: no file matches.
+    """
+    folder, name = Path(pattern).parent, Path(pattern).name
+    paths = sorted(folder.glob(globbing.escape(name).replace("%p", "[0-9]*")))
+    if not paths:
+        raise TruthError(f"no ground-truth file matches {pattern}", hint="set GPUSIM_TRACE before the program starts")
+    return _merge([_read(path) for path in paths])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raw:
+    functions: Array
+    syncs: Array
+    drains: Array
+    syncs_lost: int
+    drains_lost: int
+
+
+def _read(path: Path) -> _Raw:
+    data = _mapped(path)
+    syncs_at = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize
+    drains_at = syncs_at + _SYNCS * _SYNC.itemsize
+    header = np.frombuffer(data, _FILE_HEADER, 1)[0]
+    if header["magic"] not in {0, _MAGIC}:  # 0: its writer has only just created it
+        raise TruthError(f"{path} is not a ground-truth file")
+    syncs, syncs_lost = _ring(np.frombuffer(data, _SYNC, _SYNCS, syncs_at), int(header["syncs"]))
+    drains, drains_lost = _ring(np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["drains"]))
+    functions = np.frombuffer(data, _FUNCTION, int(header["functions"]), _FILE_HEADER.itemsize).copy()
+    return _Raw(functions=functions, syncs=syncs, drains=drains, syncs_lost=syncs_lost, drains_lost=drains_lost)
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    """The file's bytes; zeros if it is still empty."""
+    size = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize + _SYNCS * _SYNC.itemsize + _DRAINS * _DRAIN.itemsize
+    try:
+        with path.open("rb") as file:
+            actual = os.fstat(file.fileno()).st_size
+            if actual == 0:
+                return bytes(size)
+            if actual < size:
+                raise TruthError(f"{path} is too short for a ground-truth file")
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise TruthError(f"cannot read {path}: {error.strerror}", hint="set GPUSIM_TRACE to this path") from error
+
+
+def _ring(slots: Array, written: int) -> tuple[Array, int]:
+    """Complete records in the order of writing, copied, and how many are gone."""
+    used = slots[: min(written, len(slots))]  # the rest of the file was never touched
+    complete = used[(used["sequence"] > 0) & (used["return_ns"] > 0)]
+    order: Array = complete[np.argsort(complete["sequence"])]
+    return order, max(0, written - len(slots))
+
+
+def _merge(parts: list[_Raw]) -> Truth:
+    functions = np.concatenate([part.functions for part in parts])
+    names = [str(name, "ascii") for name in functions["name"]]
+    firsts = np.cumsum([0, *(len(part.functions) for part in parts)])
+    drains = np.concatenate([_renumbered(part.drains, first) for part, first in zip(parts, firsts[:-1], strict=True)])
+    syncs = np.concatenate([_renumbered(part.syncs, first) for part, first in zip(parts, firsts[:-1], strict=True)])
+    return Truth(
+        calls=_calls(functions),
+        syncs=syncs[np.argsort(syncs["return_ns"], kind="stable")],
+        drains=_with_begin(drains[np.argsort(drains["return_ns"], kind="stable")]),
+        function_names=names,
+        syncs_lost=sum(part.syncs_lost for part in parts),
+        drains_lost=sum(part.drains_lost for part in parts),
+    )
+
+
+def _renumbered(records: Array, first: int) -> Array:
+    """Make `function` an index into the names of all files together."""
+    moved: Array = records.copy()
+    moved["function"] += np.uint32(first)
+    return moved
+
+
+def _with_begin(drains: Array) -> Array:
+    """Add `begin_ns`: within one (pid, device, stream), a drain ends the epoch that the one before it began."""
+    result = np.zeros(len(drains), dtype=[*_DRAIN.descr, ("begin_ns", "i8")])
+    for field in _DRAIN.names or ():
+        result[field] = drains[field]
+    last: dict[tuple[int, int, int], int] = {}
+    for drain in result:
+        lane = (int(drain["pid"]), int(drain["device"]), int(drain["stream"]))
+        drain["begin_ns"] = last.get(lane, 0)
+        last[lane] = int(drain["return_ns"])
+    return result
+
+
+def _calls(functions: Iterable[Any]) -> dict[tuple[str, str], Calls]:
+    total: dict[tuple[str, str], Calls] = {}
+    for row in functions:
+        if row["outer_entered"] + row["nested_entered"] == 0:
+            continue
+        key = (str(row["layer"], "ascii"), str(row["name"], "ascii"))
+        total[key] = _add(total.get(key), _from_row(key, row))
+    return total
+
+
+def _from_row(key: tuple[str, str], row: Any) -> Calls:
+    return Calls(
+        layer=key[0],
+        name=key[1],
+        outer=int(row["outer_returned"]),
+        outer_in_flight=int(row["outer_entered"]) - int(row["outer_returned"]),
+        outer_ns=int(row["outer_ns"]),
+        outer_max_ns=int(row["outer_max_ns"]),
+        nested=int(row["nested_returned"]),
+        nested_in_flight=int(row["nested_entered"]) - int(row["nested_returned"]),
+        nested_ns=int(row["nested_ns"]),
+        errors=int(row["errors"]),
+    )
+
+
+def _add(left: Calls | None, right: Calls) -> Calls:
+    if left is None:
+        return right
+    return Calls(
+        layer=left.layer,
+        name=left.name,
+        outer=left.outer + right.outer,
+        outer_in_flight=left.outer_in_flight + right.outer_in_flight,
+        outer_ns=left.outer_ns + right.outer_ns,
+        outer_max_ns=max(left.outer_max_ns, right.outer_max_ns),
+        nested=left.nested + right.nested,
+        nested_in_flight=left.nested_in_flight + right.nested_in_flight,
+        nested_ns=left.nested_ns + right.nested_ns,
+        errors=left.errors + right.errors,
+    )
