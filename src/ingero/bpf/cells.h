@@ -41,9 +41,13 @@ struct {
 const volatile u32 cell_count = 4096;
 const volatile u32 kernel_count = 4096;
 
+/*
+ * Fibonacci hashing: 2^64 / golden ratio. Bits of a product depend only on lower bits of the key, so its upper half, with
+ * the slot, is folded in: forked processes call from the same addresses, and would all want the same cells.
+ */
 INLINE u32 hash_of(u64 key)
 {
-	return key * 0x9E3779B97F4A7C15ULL >> 40; /* Fibonacci hashing: 2^64 / golden ratio */
+	return (key ^ key >> 32) * 0x9E3779B97F4A7C15ULL >> 40;
 }
 
 /* Claims *place for key; false if another key has it. */

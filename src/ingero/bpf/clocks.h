@@ -75,6 +75,7 @@ struct thread {
 	u64 flaws; /* missed or repaired events so far */
 	u64 last_off_ns;
 	u64 last_on_ns;
+	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the device */
 	u64 last_wake_ns; /* when the last sleep ended */
 	u32 last_cpu;
 	s32 device; /* -1: never set */

@@ -45,7 +45,8 @@ struct cpu {
 	u32 slice_head;
 	u8 softirq; /* vector + 1 being served */
 	u8 hardirq; /* enum waker_kind of the interrupt handler that runs */
-	u8 pad[2];
+	u8 is_own_softirq; /* served by the task itself as it turns softirqs on again, not on the way out of an interrupt */
+	u8 pad;
 	struct scan scan;
 	u64 active[WAIT_WORDS];
 	struct waiters waiters[WAIT_SLOTS];

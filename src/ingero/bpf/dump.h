@@ -15,7 +15,7 @@ INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
 INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct task_struct *task)
 {
 	u32 before = __sync_fetch_and_add(&thread->sequence, 0); /* a full barrier */
-	u64 since, waking, open;
+	u64 since, waking, joined, open;
 	u8 state, hint;
 
 	if (before & 1)
@@ -24,6 +24,7 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	__builtin_memcpy(dump->clock_ns, thread->clocks.ns, sizeof(dump->clock_ns));
 	since = READ_ONCE(thread->since_ns);
 	waking = READ_ONCE(thread->waking_ns);
+	joined = READ_ONCE(thread->joined_ns);
 	state = READ_ONCE(thread->state);
 	hint = READ_ONCE(thread->hint);
 	dump->switches = READ_ONCE(thread->switches);
@@ -43,13 +44,17 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	open = dump->now_ns - since;
 	if ((s64)open < 0) /* a change stamped with the later time of this CPU's clock */
 		return false;
+	dump->open_wait_ns = 0;
 	if (is_sleep(state) && waking > since && waking < dump->now_ns) {
 		/* woken, and its wake-up event is still to come */
 		add_open_interval(dump, state, waking - since);
-		add_open_interval(dump, STATE_RUNQ, dump->now_ns - waking);
-	} else {
-		add_open_interval(dump, state, open);
+		dump->open_wait_ns = dump->now_ns - waking;
+		add_open_interval(dump, STATE_RUNQ, dump->open_wait_ns);
+		return true;
 	}
+	if (is_wait(state)) /* a wait is booked by the kernel, too, when it goes on in another queue */
+		dump->open_wait_ns = joined > since && joined < dump->now_ns ? dump->now_ns - joined : open;
+	add_open_interval(dump, state, open);
 	return true;
 }
 

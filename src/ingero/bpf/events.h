@@ -142,7 +142,7 @@ struct epoch_record {
 	u64 drain_ns;  /* s: entry of this drain */
 	u64 woken_ns;  /* r where EPOCH_WOKEN */
 	u64 return_ns; /* b */
-	u64 last_off_ns;
+	u64 last_off_ns; /* the drainer's last time off the CPU in the drain; preemptions right after it are part of it */
 	u64 last_on_ns;
 	u64 stream;
 	u64 launches;
@@ -358,4 +358,5 @@ struct thread_dump {
 	u8 pad[5];
 	char comm[COMM_BYTES];
 	u64 major_faults; /* maj_flt */
+	u64 open_wait_ns; /* how long it has waited on its present run queue: not in run_delay_ns yet */
 };

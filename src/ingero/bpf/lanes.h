@@ -299,8 +299,8 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 		epoch->woken_ns = thread->last_wake_ns;
 		epoch->flags |= EPOCH_WOKEN;
 	}
-	if (thread->last_on_ns > call->start_ns) {
-		epoch->last_off_ns = thread->last_off_ns;
+	if (thread->last_on_ns > call->start_ns || thread->last_off_ns >= call->start_ns) {
+		epoch->last_off_ns = thread->gone_ns;
 		epoch->last_on_ns = thread->last_on_ns;
 		epoch->last_off_state = thread->last_off_state;
 	}
@@ -336,6 +336,7 @@ static __attribute__((noinline)) int close_lane(struct thread *thread, struct op
 	epoch = bpf_ringbuf_reserve(&epochs, sizeof(*epoch), 0);
 	if (epoch) {
 		fill_epoch(epoch, lane, thread, call, at);
+		epoch->stream_slot = place & (MAX_STREAMS - 1);
 		if (has_uncovered_work(slot))
 			epoch->flags |= EPOCH_PARTIAL;
 		bpf_ringbuf_submit(epoch, BPF_RB_NO_WAKEUP);

@@ -17,6 +17,7 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define OFFCPU_MIN_NS 100000
+#define GLIMPSE_NS 200000 /* with cold caches the way back to a polling loop, and out of it, takes 20 to 100 us */
 
 /* For tests: ignore each N-th scheduler event of tracked threads, as if it had been lost. 0 = none. */
 const volatile u32 drop_every = 0;
@@ -279,6 +280,8 @@ NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct 
 	state = state_at_switch_out(task, departure->is_preempted, departure->task_state);
 	thread->state = state;
 	thread->since_ns = now;
+	if (state != STATE_RUNQ || now - thread->last_on_ns >= GLIMPSE_NS)
+		thread->gone_ns = now;
 	thread->last_off_ns = now;
 	thread->last_off_state = state;
 	if (state == STATE_RUNQ)

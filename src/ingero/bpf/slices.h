@@ -4,6 +4,7 @@
 #include "cpus.h"
 
 #define WAIT_WORTH_A_SEARCH_NS 100000 /* as long as the shortest off-CPU interval that is kept */
+#define SLICE_MIN_NS 5000 /* 16 shorter ones fill less than such a wait, and would push the long ones out */
 
 /*
  * Remembers what ran until now. The beginning may be too early, namely the last switch that was looked at, because
@@ -11,8 +12,11 @@
  */
 INLINE void add_slice(struct cpu *cpu, struct task_struct *task, u64 now)
 {
-	u64 index = cpu->slice_head++;
+	u64 index;
 
+	if (now - cpu->switched_ns < SLICE_MIN_NS)
+		return;
+	index = cpu->slice_head++;
 	asm volatile("%0 &= 15" : "+r"(index)); /* SLICES - 1 */
 	cpu->slices[index].start_ns = cpu->switched_ns;
 	cpu->slices[index].end_ns = now;

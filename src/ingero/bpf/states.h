@@ -50,3 +50,8 @@ INLINE bool is_sleep(u8 state)
 {
 	return state >= STATE_SLEEP && state <= STATE_STOPPED;
 }
+
+INLINE bool is_wait(u8 state)
+{
+	return state >= STATE_RUNQ && state <= STATE_YIELDED;
+}

@@ -15,6 +15,7 @@ const volatile s64 preempt_count_offset = 0;
 
 #define IN_HARDIRQ 0xff0000 /* of the preempt count: hard interrupts and NMI */
 #define IN_SOFTIRQ 0x100    /* a softirq is being served; 0x200 only says that they are off */
+#define PREEMPT_DEPTH 0xff
 
 enum softirq_vector { /* linux/interrupt.h */
 	SOFTIRQ_TIMER = 1,
@@ -63,9 +64,11 @@ INLINE u8 thread_kind(struct task_struct *current)
 	return current->flags & PF_WQ_WORKER ? WAKER_KWORKER : WAKER_THREAD;
 }
 
-INLINE u8 softirq_kind(struct task_struct *current, u8 vector)
+INLINE u8 softirq_kind(struct task_struct *current, struct cpu *cpu)
 {
-	if (vector == SOFTIRQ_NET_RX && is_sending(current))
+	u8 vector = cpu->softirq - 1;
+
+	if (vector == SOFTIRQ_NET_RX && cpu->is_own_softirq && is_sending(current))
 		return WAKER_THREAD;
 	if (vector == SOFTIRQ_NET_RX || vector == SOFTIRQ_NET_TX)
 		return WAKER_NETWORK;
@@ -87,22 +90,13 @@ INLINE void note_waker(struct thread *thread)
 	if (count & IN_HARDIRQ)
 		kind = cpu->hardirq ? cpu->hardirq : WAKER_INTERRUPT;
 	else if (count & IN_SOFTIRQ)
-		kind = cpu->softirq ? softirq_kind(current, cpu->softirq - 1) : WAKER_INTERRUPT;
+		kind = cpu->softirq ? softirq_kind(current, cpu) : WAKER_INTERRUPT;
 	else
 		kind = thread_kind(current);
 	if (kind == WAKER_INTERRUPT && thread->state == STATE_IO)
 		kind = WAKER_BLOCK; /* a device that completes in its interrupt handler */
 	thread->waker_kind = kind;
 	thread->waker_tid = kind == WAKER_THREAD || kind == WAKER_KWORKER ? current->pid : 0;
-}
-
-INLINE int mark_softirq(u8 value)
-{
-	struct cpu *cpu = this_cpu();
-
-	if (cpu)
-		cpu->softirq = value;
-	return 0;
 }
 
 INLINE int mark_hardirq(u8 value)
@@ -114,15 +108,31 @@ INLINE int mark_hardirq(u8 value)
 	return 0;
 }
 
+/*
+ * A task that turns softirqs on again keeps preemption off meanwhile; an interrupt that finds preemption off is rare, so
+ * packets of a network card are hardly ever taken for those of a task that happens to be sending.
+ */
 SEC("tp_btf/softirq_entry") int softirq_entry(u64 *ctx)
 {
-	return mark_softirq(ctx[0] + 1);
+	u32 vector = ctx[0];
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu)
+		return 0;
+	cpu->softirq = vector + 1;
+	if (vector == SOFTIRQ_NET_RX)
+		cpu->is_own_softirq = (preempt_count(bpf_get_current_task_btf()) & PREEMPT_DEPTH) != 0;
+	return 0;
 }
 
 SEC("tp_btf/softirq_exit") int softirq_exit(u64 *ctx)
 {
+	struct cpu *cpu = this_cpu();
+
 	(void)ctx;
-	return mark_softirq(0);
+	if (cpu)
+		cpu->softirq = 0;
+	return 0;
 }
 
 SEC("tp_btf/irq_handler_entry") int irq_handler_entry(u64 *ctx)

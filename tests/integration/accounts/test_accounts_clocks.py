@@ -1,0 +1,171 @@
+"""Each of the eight clocks, by a workload that runs only this one."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import cgroups
+from .conftest import Start
+from .rig import CLOCKS, Accounts, Window, Workload, measure, window
+
+pytestmark = pytest.mark.integration
+WINDOW_S = 1.0
+
+
+def _measured(accounts: Accounts, work: Workload, comm: str, body: Callable[[], None] | None = None) -> Window:
+    slot = accounts.track(work.pid)
+    measure(0.05)  # every thread has had its first event
+    with window(accounts, work.pid, slot) as result:
+        (body or (lambda: measure(WINDOW_S)))()
+    print("\n" + result[0].line(comm))
+    return result[0].only(comm)
+
+
+def _only_clocks(seen: Window) -> set[str]:
+    return {name for name in CLOCKS if seen.clock_ns(name)}
+
+
+def test_a_thread_that_computes_runs_and_waits_for_a_cpu_and_nothing_else(accounts: Accounts, start: Start) -> None:
+    seen = _measured(accounts, start("spin", 2), "spin")
+    assert seen.clock_ns("run") > 0
+    assert _only_clocks(seen) <= {"run", "runq"}
+
+
+def test_run_is_what_the_kernel_has_booked_but_for_the_switches(accounts: Accounts, start: Start) -> None:
+    seen = _measured(accounts, start("spin", 2), "spin")
+    # the kernel books a wake-up's work to the woken thread; run begins at the switch
+    allowance_ns = 20_000 * int(seen.switches.sum()) + seen.exec_ns.sum() // 100
+    assert abs(seen.clock_ns("run") - int(seen.exec_ns.sum())) <= allowance_ns
+
+
+def test_a_thread_that_waits_behind_hogs_has_its_wait_on_the_run_queue(
+    accounts: Accounts, start: Start, hog: Path
+) -> None:
+    for _ in range(4):
+        start("spin", 1, program=hog)
+    seen = _measured(accounts, start("spin", 2), "spin")
+    assert seen.clock_ns("runq") > 0.3 * seen.elapsed_ns.sum()
+    assert _only_clocks(seen) <= {"run", "runq"}
+
+
+def test_a_thread_that_sleeps_all_the_time_has_only_slept(accounts: Accounts, start: Start) -> None:
+    seen = _measured(accounts, start("pause", 1), "pause")
+    assert seen.clock_ns("sleep") == seen.elapsed_ns.sum()
+
+
+def test_short_sleeps_are_counted_in_full(accounts: Accounts, start: Start) -> None:
+    seen = _measured(accounts, start("sleep", 1), "sleep")
+    sleeps = int(seen.switches.sum()) - int(seen.flaws.sum())
+    assert seen.clock_ns("sleep") >= 0.9 * 1_000_000 * (sleeps - 1) > 0
+    assert not _only_clocks(seen) & {"io", "kernel_lock", "stopped", "throttled", "yielded"}
+
+
+def test_direct_reads_of_a_disk_are_io(accounts: Accounts, start: Start, tmp_path: Path) -> None:
+    seen = _measured(accounts, start("disk", 1, tmp_path / "file"), "disk")
+    off_cpu = seen.elapsed_ns.sum() - seen.clock_ns("run") - seen.clock_ns("runq")
+    assert seen.clock_ns("io") > 0.9 * off_cpu > 0
+    assert seen.clock_ns("sleep") < 0.01 * off_cpu
+
+
+def test_waiting_for_the_kernel_without_a_disk_is_kernel_lock(accounts: Accounts, start: Start) -> None:
+    seen = _measured(accounts, start("vfork", 1), "vfork")
+    assert seen.clock_ns("kernel_lock") > 0.9 * (seen.elapsed_ns.sum() - seen.clock_ns("run") - seen.clock_ns("runq"))
+    assert seen.clock_ns("io") == 0
+
+
+def test_waits_after_sched_yield_are_not_contention(accounts: Accounts, start: Start, hog: Path) -> None:
+    for _ in range(2):
+        start("spin", 1, program=hog)
+    seen = _measured(accounts, start("yield", 2), "yield")
+    assert seen.clock_ns("yielded") > 0.2 * seen.elapsed_ns.sum()
+    assert seen.clock_ns("runq") < 0.1 * seen.waited_ns
+
+
+@contextmanager
+def _stopped_by_signal(work: Workload) -> Iterator[None]:
+    work.signal(signal.SIGSTOP)
+    yield
+    work.signal(signal.SIGCONT)
+
+
+@contextmanager
+def _frozen_by_v1(work: Workload) -> Iterator[None]:
+    with cgroups.group("freezer") as folder:
+        cgroups.add(folder, work.pid)
+        (folder / "freezer.state").write_text("FROZEN")
+        yield
+        (folder / "freezer.state").write_text("THAWED")
+
+
+@contextmanager
+def _frozen_by_v2(work: Workload) -> Iterator[None]:
+    with cgroups.group("cgroup2") as folder:
+        cgroups.add(folder, work.pid)
+        (folder / "cgroup.freeze").write_text("1")
+        yield
+        (folder / "cgroup.freeze").write_text("0")
+
+
+def _ways_to_stop() -> list[tuple[str, Callable[[Workload], Any]]]:
+    ways: list[tuple[str, Callable[[Workload], Any]]] = [
+        (mode, stop) for mode in ("spin", "sleep") for stop in (_stopped_by_signal, _frozen_by_v2)
+    ]
+    # the v1 freezer leaves a sleeper asleep, so no scheduler event tells of it
+    return ways if cgroups.mount_of("freezer") is None else [*ways, ("spin", _frozen_by_v1)]
+
+
+@pytest.mark.parametrize(("mode", "stop"), _ways_to_stop())
+def test_the_time_a_thread_is_held_is_stopped(
+    accounts: Accounts, start: Start, stop: Callable[[Workload], ExitStack], mode: str
+) -> None:
+    work, held = start(mode, 1), []
+    slot = accounts.track(work.pid)
+    with window(accounts, work.pid, slot) as result:
+        measure(0.1)
+        begin = time.monotonic()
+        with stop(work):
+            _wait_until_still(accounts, work.pid, mode)
+            still = time.monotonic()
+            measure(0.3)
+            held.append(time.monotonic() - still)
+        _wait_until_still(accounts, work.pid, mode, is_still=False)
+        held.append(time.monotonic() - begin)
+    seen = result[0].only(mode)
+    print("\n" + seen.line(f"{stop.__name__} {mode}"))
+    assert held[0] <= seen.clock_ns("stopped") / 1e9 <= held[1]
+
+
+def _wait_until_still(accounts: Accounts, pid: int, comm: str, *, is_still: bool = True) -> None:
+    """Until the thread's clock `stopped` runs, or no longer does."""
+    while True:
+        first, second = accounts.dump(pid), accounts.dump(pid)
+        grown = second["clock_ns"].astype(int) - first["clock_ns"].astype(int)
+        if (grown[first["comm"] == comm.encode(), CLOCKS.index("stopped")] > 0).all() == is_still:
+            return
+
+
+def test_a_quota_shows_as_throttled(accounts: Accounts, start: Start) -> None:
+    work = start("spin", 1, prefix=("taskset", "-c", "0"))
+    with cgroups.group("cpu") as folder:
+        cgroups.set_quota(folder)
+        cgroups.add(folder, work.pid)
+        measure(0.5)
+        kernel: list[int] = []
+
+        def body() -> None:
+            kernel.append(cgroups.throttled_ns(folder))
+            measure(2)
+            kernel.append(cgroups.throttled_ns(folder))
+
+        seen = _measured(accounts, work, "spin", body)
+        work.__exit__(None, None, None)
+    # the kernel adds a period's throttling when the period ends: one of them may be in one count only
+    assert abs(seen.clock_ns("throttled") - (kernel[1] - kernel[0])) <= 0.1e9
+    assert seen.clock_ns("throttled") > 0.3 * seen.elapsed_ns.sum()
