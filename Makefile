@@ -5,6 +5,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 PYTHON ?= python3
 BIN := .venv/bin
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup build generate format lint types imports generated unit integration check test demo bench install clean
@@ -50,15 +51,18 @@ test: lint types imports generated build ## all tests
 	$(BIN)/pytest tests/unit tests/integration
 
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
-	@$(BIN)/python -m ingero.demo
+	@$(AS_ROOT) $(BIN)/python -m ingero.demo
 
 bench: build ## overhead and drain rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.drain
 
-install: build ## put `ingero` on root's PATH (PREFIX=/usr/local)
+install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
+	@PYTHON=$(PYTHON) tools/setup.sh system
 	$(PYTHON) -m venv $(PREFIX)/lib/ingero
 	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall .
+	@chown -R --reference=Makefile src/ingero/bpf/objects # sudo leaves nothing behind that `make` cannot write
+	mkdir -p $(PREFIX)/bin
 	ln -sf $(PREFIX)/lib/ingero/bin/ingero $(PREFIX)/bin/ingero
 	@$(PREFIX)/bin/ingero version
 

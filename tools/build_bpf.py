@@ -19,6 +19,7 @@ ARCHITECTURES = {"x86_64": "x86", "aarch64": "arm64"}
 FLAGS = (
     "-O2",
     "-g",
+    "-fdebug-compilation-dir=.",
     "-mcpu=v3",
     "-Wall",
     "-Wextra",
@@ -47,9 +48,14 @@ def build(machine: str, *, force: bool) -> None:
     for source in sorted(SOURCES.glob("*.bpf.c")):
         output = target / source.with_suffix(".o").name
         if force or not output.exists() or output.stat().st_mtime < max(newest_header, source.stat().st_mtime):
-            command = [*compiler(), *FLAGS, f"-D__TARGET_ARCH_{ARCHITECTURES[machine]}", "-c"]
-            command += [str(source), "-o", str(output)]
-            subprocess.run(command, check=True)
+            command = [
+                *compiler(),
+                *FLAGS,
+                f"-D__TARGET_ARCH_{ARCHITECTURES[machine]}",
+                "-c",
+            ]
+            command += [source.name, "-o", str(output)]
+            subprocess.run(command, check=True, cwd=SOURCES)  # relative names: debug information holds them
             print(f"built {output.relative_to(SOURCES.parent)}")
 
 

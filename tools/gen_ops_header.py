@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from pathlib import Path
 
@@ -9,6 +10,11 @@ from ingero.ops import STREAM_OFFSET_IN_CONFIG_BYTES, Flag, Kind
 
 HEADER = Path(__file__).resolve().parent.parent / "src" / "ingero" / "bpf" / "ops_gen.h"
 SLOTS = ("SIZE", "TIMES", "STREAM", "HANDLE", "FUNCTION", "EXTRA")
+
+
+def _single_bits(flags: type[enum.IntFlag]) -> list[enum.IntFlag]:
+    """The members that are one bit; Python 3.10 iterates over combinations and zero, too."""
+    return [flag for flag in flags if flag.value and not flag.value & (flag.value - 1)]
 
 
 def text() -> str:
@@ -24,11 +30,11 @@ def text() -> str:
         *(f"#define COOKIE_{name}(cookie) ((u32)((cookie) >> {24 + 5 * i}) & 0x1f)" for i, name in enumerate(SLOTS)),
         "#define COOKIE_FLAGS(cookie) ((u32)((cookie) >> 54))",
         "",
-        *(f"#define KIND_{kind.name} {kind.value:#x}" for kind in Kind if kind.name),
+        *(f"#define KIND_{kind.name} {kind.value:#x}" for kind in _single_bits(Kind)),
         f"#define KIND_ENQUEUE {Kind.ENQUEUE.value:#x}",
         f"#define KIND_DRAIN {Kind.DRAIN.value:#x}",
         "",
-        *(f"#define FLAG_{flag.name} {flag.value:#x}" for flag in Flag if flag.name),
+        *(f"#define FLAG_{flag.name} {flag.value:#x}" for flag in _single_bits(Flag)),
         "",
         f"#define STREAM_OFFSET_IN_CONFIG_BYTES {STREAM_OFFSET_IN_CONFIG_BYTES}",
         "",

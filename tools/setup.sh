@@ -1,38 +1,55 @@
 #!/usr/bin/env bash
 # Installs what building and testing need: distribution packages when root, the rest into .venv. Says what it does.
+# Usage: tools/setup.sh [system]     system: the distribution packages only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
+PATH=$PATH:/usr/sbin:/sbin # Debian leaves them out for ordinary users
 
 say() { printf 'setup: %s\n' "$*" >&2; }
+has() { command -v "$1" >/dev/null; }
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {
-	say "Python 3.10 or newer is needed; $python is $("$python" -V 2>&1). Name another: make PYTHON=python3.12 ..."
+	say "Python 3.10 or newer is needed; $python is $("$python" -V 2>&1 || true). Name another: make PYTHON=python3.12 ..."
 	exit 1
 }
 
 missing=()
-command -v gcc >/dev/null || missing+=(gcc libc6-dev)
-command -v g++ >/dev/null || missing+=(g++)
-command -v clang >/dev/null || [ -n "${BPF_CLANG:-}" ] || missing+=(clang)
-ldconfig -p | grep -q 'libbpf\.so\.1' || missing+=(libbpf1)
+has gcc && [ -e /usr/include/stdio.h ] || missing+=(gcc libc6-dev)
+has g++ || missing+=(g++)
+has clang || [ -n "${BPF_CLANG:-}" ] || missing+=(clang)
+"$python" -c 'import ctypes; ctypes.CDLL("libbpf.so.1")' 2>/dev/null || missing+=(libbpf1)
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ "${1:-}" != system ]; then # the network scenarios of the tests
+	has ip || missing+=(iproute2)
+	has iptables || missing+=(iptables)
+fi
 if [ ${#missing[@]} -gt 0 ]; then
-	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	if [ "$(id -u)" = 0 ] && has apt-get; then
 		say "installing ${missing[*]}"
 		apt-get update -qq
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 	else
-		say "not installed, and this is not root: ${missing[*]} (the BPF compiler comes from PyPI instead)"
+		say "not installed: ${missing[*]}"
+		say "  root installs them: apt-get install ${missing[*]}; without clang the BPF compiler comes from PyPI (ziglang)"
 	fi
 fi
+[ "${1:-}" != system ] || exit 0
 
 stamp=.venv/.installed
-if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
-	say "installing Python packages into .venv"
-	"$python" -m venv .venv
+version=$("$python" -V 2>&1)
+if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ "$(<"$stamp")" != "$version" ]; then
+	say "installing Python packages into .venv ($version)"
+	if [ -e "$stamp" ] && [ "$(<"$stamp")" != "$version" ]; then
+		"$python" -m venv --clear .venv
+	else
+		"$python" -m venv .venv
+	fi
 	.venv/bin/python -m pip install --quiet --upgrade pip
 	.venv/bin/python -m pip install --quiet --editable . --group dev
-	command -v clang >/dev/null || [ -n "${BPF_CLANG:-}" ] || .venv/bin/python -m pip install --quiet ziglang
-	touch "$stamp"
+	echo "$version" >"$stamp"
+fi
+if ! has clang && [ -z "${BPF_CLANG:-}" ] && ! .venv/bin/python -c 'import ziglang' 2>/dev/null; then
+	say "installing the BPF compiler (ziglang) into .venv"
+	.venv/bin/python -m pip install --quiet ziglang
 fi

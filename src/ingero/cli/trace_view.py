@@ -21,6 +21,7 @@ from ingero.units import format_count, format_ns
 
 Echo = Callable[[str], None]
 _TOP = 3
+_SHORTEST_RATE_S = 0.5  # over less, a rate is noise
 
 
 class View(Protocol):
@@ -88,7 +89,7 @@ class LineView:
         parts = [
             time.strftime("%H:%M:%S", time.localtime(second.time_ns / 1e9)),
             f"{second.targets} processes",
-            f"{format_count(second.calls / second.elapsed_s)} calls/s",
+            _rate(second),
             f"device wait {format_ns(_sync_ns(second))}",
             f"runnable {format_ns(int(second.clocks_ns[CLOCKS.index('runq')]))}",
         ]
@@ -168,6 +169,13 @@ class JsonView:
 
     def _write(self, kind: str, **fields: object) -> None:
         self._echo(json.dumps({"type": kind, "version": 1, **fields}))
+
+
+def _rate(second: Second) -> str:
+    """Calls a second; of the last, short one just the calls."""
+    if second.elapsed_s < _SHORTEST_RATE_S:
+        return f"{format_count(second.calls)} calls"
+    return f"{format_count(second.calls / second.elapsed_s)} calls/s"
 
 
 def _sync_ns(second: Second) -> int:

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,6 +28,13 @@ class NeedsRootError(IngeroError):
 
     def __init__(self) -> None:
         super().__init__("the demo records with real probes, which needs root", hint="sudo make demo")
+
+
+class RecorderFailedError(IngeroError):
+    """`ingero trace` ended with an error; it has said which."""
+
+    def __init__(self) -> None:
+        super().__init__("the recorder failed", hint="the message above says why")
 
 
 def main() -> None:
@@ -51,19 +60,34 @@ def main() -> None:
             time.sleep(DISTURBED_S)
         _say("CPU hogs ended")
         recorder.send_signal(signal.SIGINT)
-        recorder.wait()
+        if recorder.wait():
+            raise RecorderFailedError
         _say(f"ingero explain --since {DISTURBED_S:.0f}s\n")
         subprocess.run([*_INGERO, "explain", "--db", str(database), "--since", f"{DISTURBED_S:.0f}s"], check=True)
 
 
-def _record(pid: int, database: Path, stack: ExitStack) -> subprocess.Popen[bytes]:
+def _record(pid: int, database: Path, stack: ExitStack) -> subprocess.Popen[str]:
+    """A recorder that has attached its probes; what it prints is passed on."""
     _say(f"ingero trace --pid {pid}\n")
-    recorder = subprocess.Popen([*_INGERO, "trace", "--pid", str(pid), "--db", str(database)])
+    command = [*_INGERO, "trace", "--pid", str(pid), "--db", str(database)]
+    recorder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     stack.callback(_end, recorder)
+    output = recorder.stdout
+    assert output is not None
+    for line in output:
+        print(line, end="", flush=True)
+        if line.startswith("tracing"):
+            break
+    threading.Thread(target=_pass_on, args=(output,), daemon=True).start()
     return recorder
 
 
-def _end(recorder: subprocess.Popen[bytes]) -> None:
+def _pass_on(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, end="", flush=True)
+
+
+def _end(recorder: subprocess.Popen[str]) -> None:
     if recorder.poll() is None:
         recorder.terminate()
         recorder.wait()

@@ -1,0 +1,70 @@
+"""What every test run shares: where integration tests can run, and which skips are allowed in CI."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Generator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from ingero.discover.kernel import read_kernel
+from ingero.discover.readiness import scheduler_clocks
+
+HERE = Path(__file__).parent
+ALLOWED_SKIPS = HERE / "allowed_skips.txt"
+
+
+@lru_cache(maxsize=1)
+def why_no_integration() -> str:
+    """Why tests with real probes cannot run here; empty if they can."""
+    if os.geteuid() != 0:
+        return "real probes need root: sudo make integration"
+    readiness = scheduler_clocks(read_kernel())
+    if not readiness.ok:
+        return f"{readiness.reason}; {readiness.fix}"
+    return "" if shutil.which("gcc") else "the simulated GPU needs a compiler: apt-get install gcc libc6-dev"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what lies under `integration/`, and skips it where it cannot run."""
+    for item in items:
+        if HERE / "integration" in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+            if why_no_integration():
+                item.add_marker(pytest.mark.skip(reason=why_no_integration()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a skip that nobody allowed is a failure."""
+    report = yield
+    _judge(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """As for tests: a module may skip as a whole."""
+    report = yield
+    _judge(report)
+    return report
+
+
+def _judge(report: pytest.TestReport | pytest.CollectReport) -> None:
+    is_skip = report.outcome == "skipped" and not hasattr(report, "wasxfail")
+    if os.environ.get("CI") != "true" or not is_skip or not isinstance(report.longrepr, tuple):
+        return
+    skip = f"{report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}"
+    if not is_allowed(skip, ALLOWED_SKIPS.read_text(encoding="utf-8")):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, which {ALLOWED_SKIPS.name} does not allow:\n{skip}"
+
+
+def is_allowed(skip: str, allowed: str) -> bool:
+    """Whether a line `nodeid: reason` is allowed; `*` in the file stands for any text, `#` begins a comment line."""
+    lines = [line for line in allowed.splitlines() if line and not line.startswith("#")]
+    return any(re.fullmatch(re.escape(line).replace(r"\*", ".*"), skip, re.DOTALL) for line in lines)
