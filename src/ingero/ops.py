@@ -200,6 +200,8 @@ _PTDS = ("_ptds",)
 _BLOCKING_COPY = Kind.COPY | Kind.SYNC_STREAM
 
 
+# one row is one call
+# fmt: off
 def _runtime_rows(table: _Table) -> None:
     cuda = Source.CUDA
     out = _out(1, _POINTER)
@@ -208,82 +210,30 @@ def _runtime_rows(table: _Table) -> None:
     add(cuda, 1, "cudaMalloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
     add(cuda, 2, "cudaFree", Kind.FREE, handle=ptr)
     add(cuda, 3, "cudaLaunchKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
-    add(
-        cuda,
-        4,
-        "cudaMemcpy",
-        _BLOCKING_COPY,
-        suffixes=_PTDS,
-        size=3,
-        extra=Arg(slot=4, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE,
-    )
+    add(cuda, 4, "cudaMemcpy", _BLOCKING_COPY, suffixes=_PTDS, size=3, extra=Arg(slot=4, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE)
     add(cuda, 5, "cudaStreamSynchronize", Kind.SYNC_STREAM, suffixes=_PTSZ, stream=1, aliases=("cudaStreamSync",))
-    add(
-        cuda, 6, "cudaDeviceSynchronize", Kind.SYNC_DEVICE, also=("cudaThreadSynchronize",), aliases=("cudaDeviceSync",)
-    )
+    add(cuda, 6, "cudaDeviceSynchronize", Kind.SYNC_DEVICE, also=("cudaThreadSynchronize",),
+        aliases=("cudaDeviceSync",))
     add(cuda, 7, "cudaMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=5, extra=Arg(slot=4, name=_KIND))
     add(cuda, 8, "cudaMallocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
-    add(
-        cuda,
-        9,
-        "cudaMemcpy2D",
-        _BLOCKING_COPY,
-        suffixes=_PTDS,
-        size=5,
-        times=6,
-        extra=Arg(slot=7, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE,
-    )
-    add(
-        cuda,
-        10,
-        "cudaMemcpy2DAsync",
-        Kind.COPY,
-        suffixes=_PTSZ,
-        size=5,
-        times=6,
-        stream=8,
-        extra=Arg(slot=7, name=_KIND),
-    )
+    add(cuda, 9, "cudaMemcpy2D", _BLOCKING_COPY, suffixes=_PTDS, size=5, times=6, extra=Arg(slot=7, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE)
+    add(cuda, 10, "cudaMemcpy2DAsync", Kind.COPY, suffixes=_PTSZ, size=5, times=6, stream=8, extra=Arg(slot=7,
+        name=_KIND))
     add(cuda, 11, "cudaMemcpyPeer", Kind.COPY, size=5)
     add(cuda, 12, "cudaMemcpyPeerAsync", Kind.COPY, size=5, stream=6)
     add(cuda, 13, "cudaLaunchKernelExC", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
     add(cuda, 14, "cudaLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
-    add(
-        cuda,
-        15,
-        "cudaLaunchHostFunc",
-        Kind.LAUNCH,
-        also=("cudaLaunchHostFunc_v2",),
-        suffixes=_PTSZ,
-        handle=Arg(slot=2, name="host function"),
-        stream=1,
-    )
+    add(cuda, 15, "cudaLaunchHostFunc", Kind.LAUNCH, also=("cudaLaunchHostFunc_v2",), suffixes=_PTSZ,
+        handle=Arg(slot=2, name="host function"), stream=1)
     add(cuda, 16, "cudaMallocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
-    add(
-        cuda,
-        17,
-        "cudaMallocFromPoolAsync",
-        Kind.ALLOC,
-        suffixes=_PTSZ,
-        size=2,
-        stream=4,
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-    )
+    add(cuda, 17, "cudaMallocFromPoolAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=4, handle=out,
+        flags=Flag.HANDLE_OUT)
     add(cuda, 18, "cudaMallocPitch", Kind.ALLOC, size=3, times=4, handle=out, flags=Flag.HANDLE_OUT)
     add(cuda, 19, "cudaMallocHost", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
-    add(
-        cuda,
-        20,
-        "cudaHostAlloc",
-        Kind.ALLOC,
-        size=2,
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-        extra=Arg(slot=3, name="flags"),
-    )
+    add(cuda, 20, "cudaHostAlloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, extra=Arg(slot=3,
+        name="flags"))
     add(cuda, 21, "cudaHostRegister", Kind.ALLOC, size=2, handle=ptr)
     add(cuda, 22, "cudaHostUnregister", Kind.FREE, handle=ptr)
     add(cuda, 23, "cudaFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr)
@@ -293,52 +243,21 @@ def _runtime_rows(table: _Table) -> None:
     add(cuda, 27, "cudaMemsetAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
     add(cuda, 28, "cudaMemset2D", Kind.COPY, suffixes=_PTDS, size=4, times=5)
     add(cuda, 29, "cudaMemset2DAsync", Kind.COPY, suffixes=_PTSZ, size=4, times=5, stream=6)
-    add(
-        cuda,
-        30,
-        "cudaMemcpyToSymbol",
-        _BLOCKING_COPY,
-        suffixes=_PTDS,
-        size=3,
-        extra=Arg(slot=5, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE,
-    )
+    add(cuda, 30, "cudaMemcpyToSymbol", _BLOCKING_COPY, suffixes=_PTDS, size=3, extra=Arg(slot=5, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE)
     add(cuda, 31, "cudaMemcpyToSymbolAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=6, extra=Arg(slot=5, name=_KIND))
-    add(
-        cuda,
-        32,
-        "cudaMemcpyFromSymbol",
-        _BLOCKING_COPY,
-        suffixes=_PTDS,
-        size=3,
-        extra=Arg(slot=5, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE,
-    )
-    add(
-        cuda,
-        33,
-        "cudaMemcpyFromSymbolAsync",
-        Kind.COPY,
-        suffixes=_PTSZ,
-        size=3,
-        stream=6,
-        extra=Arg(slot=5, name=_KIND),
-    )
+    add(cuda, 32, "cudaMemcpyFromSymbol", _BLOCKING_COPY, suffixes=_PTDS, size=3, extra=Arg(slot=5, name=_KIND),
+        flags=Flag.ASYNC_IF_ON_DEVICE)
+    add(cuda, 33, "cudaMemcpyFromSymbolAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=6, extra=Arg(slot=5,
+        name=_KIND))
     add(cuda, 34, "cudaMemcpy3D", _BLOCKING_COPY, suffixes=_PTDS)
     add(cuda, 35, "cudaMemcpy3DAsync", Kind.COPY, suffixes=_PTSZ, stream=2)
     add(cuda, 36, "cudaMemcpy3DPeer", Kind.COPY, suffixes=_PTDS)
     add(cuda, 37, "cudaMemcpy3DPeerAsync", Kind.COPY, suffixes=_PTSZ, stream=2)
     add(cuda, 38, "cudaEventSynchronize", Kind.SYNC_EVENT, handle=Arg(slot=1, name="event"))
     add(cuda, 39, "cudaEventRecord", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1, name="event"))
-    add(
-        cuda,
-        40,
-        "cudaEventRecordWithFlags",
-        Kind.EVENT_RECORD,
-        suffixes=_PTSZ,
-        stream=2,
-        handle=Arg(slot=1, name="event"),
-    )
+    add(cuda, 40, "cudaEventRecordWithFlags", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1,
+        name="event"))
     add(cuda, 41, "cudaStreamWaitEvent", Kind.STREAM_WAIT, suffixes=_PTSZ, stream=1, handle=Arg(slot=2, name="event"))
     add(cuda, 42, "cudaSetDevice", Kind.SET_DEVICE, handle=Arg(slot=1, name="device"))
     add(cuda, 43, "cudaLibraryLoadData", Kind.LOAD)
@@ -349,76 +268,24 @@ def _graph_rows(table: _Table) -> None:
     graph, add = Source.CUDA_GRAPH, table.add
     out, handle = _out(1, "graphExec"), Arg(slot=1, name="graphExec")
     add(graph, 1, "cudaStreamBeginCapture", Kind.CAPTURE, suffixes=_PTSZ, stream=1, aliases=("graphBeginCapture",))
-    add(
-        graph,
-        2,
-        "cudaStreamEndCapture",
-        Kind.CAPTURE,
-        suffixes=_PTSZ,
-        stream=1,
-        handle=_out(2, "graph"),
-        flags=Flag.HANDLE_OUT,
-        aliases=("graphEndCapture",),
-    )
-    add(
-        graph,
-        3,
-        "cudaGraphInstantiate",
-        Kind.CAPTURE,
-        also=("cudaGraphInstantiateWithFlags", "cudaGraphInstantiateWithParams", "cudaGraphInstantiateWithParams_ptsz"),
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-        extra=Arg(slot=2, name="graph"),
-        aliases=("graphInstantiate",),
-    )
-    add(
-        graph,
-        4,
-        "cudaGraphLaunch",
-        Kind.LAUNCH | Kind.GRAPH,
-        suffixes=_PTSZ,
-        handle=handle,
-        stream=2,
-        aliases=("graphLaunch",),
-    )
+    add(graph, 2, "cudaStreamEndCapture", Kind.CAPTURE, suffixes=_PTSZ, stream=1, handle=_out(2, "graph"),
+        flags=Flag.HANDLE_OUT, aliases=("graphEndCapture",))
+    add(graph, 3, "cudaGraphInstantiate", Kind.CAPTURE, also=("cudaGraphInstantiateWithFlags",
+        "cudaGraphInstantiateWithParams", "cudaGraphInstantiateWithParams_ptsz"), handle=out, flags=Flag.HANDLE_OUT,
+        extra=Arg(slot=2, name="graph"), aliases=("graphInstantiate",))
+    add(graph, 4, "cudaGraphLaunch", Kind.LAUNCH | Kind.GRAPH, suffixes=_PTSZ, handle=handle, stream=2,
+        aliases=("graphLaunch",))
     add(graph, 5, "cudaGraphExecUpdate", Kind.CAPTURE, handle=handle, extra=Arg(slot=2, name="graph"))
     add(graph, 6, "cudaStreamBeginCaptureToGraph", Kind.CAPTURE, suffixes=_PTSZ, stream=1)
     add(graph, 11, "cuStreamBeginCapture", Kind.CAPTURE, also=("cuStreamBeginCapture_v2",), suffixes=_PTSZ, stream=1)
-    add(
-        graph,
-        12,
-        "cuStreamEndCapture",
-        Kind.CAPTURE,
-        suffixes=_PTSZ,
-        stream=1,
-        handle=_out(2, "graph"),
-        flags=Flag.HANDLE_OUT,
-    )
-    add(
-        graph,
-        13,
-        "cuGraphInstantiate",
-        Kind.CAPTURE,
-        also=(
-            "cuGraphInstantiate_v2",
-            "cuGraphInstantiateWithFlags",
-            "cuGraphInstantiateWithParams",
-            "cuGraphInstantiateWithParams_ptsz",
-        ),
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-        extra=Arg(slot=2, name="graph"),
-    )
+    add(graph, 12, "cuStreamEndCapture", Kind.CAPTURE, suffixes=_PTSZ, stream=1, handle=_out(2, "graph"),
+        flags=Flag.HANDLE_OUT)
+    add(graph, 13, "cuGraphInstantiate", Kind.CAPTURE, also=("cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
+        "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"), handle=out, flags=Flag.HANDLE_OUT,
+        extra=Arg(slot=2, name="graph"))
     add(graph, 14, "cuGraphLaunch", Kind.LAUNCH | Kind.GRAPH, suffixes=_PTSZ, handle=handle, stream=2)
-    add(
-        graph,
-        15,
-        "cuGraphExecUpdate",
-        Kind.CAPTURE,
-        also=("cuGraphExecUpdate_v2",),
-        handle=handle,
-        extra=Arg(slot=2, name="graph"),
-    )
+    add(graph, 15, "cuGraphExecUpdate", Kind.CAPTURE, also=("cuGraphExecUpdate_v2",), handle=handle, extra=Arg(slot=2,
+        name="graph"))
     add(graph, 16, "cuStreamBeginCaptureToGraph", Kind.CAPTURE, suffixes=_PTSZ, stream=1)
 
 
@@ -430,79 +297,28 @@ def _driver_rows(table: _Table) -> None:
     add(drv, 2, "cuMemcpy", _BLOCKING_COPY, suffixes=_PTDS, size=3)
     add(drv, 3, "cuMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
     add(drv, 4, "cuCtxSynchronize", Kind.SYNC_DEVICE, also=("cuCtxSynchronize_v2",))
-    add(
-        drv,
-        5,
-        "cuMemAlloc",
-        Kind.ALLOC,
-        only=("cuMemAlloc_v2", "cuMemAlloc"),
-        size=2,
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-    )
+    add(drv, 5, "cuMemAlloc", Kind.ALLOC, only=("cuMemAlloc_v2", "cuMemAlloc"), size=2, handle=out,
+        flags=Flag.HANDLE_OUT)
     add(drv, 6, "cuMemAllocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
     add(drv, 7, "cuLaunchKernelEx", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
     add(drv, 8, "cuLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=9)
-    add(
-        drv,
-        9,
-        "cuLaunchHostFunc",
-        Kind.LAUNCH,
-        also=("cuLaunchHostFunc_v2",),
-        suffixes=_PTSZ,
-        handle=Arg(slot=2, name="host function"),
-        stream=1,
-    )
+    add(drv, 9, "cuLaunchHostFunc", Kind.LAUNCH, also=("cuLaunchHostFunc_v2",), suffixes=_PTSZ, handle=Arg(slot=2,
+        name="host function"), stream=1)
     add(drv, 10, "cuMemFree", Kind.FREE, only=("cuMemFree_v2", "cuMemFree"), handle=ptr)
     add(drv, 11, "cuMemAllocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
-    add(
-        drv,
-        12,
-        "cuMemAllocFromPoolAsync",
-        Kind.ALLOC,
-        suffixes=_PTSZ,
-        size=2,
-        stream=4,
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-    )
+    add(drv, 12, "cuMemAllocFromPoolAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=4, handle=out,
+        flags=Flag.HANDLE_OUT)
     add(drv, 13, "cuMemFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr)
-    add(
-        drv,
-        14,
-        "cuMemAllocHost",
-        Kind.ALLOC,
-        only=("cuMemAllocHost_v2", "cuMemAllocHost"),
-        size=2,
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-    )
-    add(
-        drv,
-        15,
-        "cuMemHostAlloc",
-        Kind.ALLOC,
-        size=2,
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-        extra=Arg(slot=3, name="flags"),
-    )
+    add(drv, 14, "cuMemAllocHost", Kind.ALLOC, only=("cuMemAllocHost_v2", "cuMemAllocHost"), size=2, handle=out,
+        flags=Flag.HANDLE_OUT)
+    add(drv, 15, "cuMemHostAlloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, extra=Arg(slot=3,
+        name="flags"))
     add(drv, 16, "cuMemFreeHost", Kind.FREE, handle=ptr)
-    add(
-        drv, 17, "cuMemHostRegister", Kind.ALLOC, only=("cuMemHostRegister_v2", "cuMemHostRegister"), size=2, handle=ptr
-    )
+    add(drv, 17, "cuMemHostRegister", Kind.ALLOC, only=("cuMemHostRegister_v2", "cuMemHostRegister"), size=2,
+        handle=ptr)
     add(drv, 18, "cuMemHostUnregister", Kind.FREE, handle=ptr)
-    add(
-        drv,
-        19,
-        "cuMemAllocPitch",
-        Kind.ALLOC,
-        only=("cuMemAllocPitch_v2", "cuMemAllocPitch"),
-        size=3,
-        times=4,
-        handle=out,
-        flags=Flag.HANDLE_OUT,
-    )
+    add(drv, 19, "cuMemAllocPitch", Kind.ALLOC, only=("cuMemAllocPitch_v2", "cuMemAllocPitch"), size=3, times=4,
+        handle=out, flags=Flag.HANDLE_OUT)
     add(drv, 20, "cuMemCreate", Kind.ALLOC, size=2, handle=_out(1, "handle"), flags=Flag.HANDLE_OUT)
     add(drv, 21, "cuMemRelease", Kind.FREE, handle=Arg(slot=1, name="handle"))
     add(drv, 22, "cuMemMap", Kind.NONE, size=2, handle=ptr)
@@ -512,9 +328,8 @@ def _driver_rows(table: _Table) -> None:
     add(drv, 60, "cuStreamSynchronize", Kind.SYNC_STREAM, suffixes=_PTSZ, stream=1)
     add(drv, 61, "cuEventSynchronize", Kind.SYNC_EVENT, handle=Arg(slot=1, name="event"))
     add(drv, 62, "cuEventRecord", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1, name="event"))
-    add(
-        drv, 63, "cuEventRecordWithFlags", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1, name="event")
-    )
+    add(drv, 63, "cuEventRecordWithFlags", Kind.EVENT_RECORD, suffixes=_PTSZ, stream=2, handle=Arg(slot=1,
+        name="event"))
     add(drv, 64, "cuStreamWaitEvent", Kind.STREAM_WAIT, suffixes=_PTSZ, stream=1, handle=Arg(slot=2, name="event"))
     add(drv, 65, "cuCtxSetCurrent", Kind.SET_CONTEXT, handle=Arg(slot=1, name="context"))
     add(drv, 66, "cuModuleLoad", Kind.LOAD)
@@ -554,93 +369,32 @@ def _nccl_rows(table: _Table) -> None:
     comm = "communicator"
     add(nccl, 1, "ncclCommInitRank", handle=_out(1, comm), flags=Flag.HANDLE_OUT, aliases=("ncclInitRank",))
     add(nccl, 2, "ncclCommDestroy", handle=Arg(slot=1, name=comm), aliases=("ncclDestroy",))
-    add(
-        nccl,
-        3,
-        "ncclAllReduce",
-        group,
-        size=3,
-        stream=7,
-        handle=Arg(slot=6, name=comm),
-        extra=Arg(slot=4, name="ncclDataType_t"),
-    )
-    add(
-        nccl,
-        4,
-        "ncclAllGather",
-        group,
-        size=3,
-        stream=6,
-        handle=Arg(slot=5, name=comm),
-        extra=Arg(slot=4, name="ncclDataType_t"),
-    )
-    add(
-        nccl,
-        5,
-        "ncclReduceScatter",
-        group,
-        size=3,
-        stream=7,
-        handle=Arg(slot=6, name=comm),
-        extra=Arg(slot=4, name="ncclDataType_t"),
-    )
-    add(
-        nccl,
-        6,
-        "ncclBroadcast",
-        group,
-        size=3,
-        stream=7,
-        handle=Arg(slot=6, name=comm),
-        extra=Arg(slot=4, name="ncclDataType_t"),
-    )
-    add(
-        nccl,
-        7,
-        "ncclSend",
-        group,
-        size=2,
-        stream=6,
-        handle=Arg(slot=5, name=comm),
-        extra=Arg(slot=3, name="ncclDataType_t"),
-    )
-    add(
-        nccl,
-        8,
-        "ncclRecv",
-        group,
-        size=2,
-        stream=6,
-        handle=Arg(slot=5, name=comm),
-        extra=Arg(slot=3, name="ncclDataType_t"),
-    )
+    add(nccl, 3, "ncclAllReduce", group, size=3, stream=7, handle=Arg(slot=6, name=comm), extra=Arg(slot=4,
+        name="ncclDataType_t"))
+    add(nccl, 4, "ncclAllGather", group, size=3, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=4,
+        name="ncclDataType_t"))
+    add(nccl, 5, "ncclReduceScatter", group, size=3, stream=7, handle=Arg(slot=6, name=comm), extra=Arg(slot=4,
+        name="ncclDataType_t"))
+    add(nccl, 6, "ncclBroadcast", group, size=3, stream=7, handle=Arg(slot=6, name=comm), extra=Arg(slot=4,
+        name="ncclDataType_t"))
+    add(nccl, 7, "ncclSend", group, size=2, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=3,
+        name="ncclDataType_t"))
+    add(nccl, 8, "ncclRecv", group, size=2, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=3,
+        name="ncclDataType_t"))
     add(nccl, 9, "ncclCommInitAll", handle=_out(1, comm), flags=Flag.HANDLE_OUT)
     add(nccl, 10, "ncclCommInitRankConfig", handle=_out(1, comm), flags=Flag.HANDLE_OUT)
     add(nccl, 11, "ncclCommSplit", handle=Arg(slot=1, name=comm))
-    add(
-        nccl,
-        12,
-        "ncclReduce",
-        group,
-        size=3,
-        stream=8,
-        handle=Arg(slot=7, name=comm),
-        extra=Arg(slot=4, name="ncclDataType_t"),
-    )
-    add(
-        nccl,
-        13,
-        "ncclBcast",
-        group,
-        size=2,
-        stream=6,
-        handle=Arg(slot=5, name=comm),
-        extra=Arg(slot=3, name="ncclDataType_t"),
-    )
+    add(nccl, 12, "ncclReduce", group, size=3, stream=8, handle=Arg(slot=7, name=comm), extra=Arg(slot=4,
+        name="ncclDataType_t"))
+    add(nccl, 13, "ncclBcast", group, size=2, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=3,
+        name="ncclDataType_t"))
     add(nccl, 14, "ncclGroupStart")
     add(nccl, 15, "ncclGroupEnd")
     add(nccl, 16, "ncclCommAbort", handle=Arg(slot=1, name=comm))
     add(nccl, 17, "ncclCommFinalize", handle=Arg(slot=1, name=comm))
+
+
+# fmt: on
 
 
 def _build() -> tuple[Op, ...]:
