@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from ingero import __version__
@@ -21,7 +20,7 @@ class BuildInfo:
 
 def build_info() -> BuildInfo:
     """What this copy was built from; a source checkout asks git."""
-    written = Path(str(files("ingero"))) / "_build.txt"
+    written = Path(__file__).with_name("_build.txt")
     if written.exists():
         commit, date = written.read_text().split()
         return BuildInfo(version=__version__, commit=commit, date=date)

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
+import numpy as np
+
 from ingero.attach.host_events import HostEvents
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Map, percpu_offsets, possible_cpus
 from ingero.attach.objects import object_path
@@ -57,6 +59,7 @@ class KernelSide:
     def __init__(self, sizes: KernelSizes, *, record_all: bool = False, mode: ProbeMode | None = None) -> None:
         self.layouts: Btf = btf_of(object_path("layouts"))
         self.unavailable: list[Unavailable] = []
+        self.is_running = False
         self._sizes = sizes
         self._resources = ExitStack()
         self._links = ExitStack()
@@ -133,21 +136,30 @@ class KernelSide:
             self.maps["free_slots"].push(struct.pack("<I", slot))
 
     def start(self) -> None:
-        """Attaches the clocks and the host events; from here on accounts run.
+        """Attaches the clocks and the host events, unless they are; from here on accounts run.
 
         Raises:
             BpfError: a scheduler program cannot be attached.
         """
-        for loaded in (self._scheduler, self.calls):
+        if self.is_running:
+            return
+        # Programs of one tracepoint run in this order: a thread's open calls are recorded before its account is closed.
+        for loaded in (self.calls, self._scheduler):
             for name, section in loaded.sections().items():
                 if section.startswith("tp_btf/"):
                     self._links.callback(loaded.program(name).attach().close)
         host = self._links.enter_context(HostEvents(self.maps))
         self.maps.update(host.maps)
-        self.unavailable += (
-            Unavailable(name=lost.program.program, reason=f"{lost.program.without}: {lost.reason}")
-            for lost in host.lost
-        )
+        lost = [
+            Unavailable(name=one.program.program, reason=f"{one.program.without}: {one.reason}") for one in host.lost
+        ]
+        self.unavailable += [one for one in lost if one not in self.unavailable]
+        self.is_running = True
+
+    def pause(self) -> None:
+        """Detaches what `start` attached: without targets it would cost every context switch for nothing."""
+        self._links.close()
+        self.is_running = False
 
     def attach_calls(self, sites: list[CallSite]) -> dict[CallSite, str]:
         """Probes sites; those that could not be probed, with the reason."""
@@ -155,20 +167,30 @@ class KernelSide:
 
     def enroll(self, pid: int, start_boottime_ns: int) -> int | None:
         """Makes a running process a target: accounts for all its threads, then its calls. None: no slot is left."""
+        slot = self.take_slot(pid, start_boottime_ns)
+        if slot is None:
+            return None
+        key, enrolling = struct.pack("<I", pid), self.maps["enrolling"]
+        enrolling.update(key, struct.pack("<I", slot))
+        self._scheduler.program("enroll_threads").read_iterator()
+        self.admit(pid, slot)
+        # threads that were born between the iterator and the line above
+        self._scheduler.program("enroll_threads").read_iterator()
+        enrolling.delete(key)
+        return slot
+
+    def take_slot(self, pid: int, start_boottime_ns: int) -> int | None:
+        """A slot for a process that is no target yet; None if none is left."""
         taken = self.maps["free_slots"].pop()
         if taken is None:
             return None
         slot = int(struct.unpack("<I", taken)[0])
         self.set_process(slot, pid, start_boottime_ns)
-        key = struct.pack("<I", pid)
-        enrolling, targets = self.maps["enrolling"], self.maps["targets"]
-        enrolling.update(key, taken)
-        self._scheduler.program("enroll_threads").read_iterator()
-        targets.update(key, taken)
-        # threads that were born between the iterator and the line above
-        self._scheduler.program("enroll_threads").read_iterator()
-        enrolling.delete(key)
         return slot
+
+    def admit(self, pid: int, slot: int) -> None:
+        """The calls of a process count from now on, each thread's account from its first call or its birth."""
+        self.maps["targets"].update(struct.pack("<I", pid), struct.pack("<I", slot))
 
     def set_process(self, slot: int, pid: int, start_boottime_ns: int) -> None:
         """Writes the row of a slot; pid 0 clears it."""
@@ -179,6 +201,14 @@ class KernelSide:
         struct.pack_into("<Q", row, fields["start_boottime_ns"][1], start_boottime_ns)
         struct.pack_into("<I", row, fields["pid"][1], pid)
         self.maps["processes"].update(struct.pack("<I", slot), bytes(row))
+
+    def process_at(self, slot: int) -> tuple[int, int] | None:
+        """(pid, start in ns of CLOCK_BOOTTIME) of the process that has a slot; None if it is free."""
+        row = self.maps["processes"].lookup(struct.pack("<I", slot)) if slot < MAX_PROCESSES else None
+        if row is None:
+            return None
+        process = np.frombuffer(row, self.layouts.dtype("process"))[0]
+        return (int(process["pid"]), int(process["start_boottime_ns"])) if process["pid"] else None
 
     def release(self, pid: int) -> None:
         """A process is no target any more; its slot stays taken until `recycle`."""

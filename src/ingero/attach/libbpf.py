@@ -48,8 +48,8 @@ class LibbpfMissingError(IngeroError):
 
     def __init__(self) -> None:
         super().__init__(
-            "libbpf.so.1 is not installed and this build carries none",
-            hint="apt-get install libbpf1 (Debian 12, Ubuntu 24.04), or install the ingero wheel: it carries its own",
+            "libbpf.so.1 is not installed",
+            hint="apt-get install libbpf1 (Debian 12 and newer, Ubuntu 24.04 and newer)",
         )
 
 

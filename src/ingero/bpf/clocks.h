@@ -76,6 +76,7 @@ struct thread {
 	u64 last_off_ns;
 	u64 last_on_ns;
 	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the device */
+	u64 away_ns; /* the same, where a yielding thread may have looked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
 	u32 last_cpu;
 	s32 device; /* -1: never set */

@@ -144,6 +144,7 @@ struct epoch_record {
 	u64 return_ns; /* b */
 	u64 last_off_ns; /* the drainer's last time off the CPU in the drain; preemptions right after it are part of it */
 	u64 last_on_ns;
+	u64 away_ns; /* as last_off_ns, if a thread that yields had not looked at the device in its glimpses of the CPU */
 	u64 stream;
 	u64 launches;
 	u64 size_bytes;

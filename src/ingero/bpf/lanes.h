@@ -301,6 +301,7 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	}
 	if (thread->last_on_ns > call->start_ns || thread->last_off_ns >= call->start_ns) {
 		epoch->last_off_ns = thread->gone_ns;
+		epoch->away_ns = thread->away_ns;
 		epoch->last_on_ns = thread->last_on_ns;
 		epoch->last_off_state = thread->last_off_state;
 	}

@@ -280,7 +280,9 @@ NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct 
 	state = state_at_switch_out(task, departure->is_preempted, departure->task_state);
 	thread->state = state;
 	thread->since_ns = now;
-	if (state != STATE_RUNQ || now - thread->last_on_ns >= GLIMPSE_NS)
+	if (now - thread->last_on_ns >= GLIMPSE_NS)
+		thread->gone_ns = thread->away_ns = now;
+	else if (state != STATE_RUNQ)
 		thread->gone_ns = now;
 	thread->last_off_ns = now;
 	thread->last_off_state = state;

@@ -61,9 +61,13 @@ class Callers:
 
     def _read_ranges(self) -> None:
         """Reads the mappings; a process that has ended keeps those last seen."""
+        try:
+            raw = read_maps(self._pid)
+        except OSError:  # it has ended, and only its records have still been on their way
+            return
         ranges = [
             _Range(m.start, m.end, m.offset, PurePath(m.path).name or "[anonymous]")
-            for m in parse_maps(read_maps(self._pid))
+            for m in parse_maps(raw)
             if "x" in m.permissions
         ]
         if ranges:

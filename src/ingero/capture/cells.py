@@ -42,7 +42,7 @@ class CellReader:
 
     def read(self, elapsed_s: float) -> list[CellGrowth]:
         """Growth of every cell that had calls since the last reading, `elapsed_s` ago; new thresholds are set."""
-        used = np.flatnonzero(self._keys)
+        used = np.flatnonzero(self._keys != 0)  # of a copy: numpy raises if the kernel adds a cell while it counts
         if not len(used):
             return []
         keys, now, before = self._keys[used], self._cells[used], self._before[used]

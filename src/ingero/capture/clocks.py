@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 PAIR_PERIOD_NS = 10_000_000_000
+_KEPT_PAIRS = 360  # an hour: nothing that old is still to be converted
 _READINGS = 5  # the tightest of a few readings: one may be preempted between its two clocks
 
 
@@ -31,28 +32,27 @@ class WallClock:
     """
 
     def __init__(self) -> None:
-        self._mono: list[int] = []
-        self._offset: list[int] = []
+        self._mono = np.empty(0, np.int64)
+        self._offset = np.empty(0, np.int64)
+        self.last_pair_mono_ns = 0
 
     def add_pair(self, mono_ns: int, unix_ns: int) -> None:
         """Adds a pair; monotonic times must grow."""
-        self._mono.append(mono_ns)
-        self._offset.append(unix_ns - mono_ns)
-
-    @property
-    def last_pair_mono_ns(self) -> int:
-        """When the last pair was read."""
-        return self._mono[-1]
+        self._mono = np.append(self._mono, mono_ns)[-_KEPT_PAIRS:]
+        self._offset = np.append(self._offset, unix_ns - mono_ns)[-_KEPT_PAIRS:]
+        self.last_pair_mono_ns = mono_ns
+        # relative to the last pair: floats are exact there, and nanoseconds of absolute times are not
+        self._anchors = (self._mono - mono_ns).astype(np.float64)
+        self._drift = (self._offset - self._offset[-1]).astype(np.float64)
+        self._is_steady = not self._drift.any()
 
     def unix_ns(self, mono_ns: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Wall-clock times, shape as given. Exact to the nanosecond while the offset stands still."""
         mono = mono_ns.astype(np.int64)
-        base = self._offset[-1]
-        drift = np.asarray([offset - base for offset in self._offset], np.float64)
-        origin = self._mono[0]
-        anchors = np.asarray([at - origin for at in self._mono], np.float64)
-        correction = np.interp((mono - origin).astype(np.float64), anchors, drift)
-        wall: np.ndarray[Any, np.dtype[np.int64]] = mono + base + np.rint(correction).astype(np.int64)
+        wall: np.ndarray[Any, np.dtype[np.int64]] = mono + self._offset[-1]
+        if not self._is_steady:
+            since = (mono - self.last_pair_mono_ns).astype(np.float64)
+            wall += np.rint(np.interp(since, self._anchors, self._drift)).astype(np.int64)
         return wall
 
     def unix_ns_of(self, mono_ns: int) -> int:

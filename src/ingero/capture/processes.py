@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Target
-from ingero.discover.cgroups import Cgroup, read_cgroup, read_mounts
+from ingero.discover.cgroups import Cgroup, cpu_stat_file, read_cgroup, read_mounts
 from ingero.discover.containers import placement_of
 from ingero.discover.processes import read_environ, read_process
 from ingero.discover.ranks import rank_of
@@ -22,6 +24,7 @@ class ProcessRows:
         self._mounts = read_mounts()
         self._cgroups: set[int] = set()
         self._facts: dict[int, dict[str, Value]] = {}
+        self.cpu_stats: dict[Path, int] = {}  # the CPU controller's statistics of targets' groups -> the group's number
 
     def write(self, target: Target, seen_ns: int) -> None:
         """Writes the row of a target as it is known now; what it was while it lived is kept."""
@@ -34,7 +37,7 @@ class ProcessRows:
             session=self._sink.session,
             pid=target.pid,
             start_ns=target.start_ns,
-            **{"name": target.name, **facts},
+            **{**facts, "name": target.name},
             first_seen_ns=target.start_ns,
             last_seen_ns=seen_ns,
             exit_ns=target.exit_ns,
@@ -50,7 +53,6 @@ class ProcessRows:
         rank = rank_of(read_environ(target.pid) or {})
         cgroup = read_cgroup(target.pid, self._mounts)
         facts: dict[str, Value] = {
-            "name": process.name,
             "cmdline": " ".join(process.cmdline),
             "uid": process.uid,
             "parent_pid": process.ppid,
@@ -65,6 +67,9 @@ class ProcessRows:
         number = int(self._sink.cgroup_keys(np.asarray([kernel_id], np.uint64))[0])
         if kernel_id not in self._cgroups:
             self._cgroups.add(kernel_id)
+            statistics = cpu_stat_file(cgroup, self._mounts)
+            if statistics:
+                self.cpu_stats[statistics] = number
             place = placement_of(cgroup.path)
             row = tables.CGROUPS.rows(
                 1,

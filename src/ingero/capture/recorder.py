@@ -1,10 +1,9 @@
-"""The live loop: rings are drained when they fill or each 100 ms, everything else is read once a second."""
+"""The live loop: records become rows as they come, everything else is read once a second."""
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,36 +17,35 @@ import numpy as np
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
+from ingero.capture.drainer import Drainer
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.processes import ProcessRows
-from ingero.capture.rings import Ring
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.targets import Targets
+from ingero.capture.wakers import WakerRows
 from ingero.discover.processes import descendants, list_processes
 from ingero.store import tables
 from ingero.store.tables import Row
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.1
 _TICK_NS = 1_000_000_000
+_IDLE_TICKS = 5  # readings without a target before the programs are detached; attaching again takes 50 ms
+_CROWDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread that has ended
 _FORK, _EXEC, _EXIT = 1, 2, 3  # struct lifecycle_record kind
-_RECORD_OF_RING = {
-    "calls": "call_record",
-    "epochs": "epoch_record",
-    "offcpu": "offcpu_record",
-    "host": "host_record",
-    "lifecycle": "lifecycle_record",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderOptions:
-    """pids: the processes to trace with their children; empty: every process that uses a traced library."""
+    """pids: the processes to trace with their children; empty: every process that uses a traced library.
+
+    launches_at_driver_only: see LibraryProbes.
+    """
 
     pids: Sequence[int] = ()
+    launches_at_driver_only: bool = False
     is_target: Callable[[int], bool] = field(default=lambda _pid: True)
 
 
@@ -61,7 +59,7 @@ class Recorder:
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
-        self.libraries = LibraryProbes(kernel)
+        self.libraries = LibraryProbes(kernel, launches_at_driver_only=options.launches_at_driver_only)
         self.probes: list[ProbeResult] = []
         self.seconds = SecondReader(kernel, sink, self.clock, self.targets)
         self._processes = ProcessRows(sink)
@@ -73,16 +71,17 @@ class Recorder:
             name_of_pid=self._name_of_pid,
             name_of_thread=self._name_of_thread,
         )
-        self._rings = {
-            name: self._resources.enter_context(Ring(kernel.maps[name], kernel.layouts.dtype(record, header_bytes=8)))
-            for name, record in _RECORD_OF_RING.items()
+        consumers = {
+            "lifecycle": self._on_lifecycle,
+            "calls": self._on_calls,
+            "epochs": self._on_epochs,
+            "offcpu": self._on_offcpu,
+            "host": self._rows.host_events,
         }
-        self._poll = select.epoll()
-        self._resources.callback(self._poll.close)
-        for ring in self._rings.values():
-            # edge-triggered: a ring with data would always be ready, and the loop would spin
-            self._poll.register(ring.fd, select.EPOLLIN | select.EPOLLET)
+        self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
+        self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
         self.probe_ns = 0  # what a call's account would hold of the probe itself
+        self._idle_ticks = 0
         self._records = 0
         self._epoch_rows: list[Row] = []
         self._sink_losses: dict[tuple[str, str], int] = {}
@@ -90,17 +89,21 @@ class Recorder:
     def start(self) -> None:
         """Attaches clocks and host events, finds targets, probes their libraries."""
         self._kernel.start()
-        self.probe_ns = calibrate(self._kernel, self._rings["calls"], self.seconds.forget)
+        self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
+        # enrolled last: nobody empties a target's buffers while probes are being attached
         self.find_targets()
+        self._enroll_families()
+        self._drainer.empty_buffers()
+        if not any(self.targets):
+            self._kernel.pause()
 
     def run(self, *, should_stop: Callable[[], bool], on_second: Callable[[Second], None]) -> None:
         """Records until told to stop; `on_second` gets each second after it is stored."""
         last_ns = time.monotonic_ns()
         while not should_stop():
-            self._poll.poll(_POLL_S)
-            self.drain()
+            self._drainer.wait(last_ns + _TICK_NS)
             now_ns = time.monotonic_ns()
-            if now_ns - last_ns >= _TICK_NS:
+            if now_ns - last_ns >= (_CROWDED_TICK_NS if self.targets.is_crowded else _TICK_NS):
                 on_second(self._tick(now_ns - last_ns))
                 last_ns = now_ns
         on_second(self._finish(time.monotonic_ns() - last_ns))
@@ -110,24 +113,33 @@ class Recorder:
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second(elapsed_ns)
-        self._snapshots.write(second.time_ns)
+        self._snapshots.write(second.time_ns, elapsed_ns, self._processes.cpu_stats)
+        self._rest()
         return second
+
+    def _rest(self) -> None:
+        """Without anything to account for, no program stays on the scheduler's path."""
+        self._idle_ticks = 0 if any(self.targets) else self._idle_ticks + 1
+        if self._idle_ticks == _IDLE_TICKS:
+            self._kernel.pause()
 
     def _finish(self, elapsed_ns: int) -> Second:
         """Stops in the order that keeps counts exact: no more targets, then detach, then the last reading."""
         for target in self.targets:
             self._kernel.release(target.pid)
+        self._drainer.empty_buffers()  # detaching takes long enough to fill them
         self._kernel.probes.close()
-        self.drain()
+        self._drainer.drain_all()
         self._add_clock_pair()
         second = self._read_second(elapsed_ns)
-        self.drain()  # off-CPU intervals that the last reading has emptied
+        self._drainer.drain_all()  # off-CPU intervals that the last reading has emptied
         self.seconds.flush_sites(second.time_ns)
         for target in self.targets:
             self._processes.write(target, second.time_ns)
         return second
 
     def _read_second(self, elapsed_ns: int) -> Second:
+        self._wakers.write(time.time_ns() - elapsed_ns)
         second = self.seconds.read(time.time_ns(), max(elapsed_ns, 1) / 1e9)
         self._count_sink_losses(second)
         records, self._records = self._records, 0
@@ -152,22 +164,42 @@ class Recorder:
             second.losses.update(grown)
 
     def find_targets(self) -> None:
-        """Enrolls processes that use a traced library (or were asked for), and probes copies not seen before."""
+        """Probes library copies not seen before, then enrolls the processes that use them, unless pids were given."""
         scan = self.libraries.scan()
-        for pid in self._wanted(scan.pids):
-            if self.targets.of_pid(pid) is None and pid != os.getpid():
-                target = self.targets.add(pid)
-                if target:
-                    self._processes.write(target, time.time_ns())
-        used = [copy for copy in scan.copies if copy.pids]
-        results = self.libraries.attach_new(used)
+        wanted = self._wanted(scan.pids)
+        results = self.libraries.attach_new([copy for copy in scan.copies if not wanted.isdisjoint(copy.pids)])
         self.probes += results
         self._write_probes(results)
+        if self._options.pids:
+            return
+        for pid in scan.pids:
+            if pid != os.getpid() and self.targets.of_pid(pid) is None and self._options.is_target(pid):
+                self._add_target(pid)
 
-    def _wanted(self, users: Sequence[int]) -> list[int]:
+    def _wanted(self, users: Sequence[int]) -> set[int]:
+        """Targets, and who is to become one. A copy that only others use is not probed: they would pay for it."""
         if not self._options.pids:
-            return [pid for pid in users if self._options.is_target(pid)]
-        return [*self._options.pids, *descendants(self._options.pids, list_processes())]
+            return {pid for pid in users if self._options.is_target(pid)}
+        if len(self.targets):
+            return {target.pid for target in self.targets}
+        return {*self._options.pids, *descendants(self._options.pids, list_processes())}
+
+    def _enroll_families(self) -> None:
+        """The processes asked for by pid and all their descendants; the kernel follows what these fork from then on.
+
+        Until nothing new is found: a child may be forked between the look at /proc and its parent's enrollment.
+        """
+        wanted: Sequence[int] = self._options.pids
+        while [pid for pid in wanted if self.targets.of_pid(pid) is None and self._add_target(pid)]:
+            wanted = descendants(self._options.pids, list_processes())
+            self._drainer.drain()  # makes known what the kernel has already followed
+
+    def _add_target(self, pid: int) -> bool:
+        self._kernel.start()
+        target = self.targets.add(pid)
+        if target:
+            self._processes.write(target, time.time_ns())
+        return target is not None
 
     def _write_probes(self, results: Sequence[ProbeResult]) -> None:
         rows: list[Row] = []
@@ -187,24 +219,16 @@ class Recorder:
             )
         self._sink.append(tables.PROBES, rows)
 
-    def drain(self) -> None:
-        """Empties every ring into rows; processes' starts and ends first, because rows name processes."""
-        self._drain("lifecycle", self._on_lifecycle)
-        self._drain("calls", self._on_calls)
-        self._drain("epochs", self._on_epochs)
-        self._drain("offcpu", self._rows.offcpu)
-        self._drain("host", self._rows.host_events)
-
-    def _drain(self, name: str, consume: Callable[[np.ndarray[Any, Any]], None]) -> None:
-        while len(batch := self._rings[name].drain()):
-            consume(batch)
-
     def _on_calls(self, batch: np.ndarray[Any, Any]) -> None:
         self._records += len(batch)
         self._rows.calls(batch)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
         self._epoch_rows += self._rows.epochs(batch)
+
+    def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
+        self._rows.offcpu(batch)
+        self._wakers.add(batch)
 
     def _on_lifecycle(self, batch: np.ndarray[Any, Any]) -> None:
         for record in batch:
@@ -215,7 +239,9 @@ class Recorder:
                 target = self.targets.forked(int(record["other_pid"]), slot, int(record["start_boottime_ns"]))
                 self._processes.write(target, self.clock.unix_ns_of(int(record["time_ns"])))
             elif kind == _EXEC:
-                self.targets.executed(pid, record["comm"].decode(errors="replace"))
+                program = self.targets.executed(pid, record["comm"].decode(errors="replace"))
+                if program:
+                    self._processes.write(program, self.clock.unix_ns_of(int(record["time_ns"])))
             elif kind == _EXIT:
                 end_ns = self.clock.unix_ns_of(int(record["time_ns"]))
                 gone = self.targets.exited(pid, end_ns, int(record["code"]))

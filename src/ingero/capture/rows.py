@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from ingero.capture.clocks import WallClock
 from ingero.capture.targets import Target, Targets
-from ingero.decode.epochs import class_key, op_ids, readiness
+from ingero.decode.epochs import Lane, class_key, op_ids
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.tables import Row, Table
@@ -49,7 +50,6 @@ _LIFECYCLE_OPS = {
     5: HostOp.OOM_KILL,
     6: HostOp.STOP_SIGNAL,
 }
-_EPOCH_HISTORY = 64  # drains of a lane kept to judge the next ones by: a window of a second at most rates
 
 
 class Sink(Protocol):
@@ -96,7 +96,7 @@ class RowMaker:
     ) -> None:
         self._sink, self._clock, self._targets = sink, clock, targets
         self._name_of_pid, self._name_of_thread = name_of_pid, name_of_thread
-        self._history: dict[tuple[int, int], Array] = {}
+        self._lanes: dict[int, tuple[int, int, Lane]] = {}  # by place: the process and stream that have it, the lane
 
     def calls(self, batch: Array) -> None:
         """Recorded calls (`struct call_record`)."""
@@ -210,31 +210,30 @@ class RowMaker:
         """Drains (`struct epoch_record`), judged lane by lane; the rows are returned, too."""
         rows: list[Row] = []
         batch = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
-        lanes = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
-        for lane in np.unique(lanes):
-            rows += self._lane_epochs(batch[lanes == lane], int(lane))
+        places = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
+        for place in sorted(set(places.tolist())):
+            rows += self._lane_epochs(batch[places == place], place)
         self._sink.append(tables.EPOCHS, rows)
         return rows
 
-    def _lane_epochs(self, batch: Array, lane: int) -> list[Row]:
-        key = (lane, int(batch["pid"][0]))
-        before = self._history.get(key, batch[:0])
-        window = np.concatenate([before, batch])
-        judged = readiness(window)
-        self._history[key] = window[-_EPOCH_HISTORY:]
-        mine = slice(len(before), None)
+    def _lane(self, place: int, pid: int, stream: int) -> Lane:
+        """The lane in a place of the kernel's table, a new one where the place has changed hands."""
+        owner = self._lanes.get(place)
+        if owner is None or owner[:2] != (pid, stream):
+            owner = self._lanes[place] = (pid, stream, Lane())
+        return owner[2]
+
+    def _lane_epochs(self, batch: Array, place: int) -> list[Row]:
+        judged = self._lane(place, int(batch["pid"][0]), int(batch["stream"][0])).judge(batch)
         a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "drain_ns", "return_ns"))
-        r = judged.ready[mine]
+        r = judged.ready
         flags = batch["flags"].astype(np.int64)
-        flags |= judged.is_no_wait[mine] * int(EpochFlag.NO_WAIT) | judged.is_estimated[mine] * int(EpochFlag.ESTIMATED)
-        unix = self._clock.unix_ns
-        op_sets = [self._op_names(words) for words in batch["op_set"]]
-        classes = [
-            class_key(ops, launches, size, graph)
-            for ops, launches, size, graph in zip(
-                op_sets, batch["launches"], batch["size_bytes"], batch["graph"], strict=True
-            )
-        ]
+        flags |= judged.is_no_wait * int(EpochFlag.NO_WAIT) | judged.is_estimated * int(EpochFlag.ESTIMATED)
+        # Only the return is converted: the parts are whole to the nanosecond whatever the wall clock does meanwhile.
+        to_unix = self._clock.unix_ns(b) - b
+        op_sets = [self._op_names(words.tobytes()) for words in batch["op_set"]]
+        enqueued = (batch[name].tolist() for name in ("launches", "size_bytes", "graph"))
+        classes = [class_key(*parts) for parts in zip(op_sets, *enqueued, strict=True)]
         return tables.EPOCHS.rows(
             len(batch),
             session=self._sink.session,
@@ -242,13 +241,13 @@ class RowMaker:
             pid=batch["pid"],
             device=batch["device"],
             stream=batch["stream"],
-            a_ns=unix(a),
-            f_ns=unix(f),
-            s_ns=unix(s),
-            r_ns=unix(r),
-            r_low_ns=unix(judged.low[mine]),
-            r_high_ns=unix(judged.high[mine]),
-            b_ns=unix(b),
+            a_ns=a + to_unix,
+            f_ns=f + to_unix,
+            s_ns=s + to_unix,
+            r_ns=r + to_unix,
+            r_low_ns=judged.low + to_unix,
+            r_high_ns=judged.high + to_unix,
+            b_ns=b + to_unix,
             e_ns=f - a,
             x_ns=r - f,
             p_ns=b - r,
@@ -265,51 +264,55 @@ class RowMaker:
             b_tid=batch["drain_tid"],
             flags=flags,
             checkpoint_step=batch["step"],
-            checkpoints=[self._checkpoints(times) for times in batch["checkpoint_ns"]],
+            checkpoints=self._checkpoints(batch["checkpoint_ns"]),
             **_parts(batch),
         )
 
-    def _checkpoints(self, times: Array) -> bytes:
-        return self._clock.unix_ns(times[times != 0]).astype("<i8").tobytes()
+    def _checkpoints(self, times: Array) -> list[bytes]:
+        """Little-endian 64-bit unix ns each; a row ends before its first unused one."""
+        unix = self._clock.unix_ns(times).astype("<i8")
+        return [row[:used].tobytes() for row, used in zip(unix, (times != 0).sum(axis=1), strict=True)]
 
     @staticmethod
-    def _op_names(words: Array) -> str:
-        return ",".join(BY_ID[op].name for op in op_ids(words) if op in BY_ID)
+    @lru_cache(maxsize=1024)
+    def _op_names(words: bytes) -> str:
+        return ",".join(BY_ID[op].name for op in op_ids(np.frombuffer(words, np.uint64)) if op in BY_ID)
 
-    def _process_numbers(self, slots: Array) -> Array:
-        return self._mapped(slots, lambda slot: self._number(int(slot)))
+    def _process_numbers(self, slots: Array) -> list[int]:
+        return _mapped(slots, self._number)
 
     def _number(self, slot: int) -> int:
         target = self._targets.at(slot)
         return target.number if target else 0
 
-    def _caller_libraries(self, slots: Array, callers: Array) -> Array:
+    def _caller_libraries(self, slots: Array, callers: Array) -> list[int]:
         pairs = slots.astype(np.uint64) << np.uint64(48) | callers & np.uint64((1 << 48) - 1)
-        return self._mapped(pairs, lambda pair: self._library(self._targets.at(int(pair) >> 48), int(pair)))
+        return _mapped(pairs, lambda pair: self._library(self._targets.at(pair >> 48), pair))
 
     def _library(self, target: Target | None, pair: int) -> int:
         name = target.callers.place(pair & (1 << 48) - 1).library if target else ""
         return self._sink.intern(name) if name else 0
 
-    def _texts(self, column: Array) -> Array:
-        return self._mapped(column, lambda raw: self._sink.intern(raw.decode(errors="replace")) if raw else 0)
+    def _texts(self, column: Array) -> list[int]:
+        return _mapped(column, lambda raw: self._sink.intern(raw.decode(errors="replace")) if raw else 0)
 
-    def _names(self, ids: Array, name_of: Callable[[int], str]) -> Array:
-        def number(value: Any) -> int:
-            name = name_of(int(value)) if value else ""
+    def _names(self, ids: Array, name_of: Callable[[int], str]) -> list[int]:
+        def number(value: int) -> int:
+            name = name_of(value) if value else ""
             return self._sink.intern(name) if name else 0
 
-        return self._mapped(ids, number)
-
-    @staticmethod
-    def _mapped(column: Array, function: Callable[[Any], int]) -> Array:
-        """The function of each value, called once per distinct one."""
-        values, inverse = np.unique(column, return_inverse=True)
-        return np.asarray([function(value) for value in values], np.int64)[inverse]
+        return _mapped(ids, number)
 
     def _optional_times(self, times: Array) -> Array:
         """Wall-clock times; 0 stays 0."""
         return np.where(times == 0, 0, self._clock.unix_ns(times))
+
+
+def _mapped(column: Array, function: Callable[[Any], int]) -> list[int]:
+    """The function of each value, called once per distinct one."""
+    values = column.tolist()
+    numbers = {value: function(value) for value in set(values)}
+    return [numbers[value] for value in values]
 
 
 def _parts(batch: Array) -> dict[str, list[int | None]]:
@@ -318,9 +321,10 @@ def _parts(batch: Array) -> dict[str, list[int | None]]:
     columns: dict[str, list[int | None]] = {}
     never = np.zeros(len(batch), bool)
     for part, unknown in (("empty", other_e), ("enqueue", other_x), ("drain", never)):
-        for index, clock in enumerate(CLOCKS):
-            values: list[int | None] = batch[f"{part}_clock_ns"][:, index].astype(np.int64).tolist()
-            for at in np.flatnonzero(unknown):
+        unknown_at = np.flatnonzero(unknown).tolist()
+        by_clock: list[list[int | None]] = batch[f"{part}_clock_ns"].astype(np.int64).T.tolist()
+        for clock, values in zip(CLOCKS, by_clock, strict=True):
+            for at in unknown_at:
                 values[at] = None
             columns[f"{part}_{clock}_ns"] = values
     return columns

@@ -119,17 +119,14 @@ class SecondReader:
 
     def count_losses(self, growth: dict[str, int], start_ns: int) -> dict[str, int]:
         """Stores and sums losses by counter name; returns them."""
-        rows = [
-            tables.LOSSES.rows(
-                1,
-                session=self._sink.session,
-                start_ns=start_ns,
-                counter=name,
-                reason=MEANINGS.get(name, ""),
-                count=count,
-            )[0]
-            for name, count in growth.items()
-        ]
+        rows = tables.LOSSES.rows(
+            len(growth),
+            session=self._sink.session,
+            start_ns=start_ns,
+            counter=list(growth),
+            reason=[MEANINGS.get(name, "") for name in growth],
+            count=list(growth.values()),
+        )
         self._sink.append(tables.LOSSES, rows)
         for name, count in growth.items():
             self.losses_total[name] += count
@@ -155,31 +152,28 @@ class SecondReader:
         for target, cell in self._known(cells):
             library = target.callers.place(cell.caller).library
             folded[target.number, cell.op, library].append(cell)
-        rows = [self._op_row(number, op, library, group, start_ns) for (number, op, library), group in folded.items()]
-        self._sink.append(tables.OP_STATS, rows)
-
-    def _op_row(self, number: int, op: int, library: str, group: list[CellGrowth], start_ns: int) -> Row:
-        def total(name: str) -> int:
-            return sum(int(cell.growth[name]) for cell in group)
-
-        clocks = np.stack([cell.growth["clock_ns"] for cell in group]).sum(axis=0, dtype=np.int64)
-        return tables.OP_STATS.rows(
-            1,
+        if not folded:
+            return
+        sums = [_summed(group) for group in folded.values()]
+        clocks = np.stack([one["clock_ns"] for one in sums])
+        rows = tables.OP_STATS.rows(
+            len(folded),
             session=self._sink.session,
             start_ns=start_ns,
-            process=number,
-            source=int(BY_ID[op].source),
-            op=BY_ID[op].code,
-            library=self._sink.intern(library) if library else 0,
-            count=total("count"),
-            errors=total("errors"),
-            nested=total("nested"),
-            recorded=total("recorded"),
-            sum_ns=total("sum_ns"),
-            max_ns=max(cell.max_ns for cell in group),
-            bytes=total("size_bytes"),
-            **{f"{name}_ns": int(clocks[index]) for index, name in enumerate(CLOCKS)},
-        )[0]
+            process=[number for number, _, _ in folded],
+            source=[int(BY_ID[op].source) for _, op, _ in folded],
+            op=[BY_ID[op].code for _, op, _ in folded],
+            library=[self._sink.intern(library) if library else 0 for _, _, library in folded],
+            count=[int(one["count"]) for one in sums],
+            errors=[int(one["errors"]) for one in sums],
+            nested=[int(one["nested"]) for one in sums],
+            recorded=[int(one["recorded"]) for one in sums],
+            sum_ns=[int(one["sum_ns"]) for one in sums],
+            max_ns=[max(cell.max_ns for cell in group) for group in folded.values()],
+            bytes=[int(one["size_bytes"]) for one in sums],
+            **{f"{name}_ns": clocks[:, index] for index, name in enumerate(CLOCKS)},
+        )
+        self._sink.append(tables.OP_STATS, rows)
 
     def _collect_sites(self, cells: list[CellGrowth], start_ns: int) -> None:
         for cell in cells:
@@ -299,20 +293,20 @@ class SecondReader:
 
     def _write_charges(self, charges: list[Charge], start_ns: int) -> None:
         known = [(target, charge) for charge in charges if (target := self._targets.at(charge.slot))]
-        rows: list[Row] = []
-        for target, charge in known:
-            rows += tables.CULPRITS.rows(
-                1,
-                session=self._sink.session,
-                start_ns=start_ns,
-                process=target.number,
-                kind=int(CulpritKind.YIELDED if charge.is_yielded else CulpritKind.RUNQ),
-                culprit_pid=charge.culprit_pid,
-                culprit_name=self._sink.intern(charge.culprit_name),
-                culprit_cgroup_id=self._sink.cgroup_keys(np.asarray([charge.culprit_cgroup_id], np.uint64))[0],
-                ns=charge.ns,
-                switches=charge.switches,
-            )
+        culprits = [charge for _, charge in known]
+        cgroups = np.asarray([one.culprit_cgroup_id for one in culprits], np.uint64)
+        rows = tables.CULPRITS.rows(
+            len(known),
+            session=self._sink.session,
+            start_ns=start_ns,
+            process=[target.number for target, _ in known],
+            kind=[int(CulpritKind.YIELDED if one.is_yielded else CulpritKind.RUNQ) for one in culprits],
+            culprit_pid=[one.culprit_pid for one in culprits],
+            culprit_name=[self._sink.intern(one.culprit_name) for one in culprits],
+            culprit_cgroup_id=self._sink.cgroup_keys(cgroups),
+            ns=[one.ns for one in culprits],
+            switches=[one.switches for one in culprits],
+        )
         self._sink.append(tables.CULPRITS, rows)
 
     def _write_in_flight(self, threads: Array, now_ns: int) -> int:
@@ -337,3 +331,13 @@ class SecondReader:
                 )
         self._sink.append(tables.IN_FLIGHT, rows)
         return len(rows)
+
+
+def _summed(group: list[CellGrowth]) -> Any:
+    """The sums of several cells, in the fields of one."""
+    if len(group) == 1:
+        return group[0].growth
+    total = group[0].growth.copy()
+    for name in ("count", "errors", "nested", "recorded", "sum_ns", "size_bytes", "clock_ns"):
+        total[name] = sum(cell.growth[name] for cell in group)
+    return total

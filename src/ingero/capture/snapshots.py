@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Mapping
+from pathlib import Path
 
 from ingero.capture.rows import Sink
+from ingero.discover.cgroups import Throttling
 from ingero.discover.system import Pressure, SystemSample, SystemSampler
 from ingero.store import tables
+from ingero.store.tables import Row
 
 
 class SnapshotRows:
@@ -17,12 +21,14 @@ class SnapshotRows:
         self._sampler = SystemSampler()
         self._pressure = self._sampler.sample().pressure
         self._cpu_ns = agent_cpu_ns()
+        self._throttling: dict[Path, Throttling] = {}
         self.last: SystemSample | None = None
         self.agent_cpu_ns = 0
 
-    def write(self, time_ns: int) -> None:
-        """Samples now."""
-        sample = self.last = self._sampler.sample()
+    def write(self, time_ns: int, elapsed_ns: int, cpu_stats: Mapping[Path, int]) -> None:
+        """Samples now, `elapsed_ns` after the last time. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
+        sample = self.last = self._sampler.sample(list(cpu_stats))
+        self._write_throttling(sample, time_ns - elapsed_ns, cpu_stats)
         cpu_ns = agent_cpu_ns()
         self.agent_cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
         row = tables.SNAPSHOTS.rows(
@@ -44,6 +50,23 @@ class SnapshotRows:
         )
         self._pressure = sample.pressure
         self._sink.append(tables.SNAPSHOTS, row)
+
+    def _write_throttling(self, sample: SystemSample, start_ns: int, cpu_stats: Mapping[Path, int]) -> None:
+        """Groups that their quota kept off the CPU since the sample before."""
+        before, self._throttling = self._throttling, dict(sample.throttling)
+        rows: list[Row] = []
+        for path, now in self._throttling.items():
+            then = before.get(path, now)
+            if now.throttled_periods > then.throttled_periods:
+                rows += tables.CGROUP_THROTTLING.rows(
+                    1,
+                    session=self._sink.session,
+                    start_ns=start_ns,
+                    cgroup_id=cpu_stats[path],
+                    nr_throttled=now.throttled_periods - then.throttled_periods,
+                    throttled_ns=now.throttled_ns - then.throttled_ns,
+                )
+        self._sink.append(tables.CGROUP_THROTTLING, rows)
 
     def _growth(self, sample: SystemSample, kind: str, share: str) -> int | None:
         now, before = sample.pressure.get(kind), self._pressure.get(kind)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ingero.attach.kernel_side import KernelSide
+from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide
 from ingero.capture.callers import Callers
 from ingero.discover.processes import ProcessId, read_process, read_process_id
 
@@ -62,8 +62,13 @@ class Targets:
         return len(self._by_pid)
 
     def at(self, slot: int) -> Target | None:
-        """The target that has a slot."""
-        return self._by_slot.get(slot)
+        """The target that has a slot; also a child whose birth the kernel has not reported yet."""
+        return self._by_slot.get(slot) or self._newborn(slot)
+
+    def _newborn(self, slot: int) -> Target | None:
+        # its sums may be read before its lifecycle record, and without a target they would be lost
+        found = self._kernel.process_at(slot)
+        return self.forked(found[0], slot, found[1]) if found else None
 
     def of_pid(self, pid: int) -> Target | None:
         """The living target with this pid."""
@@ -83,8 +88,10 @@ class Targets:
         return self._enter(slot, identity)
 
     def forked(self, pid: int, slot: int, start_boottime_ns: int) -> Target:
-        """A child of a target; the kernel has given it its slot."""
-        return self._enter(slot, ProcessId.from_boottime(pid, start_boottime_ns))
+        """A child of a target; the kernel has given it its slot. The same child again is the same target."""
+        identity = ProcessId.from_boottime(pid, start_boottime_ns)
+        known = self._by_slot.get(slot)
+        return known if known and known.id == identity else self._enter(slot, identity)
 
     def _enter(self, slot: int, identity: ProcessId) -> Target:
         start_ns = identity.start_unix_ns(self._boot_unix_ns)
@@ -115,14 +122,17 @@ class Targets:
             target.exit_ns, target.exit_code = exit_ns, exit_code
         return target
 
-    def recycle(self) -> list[int]:
-        """Counts a reading; gives back and returns the slots of targets that ended long enough ago."""
-        free = []
+    @property
+    def is_crowded(self) -> bool:
+        """Whether ended processes hold so many slots that they should be read before the second is over."""
+        return 2 * (len(self._by_slot) - len(self._by_pid)) >= MAX_PROCESSES
+
+    def recycle(self) -> Iterator[int]:
+        """Counts a reading; hands out, to be cleared, the slots of targets that ended long enough ago."""
         for target in self:
             if target.exit_ns is None:
                 continue
             target.ticks_gone += 1
             if target.ticks_gone >= TICKS_UNTIL_RECYCLED:
-                del self._by_slot[target.slot]
-                free.append(target.slot)
-        return free
+                yield target.slot
+                del self._by_slot[target.slot]  # only now: what is left of its sums is still written under its name

@@ -57,6 +57,12 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
     "--record", type=bool, is_flag=False, flag_value="true", default=True, help="--record=false only watches."
 )
 @click.option("--record-all", is_flag=True, help="Store every call instead of rare, slow and sampled ones.")
+@click.option(
+    "--launches-at",
+    type=click.Choice(["driver", "both"]),
+    default="both",
+    help="Probe launches in the driver only: cheaper, and the caller of a launch is then the CUDA runtime.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per second on standard output.")
 def command(
     pids: tuple[int, ...],
@@ -64,6 +70,7 @@ def command(
     duration: float | None,
     record: bool,
     record_all: bool,
+    launches_at: str,
     as_json: bool,
 ) -> None:
     """Record what GPU processes do, and show a line each second."""
@@ -71,7 +78,7 @@ def command(
         raise NotRootError
     path = database_path(db, os.environ, uid=os.getuid())
     view: View = JsonView(click.echo) if as_json else LineView(click.echo)
-    options = RecorderOptions(pids=pids)
+    options = RecorderOptions(pids=pids, launches_at_driver_only=launches_at == "driver")
     with (
         KernelSide(KernelSizes(), record_all=record_all) as kernel,
         _sink(path if record else None, pids) as sink,

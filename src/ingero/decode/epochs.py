@@ -2,7 +2,8 @@
 
 T = b - a = E + X + P: a the previous drain's return, f the first enqueue, r the moment the device was ready, b the
 return. Everything but r is measured; r is exact where the thread slept until then, and an interval where it was
-descheduled while it polled. The rules and their error are measured in docs/adr/0004-readiness.md.
+descheduled while it polled: there the lane's usual f-to-r time says where in the interval it lies, later by as much as
+the host was late with its launches. The rules and their error are measured in docs/adr/0004-readiness.md.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 WOKEN = 1 << 2  # bpf/events.h, enum epoch_flag
 NO_WAIT_NS = 30_000  # a drain this short that was never off the CPU found the device ready
-SPIN_NS = 50_000  # a thread that ran longer than this after its last wait had polled and found the device busy
+SPIN_NS = 50_000  # back on the CPU, a thread that finds the device ready returns within 40 us, caches cold
+POLLED_NS = 500_000  # one that returned later than this had polled and found the device busy; in between, either
 NEVER_POLLED_NS = 5_000  # descheduled this soon after entry: it had not looked at the device yet
 SLEEPER_SHARE = 0.2  # a lane whose drains sleep: one that did not sleep did not wait
+POINT_RATIO = 0.005  # two epochs of the same work take the same time within 1 %
+UNBELIEVABLE_SHARE = 0.5  # of a device this much slower than ever it is rather believed that the thread had not polled
+KEPT_SHARE = 0.7  # three in ten may be delayed by what checkpoints do not show; a slower device shows in half
+HISTORY = 64  # epochs that a smaller batch is filled up to; more would hide that the device has changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,52 +40,121 @@ class Readiness:
     is_no_wait: Array
     is_estimated: Array
 
+    def __getitem__(self, which: slice) -> Readiness:
+        """Some of the epochs."""
+        return Readiness(**{name: getattr(self, name)[which] for name in self.__dataclass_fields__})
 
-def readiness(epochs: Array, busy_hint_ns: float | None = None) -> Readiness:
-    """Applies the rules to the epochs of one lane (`struct epoch_record`), in order of time.
 
-    Args:
-        busy_hint_ns: the lane's usual f-to-r time; None: the one that most of these epochs contain.
-    """
+class Lane:
+    """The drains of one lane, judged batch after batch with what the earlier ones have shown."""
+
+    def __init__(self) -> None:
+        self._recent: Array | None = None
+        self._usual_busy_ns: dict[bytes, float] = {}
+
+    def judge(self, batch: Array) -> Readiness:
+        """When the device was ready in each epoch (`struct epoch_record`); batches come in the order of time."""
+        window = batch if self._recent is None else np.concatenate([self._recent, batch])[-max(HISTORY, len(batch)) :]
+        self._recent = window[-HISTORY:]
+        bounds = _bounds(window)
+        work = work_keys(window)
+        for key in dict.fromkeys(work):
+            members = np.asarray([other == key for other in work])
+            if bounds.is_estimated[members].any() or key not in self._usual_busy_ns:
+                self._usual_busy_ns[key] = _estimate(window, bounds, members, self._usual_busy_ns.get(key))
+        return bounds[len(window) - len(batch) :]
+
+
+def work_keys(epochs: Array) -> list[bytes]:
+    """Equal for epochs of equal work: the same operations and graph, launches and bytes within a factor of two."""
+    sizes = [np.frexp(epochs[name].astype(np.float64))[1].astype("<i8") for name in ("launches", "size_bytes")]
+    columns = np.column_stack([epochs["op_set"].astype("<i8"), epochs["graph"].astype("<i8"), *sizes])
+    return [row.tobytes() for row in columns]
+
+
+def _bounds(epochs: Array) -> Readiness:
+    """What is certain; `ready` is the latest moment for now."""
     first, drain, back = (epochs[name].astype(np.int64) for name in ("first_ns", "drain_ns", "return_ns"))
     off, on = epochs["last_off_ns"].astype(np.int64), epochs["last_on_ns"].astype(np.int64)
+    on = np.where((on < off) & (off > drain), back, on)  # its switch-in was missed
     woken = (epochs["flags"] & WOKEN) != 0
     was_off = on > drain
-    descheduled = ~woken & was_off & (back - on < SPIN_NS)
     is_sleeper = len(epochs) > 0 and woken.mean() > SLEEPER_SHARE
+    descheduled = ~woken & was_off & (is_sleeper | (back - on < POLLED_NS))
     no_wait = ~woken & ~was_off & (is_sleeper | (back - drain < NO_WAIT_NS))
     low, high = back.copy(), back.copy()
     low[woken] = high[woken] = epochs["woken_ns"][woken].astype(np.int64)
     low[no_wait] = high[no_wait] = drain[no_wait]
     low[descheduled] = np.maximum(off, drain)[descheduled]
-    high[descheduled] = on[descheduled]
+    surely_ready = descheduled & (is_sleeper | (back - on < SPIN_NS))
+    high[surely_ready] = on[surely_ready]
     unpolled = descheduled & (off - drain < NEVER_POLLED_NS)
     low[unpolled] = drain[unpolled]
     low, high = np.maximum(low, first), np.maximum(high, first)
-    ready = high.copy()
-    if descheduled.any():
-        busy = covered_by_most(low - first, high - first) if busy_hint_ns is None else busy_hint_ns
-        estimate = np.clip(first + int(busy), low, high)
-        ready[descheduled] = estimate[descheduled]
-    return Readiness(low=low, high=high, ready=ready, is_no_wait=no_wait, is_estimated=descheduled)
+    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled)
 
 
-def covered_by_most(low: Array, high: Array) -> float:
+def _estimate(epochs: Array, bounds: Readiness, members: Array, usual_busy_ns: float | None) -> float:
+    """Places `ready` inside its bounds where it is not exact; answers the usual f-to-r time of these epochs, ns."""
+    mine = epochs[members]
+    first = mine["first_ns"].astype(np.int64)
+    low, high = bounds.low[members], bounds.high[members]
+    # Ready before the drain: the device may have been so for long.
+    earliest = np.where(bounds.is_no_wait[members], first, low)
+    busy = covered_by_most(earliest - first, high - first, usual_busy_ns)
+    late = host_delay_ns(mine, busy)
+    busy = covered_by_most(np.maximum(earliest - first - late, 0), high - first - late, busy)
+    late = host_delay_ns(mine, busy)
+    expected = first + int(busy) + late
+    unseen = bounds.is_estimated[members] & (low - expected > UNBELIEVABLE_SHARE * busy)
+    low = np.where(unseen, np.minimum(low, np.maximum(mine["away_ns"], mine["drain_ns"]).astype(np.int64)), low)
+    bounds.low[members] = low
+    bounds.ready[members] = np.where(bounds.is_estimated[members], np.clip(expected, low, high), high)
+    return busy
+
+
+def host_delay_ns(epochs: Array, busy_ns: float) -> Array:
+    """By how much late launches have put off the end of the device's work, if it needs `busy_ns` for all of it.
+
+    At checkpoint j of an epoch, the share j * step / launches of its launches was made and the rest yet to come; the
+    drain is the last checkpoint. Where between two checkpoints the host stopped is not known: half-way, in the mean.
+    """
+    first = epochs["first_ns"].astype(np.int64)[:, None]
+    drain = epochs["drain_ns"].astype(np.int64)[:, None]
+    launches = np.maximum(epochs["launches"].astype(np.float64), 1)[:, None]
+    step = epochs["step"].astype(np.float64)[:, None]
+    checkpoints = epochs["checkpoint_ns"].astype(np.int64)
+    times = np.hstack([np.where(checkpoints > 0, checkpoints, drain), drain]) - first
+    made = np.minimum(np.arange(times.shape[1]) * step / launches, 1)
+    made[:, 1:][times[:, 1:] == drain - first] = 1
+    took = np.maximum(np.diff(times, axis=1), 1)
+    pace = np.where(np.diff(made) > 0, took, np.inf).min(axis=1, keepdims=True)
+    stopped = np.where(np.isfinite(pace), 1 - np.minimum(pace / took, 1), 0)
+    behind = times[:, 1:] - busy_ns * (made[:, 1:] - np.diff(made) * stopped / 2)
+    latest: Array = np.maximum(behind, 0).max(axis=1, initial=0).astype(np.int64)
+    return latest
+
+
+def covered_by_most(low: Array, high: Array, usual: float | None = None) -> float:
     """The value that most of the intervals contain: the middle of the stretch where the most overlap.
 
-    Exact points count as intervals of 1 % width, else no two of them would ever overlap.
+    Exact points count as intervals of 1 % width, else no two of them would ever overlap. `usual` is kept as long as
+    nearly as many contain it.
     """
-    widen = np.maximum((np.abs(low) * 0.005).astype(np.int64), 500)
+    widen = np.maximum((np.abs(low) * POINT_RATIO).astype(np.int64), 500)
     exact = high - low < 2 * widen
     begins = np.where(exact, low - widen, low)
     ends = np.where(exact, high + widen, high)
     at = np.concatenate([begins, ends])
     step = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
     order = np.lexsort((-step, at))
-    depth = np.cumsum(step[order])
+    at, depth = at[order], np.cumsum(step[order])
     deepest = int(np.argmax(depth))
-    stretch_end = deepest + 1 if deepest + 1 < len(order) else deepest
-    return float(at[order][deepest] + at[order][stretch_end]) / 2
+    if usual is not None:
+        containing = int(((begins <= usual) & (usual <= ends)).sum())
+        if containing >= depth[deepest] * KEPT_SHARE:
+            return usual
+    return float(at[deepest : deepest + 2].mean())
 
 
 def op_ids(op_set: Array) -> list[int]:

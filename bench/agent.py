@@ -1,0 +1,112 @@
+"""Runs `ingero trace` beside a bench, and reads what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ingero.errors import IngeroError
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
+
+
+class BenchError(IngeroError):
+    """A figure cannot be measured here, or would be wrong."""
+
+
+def require_quiet_kernel() -> None:
+    """Refuses to measure while the kernel times every BPF program, which costs 55 ns a run."""
+    if os.geteuid() != 0:
+        raise BenchError("the benches attach probes and need root", hint=f"sudo {' '.join(sys.orig_argv)}")
+    if _BPF_STATS.exists() and _BPF_STATS.read_text().strip() != "0":
+        raise BenchError("kernel.bpf_stats_enabled is on", hint="sysctl kernel.bpf_stats_enabled=0")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far: the scheduler's, in ns steps, where all its threads still live."""
+    tasks = Path(f"/proc/{pid}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+
+
+def ended_cpu_s(pid: int) -> float:
+    """CPU time of a process so far, its ended threads included, in steps of a clock tick."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """Largest resident memory of a process so far, mapped kernel memory included."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+
+@dataclass(kw_only=True)
+class Agent:
+    """A running `ingero trace --json`; `messages` holds the lines read so far."""
+
+    process: subprocess.Popen[str]
+    database: Path
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def wait_for(self, kind: str) -> dict[str, Any]:
+        """Reads lines until one of this type.
+
+        Raises:
+            BenchError: it has ended before.
+        """
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.messages.append(json.loads(line))
+            if self.messages[-1]["type"] == kind:
+                return self.messages[-1]
+        assert self.process.stderr is not None
+        raise BenchError(f"the agent ended before it said {kind!r}: {self.process.stderr.read().strip()}")
+
+    def stop(self) -> dict[str, int]:
+        """Ends the recording in good order; answers its losses by counter."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        losses: dict[str, int] = self.wait_for("finished")["losses"]
+        self.process.wait()
+        return losses
+
+    def calls(self) -> Counter[str]:
+        """Outermost calls by operation in the seconds read so far."""
+        total: Counter[str] = Counter()
+        for message in self.messages:
+            if message["type"] == "second":
+                total.update(message["calls"])
+        return total
+
+
+@contextmanager
+def agent(folder: Path, *, pids: Sequence[int], options: Sequence[str] = ()) -> Iterator[Agent]:
+    """An agent that has attached its probes and records into a new database in `folder`; killed if not stopped."""
+    database = folder / f"{len(list(folder.glob('*.db')))}.db"
+    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database), *options]
+    command += ["--pid", ",".join(map(str, pids))]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            running = Agent(process=process, database=database)
+            running.wait_for("started")
+            yield running
+        finally:
+            if process.poll() is None:
+                process.kill()

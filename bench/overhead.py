@@ -1,0 +1,225 @@
+"""What tracing costs a training loop, and what the agent itself uses: the same loop untraced and traced in turn.
+
+One trainer runs all the time on the simulated GPU. In each round it is left alone, traced, and traced with launches
+probed in the driver only; the order changes from round to round. Ratios are taken inside a round, so that what else
+the machine does cancels, and the median of the rounds is shown. Two loops: one that waits for its device, at 39,000
+probed calls a second, and one that is held up by its own launches.
+
+Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--short] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import apsw
+import numpy as np
+
+from bench.agent import Agent, agent, cpu_s, peak_rss_bytes, require_quiet_kernel
+from ingero.demo.gpusim.build import build, environment
+from ingero.demo.workloads import steps
+from ingero.demo.workloads.program import Program
+
+# the extra launches bring the loop to 39,000 probed calls a second, the rate at which the original was measured
+LOOPS: dict[str, tuple[str, Sequence[object]]] = {
+    "gpu": ("waits for its device", ("--launches", 9)),
+    "launch": ("held up by its launches", ("--us", 2)),
+}
+MODES: dict[str, Sequence[str] | None] = {
+    "untraced": None,
+    "traced": (),
+    "launches at the driver only": ("--launches-at=driver",),
+}
+SETTLE_SECONDS = 2  # the first readings set the thresholds; until then more calls are recorded
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One mode in one round. Times of steps in ms; losses of the measured seconds, and from attach to detach."""
+
+    mode: str
+    step_count: int
+    mean_ms: float
+    p50_ms: float
+    p99_ms: float
+    loop_cpu_ms: float  # of the training thread, per step
+    agent_cpu_percent: float = 0.0
+    agent_rss_bytes: int = 0
+    probed_calls_per_s: float = 0.0
+    bytes_per_call: float = 0.0
+    bytes_per_s: float = 0.0
+    losses: dict[str, int] = field(default_factory=dict)
+    all_losses: dict[str, int] = field(default_factory=dict)
+
+
+class Trainer:
+    """The running loop, and what its log says of a stretch of time."""
+
+    def __init__(self, program: Program, log: Path) -> None:
+        self.program, self._log = program, log
+
+    def cpu_s(self) -> float:
+        """CPU time of the thread that trains."""
+        pid = self.program.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def turn(self, mode: str, began: tuple[int, float], ended: tuple[int, float]) -> Turn:
+        """The steps between two moments (monotonic ns, CPU s)."""
+        found = [step.step_ns / 1e6 for step in steps.between(steps.read(self._log), began[0], ended[0])]
+        return Turn(
+            mode=mode,
+            step_count=len(found),
+            mean_ms=statistics.fmean(found),
+            p50_ms=statistics.median(found),
+            p99_ms=float(np.percentile(found, 99)),
+            loop_cpu_ms=(ended[1] - began[1]) * 1e3 / len(found),
+        )
+
+    def now(self) -> tuple[int, float]:
+        """This moment, for `turn`."""
+        return time.monotonic_ns(), self.cpu_s()
+
+
+def untraced(trainer: Trainer, seconds: float) -> Turn:
+    """A stretch on its own."""
+    began = trainer.now()
+    time.sleep(seconds)
+    return trainer.turn("untraced", began, trainer.now())
+
+
+def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], seconds: int) -> Turn:
+    """A stretch beside an agent that has settled; its start and its end are left out."""
+    with agent(folder, pids=[trainer.program.pid], options=options) as recording:
+        for _ in range(SETTLE_SECONDS):
+            recording.wait_for("second")
+        began, agent_cpu_s = trainer.now(), cpu_s(recording.pid)
+        losses: Counter[str] = Counter()
+        for _ in range(seconds):
+            losses.update(recording.wait_for("second")["losses"])
+        ended, agent_cpu_s = trainer.now(), cpu_s(recording.pid) - agent_cpu_s
+        rss = peak_rss_bytes(recording.pid)
+        all_losses = recording.stop()
+    return replace(
+        trainer.turn(mode, began, ended),
+        agent_cpu_percent=agent_cpu_s / (ended[0] - began[0]) * 1e11,
+        agent_rss_bytes=rss,
+        losses=dict(losses),
+        all_losses=all_losses,
+        **recorded_figures(recording),
+    )
+
+
+def recorded_figures(recording: Agent) -> dict[str, float]:
+    """What the recording says of the calls, and how much was written for them."""
+    size = recording.database.stat().st_size
+    with apsw.Connection(str(recording.database), flags=apsw.SQLITE_OPEN_READONLY) as db:
+        query = "SELECT sum(count), sum(count + nested) FROM raw_op_stats"
+        calls, probed = next(iter(db.execute(query)))
+    recorded_s = sum(message["elapsed_s"] for message in recording.messages if message["type"] == "second")
+    recording.database.unlink()
+    return {
+        "probed_calls_per_s": probed / recorded_s,
+        "bytes_per_call": size / calls,
+        "bytes_per_s": size / recorded_s,
+    }
+
+
+def measure(loop: str, folder: Path, *, rounds: int, seconds: int, modes: Sequence[str]) -> list[list[Turn]]:
+    """All rounds of a loop; each holds a turn of every mode."""
+    log = folder / f"{loop}.jsonl"
+    variables = {**os.environ, **environment(build(), ctl=folder / f"{loop}.knobs", sched="block")}
+    arguments = ("--seconds", HOUR_S, "--out", log, *LOOPS[loop][1])
+    found = []
+    with Program.module("train", *arguments, environment=variables) as program:
+        program.wait_for("ready")
+        trainer = Trainer(program, log)
+        time.sleep(1)
+        for number in range(rounds):
+            turns = {}
+            for mode in (*modes[number % len(modes) :], *modes[: number % len(modes)]):
+                options = MODES[mode]
+                turns[mode] = (
+                    untraced(trainer, seconds) if options is None else traced(trainer, folder, mode, options, seconds)
+                )
+            found.append([turns[mode] for mode in modes])
+    return found
+
+
+def median(rounds: Sequence[Sequence[Turn]], index: int, name: str) -> float:
+    """The median over the rounds of one figure of one mode."""
+    return statistics.median(float(getattr(turns[index], name)) for turns in rounds)
+
+
+def added_percent(rounds: Sequence[Sequence[Turn]], index: int, name: str) -> float:
+    """By how much a mode is above the untraced turn of the same round; the median of the rounds."""
+    return statistics.median(100 * (getattr(turns[index], name) / getattr(turns[0], name) - 1) for turns in rounds)
+
+
+def is_loss(counter: str) -> bool:
+    """Whether a counter says that something is missing; the others say what was repaired or could not be told."""
+    return counter.startswith("rows_lost") or counter.endswith(("_full", "_exhausted", "_failed", "_overflow"))
+
+
+def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
+    """Prints a loop for people."""
+    print(f"\nA loop {LOOPS[loop][0]}: {len(rounds)} rounds, medians")
+    head = ("step mean", "p50", "p99", "CPU/step", "agent CPU", "memory", "probed calls", "bytes/call", "written")
+    print(f"{'':28}" + "".join(f"{name:>19}" for name in head[:4]) + "".join(f"{name:>14}" for name in head[4:]))
+    for index, turn in enumerate(rounds[0]):
+        cells = []
+        for name in ("mean_ms", "p50_ms", "p99_ms", "loop_cpu_ms"):
+            added = f" {added_percent(rounds, index, name):+6.1f} %" if index else ""
+            cells.append(f"{median(rounds, index, name):.3f} ms{added}")
+        line = f"{turn.mode:28}" + "".join(f"{cell:>19}" for cell in cells)
+        if index:
+            line += f"{median(rounds, index, 'agent_cpu_percent'):12.2f} %"
+            line += f"{max(turns[index].agent_rss_bytes for turns in rounds) / 1e6:11.0f} MB"
+            line += f"{median(rounds, index, 'probed_calls_per_s'):12,.0f}/s"
+            line += f"{median(rounds, index, 'bytes_per_call'):14.1f}"
+            line += f"{median(rounds, index, 'bytes_per_s') / 1e3:9.0f} kB/s"
+        print(line)
+    for index, turn in enumerate(rounds[0][1:], 1):
+        for title, name in (("while measured", "losses"), ("start and end included", "all_losses")):
+            total: Counter[str] = Counter()
+            for turns in rounds:
+                total.update(getattr(turns[index], name))
+            lost = {counter: count for counter, count in total.items() if is_loss(counter)}
+            repaired = {counter: count for counter, count in total.items() if not is_loss(counter)}
+            print(f"{turn.mode}, {title}: lost {lost or 0}, repaired or unknown {repaired or 0}", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=12, help="of each turn (default 12)")
+    parser.add_argument("--loop", choices=LOOPS, action="append", help="default: both")
+    parser.add_argument("--short", action="store_true", help="one round of two seconds, for tests")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    options = parser.parse_args(arguments)
+    require_quiet_kernel()
+    rounds, seconds = (1, 2) if options.short else (options.rounds, options.seconds)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        found = {
+            loop: measure(loop, Path(name), rounds=rounds, seconds=seconds, modes=list(MODES))
+            for loop in options.loop or LOOPS
+        }
+    if options.json:
+        print(json.dumps({loop: [[asdict(turn) for turn in turns] for turns in found[loop]] for loop in found}))
+        return
+    for loop, turns in found.items():
+        show(loop, turns)
+
+
+if __name__ == "__main__":
+    main()

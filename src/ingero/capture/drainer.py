@@ -1,0 +1,101 @@
+"""Owns the rings: waits until one fills or something is due, and hands their records to whoever consumes them."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Container, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.attach.objects import object_path
+from ingero.capture.offcpu_pace import OffcpuPace
+from ingero.capture.rings import DRAIN_LIMIT, Ring
+from ingero.decode.btf import btf_of
+
+Consumer = Callable[[np.ndarray[Any, Any]], None]
+
+_DRAIN_NS = 250_000_000  # turning records into rows costs nearly the same for one of them and for a hundred
+_RECORD_OF_RING = {
+    "calls": "call_record",
+    "epochs": "epoch_record",
+    "offcpu": "offcpu_record",
+    "host": "host_record",
+    "lifecycle": "lifecycle_record",
+}
+
+
+class Drainer:
+    """All rings of a recording. consumers: by ring, who takes its batches."""
+
+    def __init__(self, kernel: KernelSide, consumers: Mapping[str, Consumer]) -> None:
+        self._kernel, self._consumers = kernel, consumers
+        self._resources = ExitStack()
+        self.rings = {
+            name: self._resources.enter_context(Ring(kernel.maps[name], kernel.layouts.dtype(record, header_bytes=8)))
+            for name, record in _RECORD_OF_RING.items()
+        }
+        self._poll = select.epoll()
+        self._resources.callback(self._poll.close)
+        for ring in self.rings.values():
+            # edge-triggered: a ring with data would always be ready, and the loop would spin
+            self._poll.register(ring.fd, select.EPOLLIN | select.EPOLLET)
+        self._pace = OffcpuPace(slots=btf_of(object_path("scheduler")).dtype("thread")["offcpu"].shape[0])
+        self._emptied_ns = self._drained_ns = time.monotonic_ns()
+        self._is_behind = False
+
+    def wait(self, until_ns: int) -> None:
+        """Waits until something is due (`until_ns`, monotonic, at the latest) or a ring fills, then drains."""
+        due_ns = min(until_ns, self._drained_ns + _DRAIN_NS, self._emptied_ns + self._pace.period_ns)
+        wait_ns = 0 if self._is_behind else max(0, due_ns - time.monotonic_ns())
+        filled = {fd for fd, _ in self._poll.poll(wait_ns / 1e9)}
+        now_ns = time.monotonic_ns()
+        if now_ns - self._emptied_ns >= self._pace.period_ns:
+            self.empty_buffers()
+        if self._is_behind or now_ns - self._drained_ns >= _DRAIN_NS:
+            self.drain()
+            self._drained_ns = now_ns
+        elif filled:
+            self.drain(filled)
+
+    def drain(self, filled: Container[int] | None = None) -> None:
+        """Hands over what the rings hold, up to DRAIN_LIMIT records of each. filled: of these descriptors only.
+
+        Starts and ends of processes are read last, so that every process of the other records is among them, and handed
+        over first, because rows name processes.
+        """
+        chosen = {name: ring for name, ring in self.rings.items() if filled is None or ring.fd in filled}
+        batches = {name: ring.drain() for name, ring in chosen.items() if name != "lifecycle"}
+        batches = {"lifecycle": self.rings["lifecycle"].drain(), **batches}
+        self._is_behind = any(len(batch) == DRAIN_LIMIT for batch in batches.values())
+        for name, batch in batches.items():
+            if len(batch):
+                self._consumers[name](batch)
+
+    def drain_all(self) -> None:
+        """Hands over everything; for rings that nobody fills any more."""
+        self.drain()
+        while self._is_behind:
+            self.drain()
+
+    def empty_buffers(self) -> None:
+        """Moves the off-CPU intervals of threads that make no traced calls into the ring, before they overflow."""
+        now_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        ring = self.rings["offcpu"]
+        begin = ring.produced
+        self._kernel.read_threads()
+        emptied = ring.written_since(begin)["tid"].tolist()
+        self._pace.note(emptied, elapsed_ns=now_ns - self._emptied_ns, cost_ns=time.thread_time_ns() - cpu_ns)
+        self._emptied_ns = now_ns
+
+    def __enter__(self) -> Drainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._resources.close()

@@ -1,0 +1,253 @@
+"""A recorded training loop in phases, and what the simulated GPU knows of each: the two sides of every epoch figure."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ingero.demo.faults import Fault
+from ingero.demo.faults.model import Target
+from ingero.demo.gpusim.build import build, environment
+from ingero.demo.gpusim.knobs import Knobs
+from ingero.demo.gpusim.truth import Truth, read_all
+from ingero.demo.workloads import steps
+from ingero.demo.workloads.host_knobs import HostKnobs
+from ingero.demo.workloads.program import Program
+from ingero.demo.workloads.steps import Step
+from ingero.events import EpochFlag
+from ingero.store.reader import open_reader
+from tests.integration.tracing import tracing
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Mode = Literal["block", "spin", "yield"]
+
+LONGEST_RUN_S = 120  # ends the trainer if the test is killed
+WARM_UP_SECONDS = 2  # the driver's calls are probed when the agent has seen its library, within a second
+MATCH_NS = 20_000  # the agent's clock pairs are less exact than its clock
+LEGACY_STREAM = 1 << 55 | 1  # bpf/lanes.h, lane_key()
+
+SYNCHRONISING = {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"}
+TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "r_low_ns", "r_high_ns", "b_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of the run between the ends of two steps, CLOCK_MONOTONIC."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def wall_ns(self) -> int:
+        """Its length."""
+        return self.end_ns - self.start_ns
+
+    def holds(self, times: Array) -> Array:
+        """Which of the times lie in it."""
+        inside: Array = (times > self.start_ns) & (times <= self.end_ns)
+        return inside
+
+
+@dataclass
+class Run:
+    """A trainer under way, recorded since before its first call."""
+
+    program: Program
+    knobs: Path
+    host_knobs: Path
+    log: Path
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def phase(self, name: str, seconds: float, fault: AbstractContextManager[object] | None = None) -> None:
+        """Lets it run for a while, with a fault in effect."""
+        with fault or nullcontext():
+            start_ns = time.monotonic_ns()
+            time.sleep(seconds)
+            assert self.program.process.poll() is None, "".join(self.program.errors)
+            self.bounds[name] = start_ns, time.monotonic_ns()
+
+    def hogs(self) -> AbstractContextManager[object]:
+        """Two spinning processes for each CPU, in the trainer's own session."""
+        return Fault("cpu_hog").apply(Target(pid=self.program.pid, knobs=self.knobs, host_knobs=self.host_knobs))
+
+    @contextmanager
+    def device(self, **values: float) -> Iterator[None]:
+        """Other values for some knobs of the simulated device."""
+        with Knobs(self.knobs) as knobs:
+            before = {name: getattr(knobs, name) for name in values}
+            for name, value in values.items():
+                setattr(knobs, name, value)
+            try:
+                yield
+            finally:
+                for name, value in before.items():
+                    setattr(knobs, name, value)
+
+    @contextmanager
+    def host(self, **values: float) -> Iterator[None]:
+        """Other values for some knobs of the training program."""
+        knobs = HostKnobs(self.host_knobs)
+        before = knobs.change(**values)
+        try:
+            yield
+        finally:
+            knobs.write(before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Sums over epochs: device empty, busy, picked up late."""
+
+    empty_ns: int
+    busy_ns: int
+    late_ns: int
+
+    @property
+    def wall_ns(self) -> int:
+        """All of it."""
+        return self.empty_ns + self.busy_ns + self.late_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Both sides of a finished run.
+
+    Epochs are `store.arrays.EPOCH_DTYPE` with their times on CLOCK_MONOTONIC; drained_steps: the trainer's own log of
+    the steps that end with a drain; runnable_in_syncs_ns: of the whole recording, from the operations' exact sums.
+    """
+
+    pid: int
+    epochs: Array
+    truth: Truth
+    drained_steps: list[Step]
+    phases: dict[str, Phase]
+    runnable_in_syncs_ns: int
+
+    def lane(self, stream: int) -> Array:
+        """The epochs of one stream, by the handle that the simulator knows it by."""
+        key = LEGACY_STREAM if stream == 1 else stream
+        mine: Array = self.epochs[self.epochs["stream"] == key]
+        return mine
+
+    def drains(self, stream: int) -> Array:
+        """The simulator's drains of that stream, without the first, which ends no epoch."""
+        mine: Array = self.truth.drains[self.truth.drains["stream"] == stream]
+        return mine[mine["begin_ns"] > 0]
+
+    def main_lane(self, phase: str | None = None) -> Array:
+        """The epochs of the default stream, which the training loop waits for; of one phase or all."""
+        epochs = self.lane(1)
+        return epochs if phase is None else epochs[self.phases[phase].holds(epochs["b_ns"])]
+
+    def step_loss_ns(self, phase: str, baseline: str) -> float:
+        """What the phase lost by the trainer's own log: its length beyond that many median periods of the baseline."""
+        usual = np.median(np.diff(self._step_ends(baseline)))
+        return float(self.phases[phase].wall_ns - usual * (len(self._step_ends(phase)) - 1))
+
+    def _step_ends(self, phase: str) -> Array:
+        ends = np.array([step.t_ns for step in self.drained_steps])
+        bounds = self.phases[phase]
+        inside: Array = ends[(ends >= bounds.start_ns) & (ends <= bounds.end_ns)]
+        return inside
+
+
+@contextmanager
+def recorded(
+    folder: Path, mode: Mode, *arguments: object, sync_every: int = 1
+) -> Iterator[tuple[Run, list[Recording]]]:
+    """A trainer under `ingero trace`; on leaving the block, the list holds its recording."""
+    gate, truth = folder / "go", folder / "truth.%p"
+    knobs, host_knobs, log = folder / "knobs", folder / "host_knobs", folder / "steps.jsonl"
+    variables = environment(build(), ctl=knobs, trace=truth, sched=mode)
+    options = ["--gate", gate, "--seconds", LONGEST_RUN_S, "--out", log, "--knob", host_knobs]
+    options += ["--sync-every", sync_every]
+    result: list[Recording] = []
+    with Program.module("train", *options, *arguments, environment={**os.environ, **variables}) as program:
+        pid = int(program.wait_for("loaded")[0])
+        with tracing(folder, pids=[pid]) as tracer:
+            gate.touch()
+            program.wait_for("ready")
+            run = Run(program, knobs=knobs, host_knobs=host_knobs, log=log)
+            for _ in range(WARM_UP_SECONDS):
+                tracer.wait_for("second")
+            yield run, result
+            program.stop()
+            tracer.wait_for("second")
+        result.append(_load(tracer.database, read_all(truth), run, sync_every))
+
+
+def _load(database: Path, truth: Truth, run: Run, sync_every: int) -> Recording:
+    log = [step for step in steps.read(run.log) if (step.step + 1) % sync_every == 0]
+    with open_reader(database) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        epochs = reader.epochs(window)
+        pairs = np.array(
+            list(reader.connection.execute("SELECT mono_ns, unix_ns FROM raw_clock_pairs ORDER BY mono_ns")), np.int64
+        )
+        runnable_ns = sum(
+            total.clocks.runq_ns for total in reader.op_totals(window) if total.clocks and total.name in SYNCHRONISING
+        )
+    to_mono = _to_mono(epochs["b_ns"], pairs)
+    for name in TIMES:
+        epochs[name] += to_mono
+    return Recording(
+        pid=run.program.pid,
+        epochs=epochs,
+        truth=truth,
+        drained_steps=log,
+        phases={name: _phase(log, *bounds) for name, bounds in run.bounds.items()},
+        runnable_in_syncs_ns=runnable_ns,
+    )
+
+
+def _to_mono(unix_ns: Array, pairs: Array) -> Array:
+    """What turns these times into CLOCK_MONOTONIC, by the nearest pair: a step of the clock in between is rare."""
+    nearest = np.abs(unix_ns[:, None] - pairs[None, :, 1]).argmin(axis=1)
+    difference: Array = pairs[nearest, 0] - pairs[nearest, 1]
+    return difference
+
+
+def _phase(log: list[Step], start_ns: int, end_ns: int) -> Phase:
+    """From the end of its first step to the end of its last: epochs and steps then begin and end together."""
+    ends = [step.t_ns for step in steps.between(log, start_ns, end_ns)]
+    return Phase(start_ns=ends[0], end_ns=ends[-1])
+
+
+def matched(epochs: Array, drains: Array) -> Array:
+    """The drain of each epoch: the last one that had returned when the agent saw the return."""
+    assert len(drains), "the simulator saw no drain of this stream"
+    places = np.searchsorted(drains["return_ns"], epochs["b_ns"] + MATCH_NS, side="right") - 1
+    assert (places >= 0).all(), "an epoch ended before the simulator's first"
+    assert len(np.unique(places)) == len(places), "two epochs end in one drain"
+    found: Array = drains[places]
+    return found
+
+
+def recorded_parts(epochs: Array) -> Parts:
+    """As the agent has them."""
+    return Parts(
+        empty_ns=int(epochs["e_ns"].sum()), busy_ns=int(epochs["x_ns"].sum()), late_ns=int(epochs["p_ns"].sum())
+    )
+
+
+def true_parts(epochs: Array, drains: Array) -> Parts:
+    """As the simulator has them; the wait begins where the agent saw it begin, a little or a preemption earlier."""
+    ready = np.maximum(drains["device_end_ns"], epochs["s_ns"])
+    return Parts(
+        empty_ns=int((drains["first_enqueue_ns"] - drains["begin_ns"]).sum()),
+        busy_ns=int((ready - drains["first_enqueue_ns"]).sum()),
+        late_ns=int((drains["return_ns"] - ready).sum()),
+    )
+
+
+def flagged(epochs: Array, flag: EpochFlag) -> int:
+    """How many epochs carry the flag."""
+    return int(((epochs["flags"] & int(flag)) != 0).sum())

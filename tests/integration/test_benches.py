@@ -1,0 +1,94 @@
+"""The benches run, and what they print adds up. Nothing here depends on how fast this machine is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def bench(name: str, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"bench.{name}", "--short", "--json", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def drain() -> dict[str, Any]:
+    return bench("drain")
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Any]:
+    return bench("records")
+
+
+@pytest.fixture(scope="module")
+def overhead() -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = bench("overhead", "--loop", "gpu")["gpu"][0]
+    return turns
+
+
+@pytest.mark.parametrize("run", ["sustained", "beyond_capacity"])
+def test_every_produced_record_is_summed_or_counted_as_lost(drain: dict[str, Any], run: str) -> None:
+    result = drain[run]
+    assert result["produced"] > 100_000
+    assert result["summed"] + result["lost_in_ring"] == result["produced"]
+
+
+@pytest.mark.parametrize("run", ["sustained", "beyond_capacity"])
+def test_every_offered_row_is_stored_or_counted_as_lost(drain: dict[str, Any], run: str) -> None:
+    result = drain[run]
+    assert result["offered"] > 0
+    assert result["stored"] + result["lost_in_queue"] == result["offered"]
+
+
+def test_rows_beyond_the_databases_capacity_are_lost_and_counted(drain: dict[str, Any]) -> None:
+    result = drain["beyond_capacity"]
+    assert result["lost_in_queue"] + result["lost_in_ring"] > 0
+    assert result["stored"] > 0
+
+
+def test_record_all_stores_every_call_or_counts_it_as_lost(records: dict[str, Any]) -> None:
+    result = records["sustained"]
+    assert result["calls"] > 100_000
+    assert result["stored"] + result["lost_in_ring"] + result["lost_in_queue"] == result["calls"]
+
+
+def test_an_agent_that_stood_still_counts_what_it_missed(records: dict[str, Any]) -> None:
+    result = records["stalled"]
+    assert result["lost_in_ring"] > 0
+    assert result["stored"] + result["lost_in_ring"] + result["lost_in_queue"] == result["calls"]
+
+
+def test_the_overhead_bench_measures_the_same_loop_in_every_mode(overhead: list[dict[str, Any]]) -> None:
+    assert [turn["mode"] for turn in overhead] == ["untraced", "traced", "launches at the driver only"]
+    assert all(turn["step_count"] > 0 for turn in overhead)
+    assert all(turn["p50_ms"] <= turn["p99_ms"] for turn in overhead)
+
+
+def test_an_untraced_turn_has_no_agent(overhead: list[dict[str, Any]]) -> None:
+    assert overhead[0]["agent_cpu_percent"] == 0
+    assert overhead[0]["probed_calls_per_s"] == 0
+
+
+def test_launches_at_the_driver_only_are_fewer_probed_calls_of_the_same_launches(
+    overhead: list[dict[str, Any]],
+) -> None:
+    _, both, driver_only = overhead
+    probes_per_step = [turn["probed_calls_per_s"] * turn["mean_ms"] for turn in (both, driver_only)]
+    assert 0 < probes_per_step[1] < probes_per_step[0]
+
+
+def test_every_call_of_the_loop_costs_bytes_on_disk(overhead: list[dict[str, Any]]) -> None:
+    assert all(turn["bytes_per_call"] > 0 for turn in overhead[1:])

@@ -1,0 +1,90 @@
+"""Processes are traced as soon as they can be: started before or after the tracer, forked, replaced, loading late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.callers import build_library, caller
+from tests.integration.targets import rows, until, wait_for_end
+from tests.integration.tracing import Tracer, tracing
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    return build_library(tmp_path / "lib")
+
+
+def counts(tracer: Tracer) -> dict[int, int]:
+    """Calls of cudaMalloc by process id, as far as they are stored."""
+    found = rows(
+        tracer.database,
+        "SELECT p.pid, sum(s.count) FROM raw_op_stats s JOIN raw_processes p USING (process) GROUP BY 1",
+    )
+    return dict(found)
+
+
+def is_target(tracer: Tracer, pid: int) -> bool:
+    return bool(rows(tracer.database, "SELECT 1 FROM raw_processes WHERE pid = ?", pid))
+
+
+def is_probed(tracer: Tracer, library: Path) -> bool:
+    return bool(rows(tracer.database, "SELECT 1 FROM raw_probes WHERE library = ? AND is_attached", str(library)))
+
+
+def test_without_pids_every_user_of_a_library_is_traced(tmp_path: Path, library: Path) -> None:
+    with caller() as before, caller() as after:
+        before.do("load", library)
+        with tracing(tmp_path) as tracer:
+            before.do("call", 11, 1)
+            after.do("load", library)
+            until(lambda: is_target(tracer, after.pid), "a process that loads the library later is traced")
+            after.do("call", 12, 1)
+        assert {pid: counts(tracer).get(pid) for pid in (before.pid, after.pid)} == {before.pid: 11, after.pid: 12}
+
+
+def test_a_library_that_is_loaded_late_is_probed(tmp_path: Path, library: Path) -> None:
+    with caller() as process, tracing(tmp_path, pids=[process.pid]) as tracer:
+        assert tracer.messages[0]["probes"] == 0
+        process.do("load", library)
+        until(lambda: is_probed(tracer, library), "the library is probed")
+        process.do("call", 21, 1)
+        process.end()
+        wait_for_end(tracer)
+        assert counts(tracer) == {process.pid: 21}
+
+
+def test_a_process_is_followed_through_fork_and_exec(tmp_path: Path, library: Path) -> None:
+    with caller() as process:
+        process.do("load", library)
+        with tracing(tmp_path, pids=[process.pid]) as tracer:
+            process.do("fork", 3, 31, 1)
+            process.do("call", 32, 1)
+            process.do("exec")
+            process.do("load", library)
+            process.do("call", 33, 1)
+            process.end()
+            wait_for_end(tracer)
+    by_pid = counts(tracer)
+    assert by_pid.pop(process.pid) == 32 + 33
+    assert list(by_pid.values()) == [31, 31, 31]
+
+
+def test_slots_of_short_lived_children_are_used_again(tmp_path: Path, library: Path) -> None:
+    children = 300  # more than there are slots
+    with caller() as process:
+        process.do("load", library)
+        with tracing(tmp_path, pids=[process.pid]) as tracer:
+            process.do("fork", children, 2, 8, 10)
+            process.end()
+            wait_for_end(tracer)
+    by_pid = counts(tracer)
+    print(f"\n{len(by_pid)} processes, losses {tracer.messages[-1]['losses']}")
+    assert "process_slots_full" not in tracer.messages[-1]["losses"]
+    assert len(by_pid) == children
+    assert set(by_pid.values()) == {2}
+    sites = rows(tracer.database, "SELECT count(DISTINCT process), sum(count) FROM raw_call_sites")
+    assert sites == [(children, 2 * children)], "the histograms of ended processes are stored, too"

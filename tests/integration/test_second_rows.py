@@ -1,0 +1,83 @@
+"""Written once a second besides calls: who woke the targets, which groups were throttled; and rest when idle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingero.attach.kernel_side import KernelSide, KernelSizes
+from ingero.capture.null_sink import NullSink
+from ingero.capture.recorder import Recorder, RecorderOptions
+from ingero.demo.faults import Fault, Target
+from ingero.demo.gpusim.build import build, environment
+from ingero.demo.workloads.program import Program
+from ingero.store.reader import open_reader
+from tests.integration.tracing import tracing
+
+NOBODY = 1  # pid 1 uses no CUDA
+
+
+def test_without_targets_no_program_stays_on_the_schedulers_path() -> None:
+    options = RecorderOptions(is_target=lambda _pid: False)
+    with KernelSide(KernelSizes()) as kernel, Recorder(kernel, NullSink("node"), options) as recorder:
+        recorder.start()
+        assert not kernel.is_running
+
+
+def test_the_first_target_brings_the_programs_back() -> None:
+    with (
+        KernelSide(KernelSizes()) as kernel,
+        Recorder(kernel, NullSink("node"), RecorderOptions(pids=[NOBODY])) as recorder,
+    ):
+        recorder.start()
+        assert kernel.is_running
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> tuple[dict[str, str], Path, Path]:
+    knobs, host_knobs = tmp_path / "gpu.knobs", tmp_path / "host.knobs"
+    return {**os.environ, **environment(build(), ctl=knobs, sched="block")}, knobs, host_knobs
+
+
+def test_sleeps_are_summed_by_who_ended_them(tmp_path: Path, trained: tuple[dict[str, str], Path, Path]) -> None:
+    variables, _, host_knobs = trained
+    with Program.module("train", "--seconds", 60, "--knob", host_knobs, environment=variables) as trainer:
+        trainer.wait_for("ready")
+        with tracing(tmp_path, pids=[trainer.pid]) as tracer:
+            for _ in range(3):
+                tracer.wait_for("second")
+    with open_reader(tracer.database) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        process = next(one for one in reader.processes() if one.pid == trainer.pid)
+        wakers = {one.waker_kind: one for one in reader.wakers(window, process=process.process)}
+    # the simulated device ends a blocking wait with a timer
+    assert wakers["timer"].count > 100
+    assert wakers["timer"].sleep_ns > 100_000_000
+
+
+def test_a_group_at_its_quota_is_recorded_as_throttled(
+    tmp_path: Path, trained: tuple[dict[str, str], Path, Path]
+) -> None:
+    variables, knobs, host_knobs = trained
+    fault = Fault("cfs_quota")
+    if reason := fault.requires():
+        pytest.skip(reason)
+    with fault.stage(tmp_path) as stage:
+        arguments = ("--seconds", 60, "--knob", host_knobs, *stage.arguments)
+        with Program.module("train", *arguments, environment=variables, cgroups=stage.cgroups) as trainer:
+            trainer.wait_for("ready")
+            target = Target(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)
+            with fault.apply(target), tracing(tmp_path, pids=[trainer.pid]) as tracer:
+                for _ in range(4):
+                    tracer.wait_for("second")
+    with open_reader(tracer.database) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        throttled = reader.throttling(window)
+        clocks = reader.clock_totals(window)
+    print(f"\nthrottled by the group's own count: {throttled}")
+    assert sum(one.nr_throttled for one in throttled) > 0
+    assert sum(one.clocks.throttled_ns for one in clocks) > 0

@@ -1,0 +1,235 @@
+"""The moment the device was ready: exact where the thread slept until then, else bounded and estimated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingero.decode.epochs import (
+    NO_WAIT_NS,
+    POLLED_NS,
+    SPIN_NS,
+    WOKEN,
+    Lane,
+    class_key,
+    covered_by_most,
+    host_delay_ns,
+    op_ids,
+    work_keys,
+)
+
+MS = 1_000_000
+US = 1_000
+LAUNCHES = 8
+EPOCH = np.dtype(
+    [(name, "<u8") for name in ("begin_ns", "first_ns", "drain_ns", "woken_ns", "return_ns", "last_off_ns")]
+    + [(name, "<u8") for name in ("last_on_ns", "away_ns", "launches", "size_bytes", "graph", "step")]
+    + [("op_set", "<u8", (4,)), ("checkpoint_ns", "<u8", (8,)), ("flags", "u1")]
+)
+
+
+def epoch(start: int = 0, *, s: int, b: int, off: int | None = None, on: int | None = None, **fields: Any) -> Any:
+    """An epoch whose first enqueue is at `start` + 1 ms; s, b, off, on and woken are ns after that enqueue."""
+    made = np.zeros(1, EPOCH)
+    first = start + MS
+    made["begin_ns"], made["first_ns"], made["drain_ns"], made["return_ns"] = start, first, first + s, first + b
+    made["launches"], made["step"] = LAUNCHES, 1
+    made["checkpoint_ns"] = first + np.arange(LAUNCHES) * (s // (LAUNCHES + 1))
+    if off is not None and on is not None:
+        made["last_off_ns"], made["last_on_ns"] = first + off, first + on
+        made["away_ns"] = first + fields.pop("away", off)
+    if "woken" in fields:
+        made["woken_ns"], made["flags"] = first + fields.pop("woken"), WOKEN
+    for name, value in fields.items():
+        made[name] = value
+    return made
+
+
+def judged(*epochs: Any) -> tuple[Any, Any, Any]:
+    """(low, ready, high) of the last epoch, after its first enqueue, when all come in one batch."""
+    batch = np.concatenate(epochs)
+    found = Lane().judge(batch)
+    first = batch["first_ns"].astype(np.int64)
+    return found.low[-1] - first[-1], found.ready[-1] - first[-1], found.high[-1] - first[-1]
+
+
+def polled(start: int, busy: int) -> Any:
+    """A thread that polled until the device was ready and returned at once."""
+    return epoch(start, s=MS, b=busy)
+
+
+def test_a_thread_that_slept_was_woken_when_the_device_was_ready() -> None:
+    assert judged(epoch(s=MS, b=9 * MS, woken=6 * MS)) == (6 * MS, 6 * MS, 6 * MS)
+
+
+def test_a_short_drain_that_kept_the_cpu_found_the_device_ready() -> None:
+    found = Lane().judge(epoch(s=2 * MS, b=2 * MS + NO_WAIT_NS - 1))
+    assert found.is_no_wait.all()
+    assert found.ready[0] == 3 * MS
+
+
+def test_a_long_drain_that_kept_the_cpu_polled_until_the_device_was_ready() -> None:
+    assert judged(epoch(s=2 * MS, b=6 * MS)) == (6 * MS, 6 * MS, 6 * MS)
+
+
+def test_where_drains_sleep_one_that_did_not_sleep_did_not_wait() -> None:
+    sleepers = [epoch(k * 20 * MS, s=MS, b=7 * MS, woken=6 * MS) for k in range(3)]
+    assert judged(*sleepers, epoch(60 * MS, s=8 * MS, b=9 * MS)) == (8 * MS, 8 * MS, 8 * MS)
+
+
+def test_a_thread_descheduled_while_it_polled_bounds_the_moment_by_its_absence() -> None:
+    low, _, high = judged(epoch(s=MS, b=20 * MS + SPIN_NS - 1, off=4 * MS, on=20 * MS))
+    assert (low, high) == (4 * MS, 20 * MS)
+
+
+def test_a_thread_that_stayed_a_little_after_its_absence_may_have_polled_then() -> None:
+    back = 20 * MS + (SPIN_NS + POLLED_NS) // 2
+    low, _, high = judged(epoch(s=MS, b=back, off=4 * MS, on=20 * MS))
+    assert (low, high) == (4 * MS, back)
+
+
+def test_a_thread_that_stayed_long_after_its_absence_polled_then() -> None:
+    back = 20 * MS + POLLED_NS
+    assert judged(epoch(s=MS, b=back, off=4 * MS, on=20 * MS)) == (back, back, back)
+
+
+def test_a_thread_descheduled_at_once_had_not_looked_at_the_device() -> None:
+    low, _, _ = judged(epoch(s=2 * MS, b=20 * MS, off=2 * MS + US, on=20 * MS - US))
+    assert low == 2 * MS
+
+
+def test_a_thread_that_came_back_unseen_is_bounded_by_its_return() -> None:
+    low, _, high = judged(epoch(s=MS, b=20 * MS, off=4 * MS, on=2 * MS))
+    assert (low, high) == (4 * MS, 20 * MS)
+
+
+def test_inside_its_bounds_the_moment_is_where_the_usual_time_puts_it() -> None:
+    usual = [polled(k * 20 * MS, 6 * MS) for k in range(5)]
+    _, ready, _ = judged(*usual, epoch(100 * MS, s=MS, b=20 * MS, off=4 * MS, on=20 * MS - US))
+    assert ready == pytest.approx(6 * MS, rel=0.01)
+
+
+def test_the_usual_time_is_clamped_to_the_bounds() -> None:
+    usual = [polled(k * 20 * MS, 3 * MS) for k in range(5)]
+    _, ready, _ = judged(*usual, epoch(100 * MS, s=MS, b=20 * MS, off=4 * MS, on=20 * MS - US))
+    assert ready == 4 * MS
+
+
+def test_a_yielding_thread_that_seems_to_have_found_the_device_far_too_slow_had_not_looked() -> None:
+    usual = [polled(k * 20 * MS, 6 * MS) for k in range(5)]
+    low, ready, _ = judged(*usual, epoch(100 * MS, s=MS, b=20 * MS, off=19 * MS, on=20 * MS - US, away=2 * MS))
+    assert low == 2 * MS
+    assert ready == pytest.approx(6 * MS, rel=0.01)
+
+
+def test_a_yielding_thread_that_found_the_device_a_little_slow_is_believed() -> None:
+    usual = [polled(k * 20 * MS, 6 * MS) for k in range(5)]
+    low, ready, _ = judged(*usual, epoch(100 * MS, s=MS, b=20 * MS, off=8 * MS, on=20 * MS - US, away=2 * MS))
+    assert (low, ready) == (8 * MS, 8 * MS)
+
+
+def test_late_launches_put_the_moment_off() -> None:
+    usual = [polled(k * 20 * MS, 6 * MS) for k in range(5)]
+    late = epoch(100 * MS, s=5 * MS, b=20 * MS, off=5 * MS + 10 * US, on=20 * MS - US)
+    late["checkpoint_ns"][0, 1:] = late["first_ns"] + 4 * MS + np.arange(7) * 100 * US  # stopped behind the first of 8
+    _, ready, _ = judged(*usual, late)
+    assert 6 * MS + 3 * MS <= ready <= 6 * MS + 4 * MS
+
+
+def test_work_of_another_class_has_a_usual_time_of_its_own() -> None:
+    training = [polled(k * 20 * MS, 6 * MS) for k in range(9)]
+    evaluation = [epoch(k * 20 * MS, s=MS, b=12 * MS, size_bytes=1 << 20) for k in range(9, 12)]
+    hidden = epoch(240 * MS, s=MS, b=20 * MS, off=4 * MS, on=20 * MS - US, size_bytes=1 << 20)
+    _, ready, _ = judged(*training, *evaluation, hidden)
+    assert ready == pytest.approx(12 * MS, rel=0.01)
+
+
+def test_what_earlier_batches_showed_places_a_batch_of_nothing_but_bounds() -> None:
+    lane = Lane()
+    lane.judge(np.concatenate([polled(k * 20 * MS, 6 * MS) for k in range(5)]))
+    hidden = [epoch(k * 30 * MS, s=MS, b=20 * MS, off=2 * MS, on=20 * MS - US) for k in range(5, 205)]
+    for part in np.array_split(np.concatenate(hidden), 4):
+        found = lane.judge(part)
+        assert found.ready - part["first_ns"].astype(np.int64) == pytest.approx(6 * MS, rel=0.01)
+
+
+def test_a_device_that_has_become_slower_is_believed_when_the_bounds_say_so() -> None:
+    lane = Lane()
+    lane.judge(np.concatenate([polled(k * 20 * MS, 6 * MS) for k in range(5)]))
+    slower = [epoch(k * 30 * MS, s=MS, b=20 * MS, off=8 * MS, on=20 * MS - US) for k in range(5, 105)]
+    exact = [polled(k * 30 * MS, 10 * MS) for k in range(105, 125)]
+    found = lane.judge(np.concatenate([*slower, *exact]))
+    first = np.concatenate(slower)["first_ns"].astype(np.int64)
+    assert found.ready[:100] - first == pytest.approx(10 * MS, rel=0.01)
+
+
+times = st.integers(min_value=0, max_value=50 * MS)
+
+
+@given(
+    st.lists(
+        st.tuples(times, times, times, times, st.booleans()).map(lambda t: (sorted(t[:2]), sorted(t[2:4]), t[4])),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_the_moment_lies_between_its_bounds_and_inside_the_epoch(
+    cases: list[tuple[list[int], list[int], bool]],
+) -> None:
+    made: list[Any] = []
+    for (s, b), (off, on), is_woken in cases:
+        absence = {"off": min(max(off, s), b), "on": min(max(on, s), b)}
+        woken = {"woken": absence["on"]} if is_woken else {}
+        made.append(epoch(len(made) * 100 * MS, s=s, b=b, **absence, **woken))
+    batch = np.concatenate(made)
+    found = Lane().judge(batch)
+    assert (batch["first_ns"] <= found.low).all()
+    assert (found.low <= found.ready).all()
+    assert (found.ready <= found.high).all()
+    assert (found.high <= batch["return_ns"]).all()
+
+
+def test_launches_in_time_delay_nothing() -> None:
+    assert host_delay_ns(epoch(s=MS, b=7 * MS), 6.0 * MS).tolist() == [0]
+
+
+def test_launches_slower_than_the_device_delay_it_by_the_difference() -> None:
+    launching = 9 * MS
+    evenly = epoch(s=launching, b=launching)
+    assert host_delay_ns(evenly, 4.0 * MS)[0] == pytest.approx(launching - 4 * MS, rel=0.15)
+
+
+def test_most_intervals_decide() -> None:
+    low = np.array([0, 4, 5, 100], np.int64) * MS
+    high = np.array([6, 8, 9, 101], np.int64) * MS
+    assert 5 * MS <= covered_by_most(low, high) <= 6 * MS
+
+
+def test_a_usual_value_is_kept_while_nearly_as_many_contain_it() -> None:
+    low = np.array([2, 3, 3, 3, 5], np.int64) * MS
+    high = np.array([9, 9, 9, 9, 10], np.int64) * MS
+    assert covered_by_most(low, high, 4.0 * MS) == 4 * MS
+    assert 5 * MS <= covered_by_most(low, high, 2.5 * MS) <= 9 * MS
+
+
+def test_op_set_words_are_64_ids_each() -> None:
+    assert op_ids(np.array([1 << 3, 1, 0, 1 << 63], np.uint64)) == [3, 64, 255]
+
+
+def test_equal_work_within_a_factor_of_two_is_one_class() -> None:
+    assert class_key("cudaLaunchKernel", 130, 5, 0) == class_key("cudaLaunchKernel", 250, 7, 0)
+    assert class_key("cudaLaunchKernel", 130, 5, 0) != class_key("cudaLaunchKernel", 260, 5, 0)
+
+
+@pytest.mark.parametrize("field", ["launches", "size_bytes", "graph"])
+def test_work_keys_tell_what_class_keys_tell(field: str) -> None:
+    values = [130, 250, 260, 1, 0]
+    epochs = np.concatenate([epoch(s=1, b=2, **{field: value}) for value in values])
+    arguments = {"launches": LAUNCHES, "size_bytes": 0, "graph": 0}
+    names = [class_key("op", **{**arguments, field: value}) for value in values]
+    keys = work_keys(epochs)
+    assert [[a == b for b in keys] for a in keys] == [[a == b for b in names] for a in names]
