@@ -8,7 +8,7 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup build generate format lint types imports generated unit integration check test demo bench install clean
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch bench install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,9 +53,13 @@ test: lint types imports generated build ## all tests
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
 	@$(AS_ROOT) $(BIN)/python -m ingero.demo
 
+test-torch: build ## the real PyTorch wheel on the simulated GPU (downloads 1 GB into build/torch)
+	@PYTHON=$(BIN)/python tests/torch/run.sh
+
 bench: build ## overhead and drain rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.drain
+	$(BIN)/python -m bench.records
 
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system
