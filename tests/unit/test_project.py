@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import ALLOWED_SKIPS, is_allowed
 
 from ingero.capture.losses import MEANINGS
 from ingero.cli.main import LazyGroup
 from ingero.ops import Flag, Kind
+from tests.conftest import ALLOWED_SKIPS, is_allowed
 
 ROOT = Path(__file__).resolve().parents[2]
 BPF = ROOT / "src" / "ingero" / "bpf"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Tracer, Workload
+
+from tests.integration.host_events.conftest import Tracer, Workload
 
 pytestmark = pytest.mark.integration
 COUNT, BLOCK_BYTES = 40, 64 * 1024

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Tracer, Workload
+
+from tests.integration.host_events.conftest import Tracer, Workload
 
 pytestmark = pytest.mark.integration
 MIB = 1 << 20

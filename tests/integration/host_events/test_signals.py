@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Tracer, Workload
+
+from tests.integration.host_events.conftest import Tracer, Workload
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 import pytest
-from conftest import Tracer, Workload
 
 from ingero.attach.host_events import missing_tracepoints
+from tests.integration.host_events.conftest import Tracer, Workload
 
 pytestmark = pytest.mark.integration
 PORT = 7777
