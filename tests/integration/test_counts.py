@@ -18,6 +18,10 @@ from tests.integration.tracing import tracing
 pytestmark = pytest.mark.integration
 
 SECONDS = 10
+# What a trap costs when caches are cold exceeds the calibrated part by some 100 ns, and now and then a thread loses the
+# CPU inside it; the simulator's clock sees neither. More than the whole cost of a probe would be a wrong account.
+MOST_LEFT_IN_NS = 1000
+MOST_LEFT_OUT_NS = 100
 CALLS_PER_SECOND = 60_000
 
 
@@ -81,10 +85,12 @@ def test_counts_equal_the_simulators_own(tmp_path: Path, runtime: str, gpa: str)
     true_outer, true_nested, true_spent = true_counts(truth)
     total = sum(true_outer.values())
     ratio = sum(spent.values()) / max(1, sum(true_spent.values()))
+    more_ns = (sum(spent.values()) - sum(true_spent.values())) / total
     print(
         f"\nlibcudart {runtime}, {gpa}: {total} outermost and {sum(true_nested.values())} nested calls of "
-        f"{len(+true_outer)} operations ({total / SECONDS:.0f}/s); durations {ratio:.4f} of the simulator's"
+        f"{len(+true_outer)} operations ({total / SECONDS:.0f}/s); durations {ratio:.4f} of the simulator's, "
+        f"{more_ns:.0f} ns more per call"
     )
     assert +outer == +true_outer
     assert +nested == +true_nested
-    assert ratio == pytest.approx(1, abs=0.02)
+    assert -MOST_LEFT_OUT_NS <= more_ns <= MOST_LEFT_IN_NS

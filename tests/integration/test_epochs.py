@@ -45,6 +45,7 @@ COPY_BYTES = 16 << 20
 
 # Where little is picked up late, the agent's own errors (a wake-up comes 16 us after the device's end) weigh more.
 SMALL_RATIO = 0.005
+TIMER_LATENESS_NS = 50_000  # of a wake-up, as seen here at rest (16 us to 46 us on average); it counts as busy
 PICKUP_RATIO = 0.03
 RUNNABLE_RATIO = 0.10
 QUIET_RATIO = 0.03
@@ -56,8 +57,8 @@ def ms(ns: float) -> str:
     return f"{ns / 1e6:.1f}"
 
 
-def is_close(found_ns: float, true_ns: float, wall_ns: float) -> bool:
-    return abs(found_ns - true_ns) <= max(PICKUP_RATIO * abs(true_ns), SMALL_RATIO * wall_ns)
+def is_close(found_ns: float, true_ns: float, wall_ns: float, slack_ns: float = 0) -> bool:
+    return abs(found_ns - true_ns) <= max(PICKUP_RATIO * abs(true_ns), SMALL_RATIO * wall_ns) + slack_ns
 
 
 def both_sides(recording: Recording, stream: int, phase: str | None = None) -> tuple[Array, Array]:
@@ -135,7 +136,8 @@ def test_late_pickup_is_the_simulators(waiting: Recording, phase: str, request: 
         epochs, drains = without_late_timers(epochs, drains)
     found, true = recorded_parts(epochs), true_parts(epochs, drains)
     print_parts(f"{mode_of(request)}, {phase}", epochs, found, true)
-    assert is_close(found.late_ns, true.late_ns, found.wall_ns)
+    sleeps = len(epochs) if mode_of(request) == "block" else 0
+    assert is_close(found.late_ns, true.late_ns, found.wall_ns, sleeps * TIMER_LATENESS_NS)
     assert is_close(found.empty_ns, true.empty_ns, found.wall_ns)
     assert is_close(found.busy_ns, true.busy_ns, found.wall_ns)
 

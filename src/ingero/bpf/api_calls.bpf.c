@@ -148,7 +148,6 @@ INLINE int on_entry(struct pt_regs *context, bool is_counted_here)
 	if (!thread || !process)
 		return 1;
 	cookie = bpf_get_attach_cookie(context);
-	__sync_fetch_and_add(&process->calls, 1);
 	if (!read_arguments(context, &arguments))
 		count_loss(LOSS_USER_READ_FAILED, 1);
 	call = open_place(thread, task, sp, arguments.return_address, &is_nested);

@@ -314,7 +314,6 @@ struct settings {
 /* map `processes`: one target process */
 struct process {
 	u64 start_boottime_ns;
-	u64 calls; /* entered, nested included */
 	u64 last_enqueue_ns;
 	u64 last_drain_ns;
 	u64 undrained; /* waits that left work of the stream uncovered */
