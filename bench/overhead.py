@@ -32,7 +32,7 @@ from ingero.demo.workloads.program import Program
 # the extra launches bring the loop to 39,000 probed calls a second, the rate at which the original was measured
 LOOPS: dict[str, tuple[str, Sequence[object]]] = {
     "gpu": ("waits for its device", ("--launches", 9)),
-    "launch": ("held up by its launches", ("--us", 2)),
+    "launch": ("held up by its launches", ("--us", 2, "--cpu-ms", 0.2)),  # else its data worker holds it up
 }
 MODES: dict[str, Sequence[str] | None] = {
     "untraced": None,
