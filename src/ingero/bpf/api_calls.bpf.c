@@ -341,12 +341,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 			count_loss(LOSS_RETURN_UNMATCHED, 1);
 		return 0;
 	}
-	slot = slot_of(task->tgid);
-	if (slot == NO_SLOT) { /* tracing of this process stopped meanwhile */
-		call->sp = 0;
-		return 0;
-	}
 	take_snapshot(thread, &at);
+	slot = thread->process_slot & (MAX_PROCESSES - 1); /* a call that began as a target's counts, even if that ends */
 	ret = RETURN_VALUE(context);
 	end_call(thread, call, &at, slot, ret);
 	leave_out_probe(call, &at);
