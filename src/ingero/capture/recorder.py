@@ -81,7 +81,7 @@ class Recorder:
         self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
         self.probe_ns = 0  # what a call's account would hold of the probe itself
-        self._idle_ticks = 0
+        self._idle_ticks = self._refused = 0
         self._records = 0
         self._epoch_rows: list[Row] = []
         self._sink_losses: dict[tuple[str, str], int] = {}
@@ -141,7 +141,7 @@ class Recorder:
     def _read_second(self, elapsed_ns: int) -> Second:
         self._wakers.write(time.time_ns() - elapsed_ns)
         second = self.seconds.read(time.time_ns(), max(elapsed_ns, 1) / 1e9)
-        self._count_sink_losses(second)
+        self._count_own_losses(second)
         records, self._records = self._records, 0
         epochs, self._epoch_rows = self._epoch_rows, []
         return Second(
@@ -150,18 +150,21 @@ class Recorder:
             epochs=epochs,
         )
 
-    def _count_sink_losses(self, second: Second) -> None:
-        """Rows that the writer could not take."""
+    def _count_own_losses(self, second: Second) -> None:
+        """Rows that the writer could not take, processes that found no slot."""
         losses = self._sink.losses()
         growth = {
             f"rows_lost_{table}_{reason}".replace(" ", "_"): count - self._sink_losses.get((table, reason), 0)
             for (table, reason), count in losses.items()
         }
         self._sink_losses = losses
+        growth["process_slots_full"] = len(self.targets.refused) - self._refused
+        self._refused = len(self.targets.refused)
         grown = {name: count for name, count in growth.items() if count}
         if grown:
             self.seconds.count_losses(grown, second.time_ns)
-            second.losses.update(grown)
+            for name, count in grown.items():
+                second.losses[name] = second.losses.get(name, 0) + count
 
     def find_targets(self) -> None:
         """Probes library copies not seen before, then enrolls the processes that use them, unless pids were given."""

@@ -53,7 +53,7 @@ class Targets:
         self._kernel, self._boot_unix_ns, self._number_of = kernel, boot_unix_ns, number_of
         self._by_slot: dict[int, Target] = {}
         self._by_pid: dict[int, Target] = {}
-        self.refused = 0  # no slot was left
+        self.refused: set[ProcessId] = set()  # processes that are not traced because no slot was left
 
     def __iter__(self) -> Iterator[Target]:
         return iter(list(self._by_slot.values()))
@@ -83,7 +83,7 @@ class Targets:
             return None
         slot = self._kernel.enroll(pid, identity.start_ticks * _NS_PER_TICK)
         if slot is None:
-            self.refused += 1
+            self.refused.add(identity)
             return None
         return self._enter(slot, identity)
 
