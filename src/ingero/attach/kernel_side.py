@@ -143,7 +143,6 @@ class KernelSide:
         """
         if self.is_running:
             return
-        # Programs of one tracepoint run in this order: a thread's open calls are recorded before its account is closed.
         for loaded in (self.calls, self._scheduler):
             for name, section in loaded.sections().items():
                 if section.startswith("tp_btf/"):

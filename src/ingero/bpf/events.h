@@ -194,8 +194,7 @@ enum lifecycle_kind {
 	LIFECYCLE_FORK = 1,
 	LIFECYCLE_EXEC,
 	LIFECYCLE_EXIT, /* the whole process */
-	LIFECYCLE_THREAD_EXIT_IN_CALL,
-	LIFECYCLE_OOM_KILL,
+	LIFECYCLE_OOM_KILL = 5,
 	LIFECYCLE_STOP_SIGNAL,
 };
 
@@ -212,13 +211,11 @@ struct lifecycle_record {
 	u32 pid;
 	u32 tid;
 	u32 other_pid; /* fork: the child; signal: the sender; oom: the victim */
-	s32 code;      /* exit code (as wait(2) has it), signal number; thread exit in a call: the operation */
+	s32 code;      /* exit code (as wait(2) has it), signal number */
 	u16 process_slot; /* 0xffff: no target; fork: the child's */
 	u8 kind;
 	u8 pad[5];
 	char comm[COMM_BYTES];
-	u64 call_start_ns; /* thread exit in a call only, as is the caller */
-	u64 call_caller;
 };
 
 enum host_kind {

@@ -118,45 +118,21 @@ SEC("tp_btf/sched_process_exec") int sched_process_exec(u64 *ctx)
 	struct task_struct *task = (void *)ctx[0];
 	u32 slot = slot_of(task->tgid);
 	struct lifecycle_record *record;
-	struct thread *thread;
 
 	if (slot == NO_SLOT)
 		return 0;
-	thread = thread_of(task);
-	for (int i = 0; thread && i < OPEN_CALLS; i++)
-		thread->calls[i].sp = 0; /* the stack they were on is gone */
 	record = reserve_lifecycle(task, slot, LIFECYCLE_EXEC);
 	if (record)
 		submit_lifecycle(record);
 	return 0;
 }
 
-INLINE void report_open_call(struct task_struct *task, struct thread *thread, struct open_call *call)
-{
-	struct lifecycle_record *record;
-
-	if (!call->sp)
-		return;
-	record = reserve_lifecycle(task, thread->process_slot, LIFECYCLE_THREAD_EXIT_IN_CALL);
-	if (record) {
-		record->code = call->cookie & 0xff;
-		record->call_start_ns = call->start_ns;
-		record->call_caller = call->caller;
-		submit_lifecycle(record);
-	}
-	call->sp = 0;
-}
-
 SEC("tp_btf/sched_process_exit") int sched_process_exit(u64 *ctx)
 {
 	struct task_struct *task = (void *)ctx[0];
-	struct thread *thread = thread_of(task);
 	struct lifecycle_record *record;
-	u32 pid = task->tgid, slot;
+	u32 pid = task->tgid, slot = slot_of(pid);
 
-	for (int i = 0; thread && i < OPEN_CALLS; i++)
-		report_open_call(task, thread, &thread->calls[i]);
-	slot = slot_of(pid);
 	/* two threads that end together both see that none is left: who deletes the entry reports */
 	if (slot == NO_SLOT || task->signal->live.counter || bpf_map_delete_elem(&targets, &pid))
 		return 0;
