@@ -51,23 +51,27 @@ class Kind(enum.IntFlag):
     ALLOC = 1 << 8
     FREE = 1 << 9
     SET_DEVICE = 1 << 10  # argument `handle` is the device ordinal
-    SET_CONTEXT = 1 << 11  # argument `handle` is the context
+    SET_CONTEXT = 1 << 11  # changes the thread's current context, to `handle` unless it pushes or pops
     CAPTURE = 1 << 12  # graph capture or instantiation
     LOAD = 1 << 13  # module or library load
     GRAPH = 1 << 14  # launches a graph: argument `handle` is the instantiated graph
+    CONTEXT = 1 << 15  # makes (stores) a context of device `extra` or ends it: argument `handle` is the context
 
     ENQUEUE = LAUNCH | COPY | COLLECTIVE
     DRAIN = SYNC_STREAM | SYNC_DEVICE | SYNC_EVENT
 
 
 class Flag(enum.IntFlag):
-    """How arguments are read (cookie bits 54-60)."""
+    """How arguments are read, and what the call means to the current device (cookie bits 54-63)."""
 
     NONE = 0
     PER_THREAD_STREAM = 1 << 0  # the default stream means the calling thread's own (`_ptsz`, `_ptds` symbols)
     STREAM_IN_CONFIG = 1 << 1  # the stream argument points to a launch config; the stream is 32 bytes into it
     HANDLE_OUT = 1 << 2  # the handle argument points to where the call stores the handle
     ASYNC_IF_ON_DEVICE = 1 << 3  # no wait when the extra argument says device to device (cudaMemcpyKind 3)
+    POPS = 1 << 7  # the context below becomes the current one
+    PUSHES = 1 << 8  # the context becomes the current one, the one before comes back when it is popped
+    RUNTIME = 1 << 9  # a call of libcudart: on a thread that has chosen no device it works on device 0
 
 
 STREAM_OFFSET_IN_CONFIG_BYTES = 32  # cudaLaunchConfig_t.stream and CUlaunchConfig.hStream (CUDA 11.8 - 13 headers)
@@ -167,6 +171,7 @@ class _Table:
         aliases: tuple[str, ...] = (),
     ) -> None:
         names = only or (name, *also)
+        library = _library_of(name)
         symbols = tuple(base + suffix for base in names for suffix in ("", *suffixes))
         self.rows.append(
             Op(
@@ -174,10 +179,10 @@ class _Table:
                 source=source,
                 code=code,
                 name=name,
-                library=_library_of(name),
+                library=library,
                 symbols=symbols,
                 kind=kind,
-                flags=flags,
+                flags=flags | (Flag.RUNTIME if library is Library.CUDART else Flag.NONE),
                 bytes=_bytes(size) if size else None,
                 times=Arg(slot=times, name="times") if times else None,
                 stream=_stream(stream) if stream else None,
@@ -339,6 +344,25 @@ def _driver_rows(table: _Table) -> None:
     add(drv, 70, "cuLibraryLoadData", Kind.LOAD)
     add(drv, 71, "cuLibraryLoadFromFile", Kind.LOAD)
     add(drv, 72, "cuModuleUnload", Kind.LOAD)
+    _driver_context_rows(table)
+
+
+def _driver_context_rows(table: _Table) -> None:
+    drv, add = Source.DRIVER, table.add
+    ctx, out = Arg(slot=1, name="context"), _out(1, "context")
+    add(drv, 73, "cuDevicePrimaryCtxRetain", Kind.CONTEXT, handle=out, extra=Arg(slot=2, name="device"),
+        flags=Flag.HANDLE_OUT)
+    add(drv, 74, "cuDevicePrimaryCtxRelease", also=("cuDevicePrimaryCtxRelease_v2",), extra=Arg(slot=1, name="device"))
+    makes, pushed = Kind.CONTEXT | Kind.SET_CONTEXT, Flag.HANDLE_OUT | Flag.PUSHES
+    add(drv, 75, "cuCtxCreate", makes, only=("cuCtxCreate_v2", "cuCtxCreate"), handle=out, extra=Arg(slot=3,
+        name="device"), flags=pushed)
+    add(drv, 76, "cuCtxCreate_v3", makes, handle=out, extra=Arg(slot=5, name="device"), flags=pushed)
+    add(drv, 77, "cuCtxCreate_v4", makes, handle=out, extra=Arg(slot=4, name="device"), flags=pushed)
+    add(drv, 78, "cuCtxPushCurrent", Kind.SET_CONTEXT, only=("cuCtxPushCurrent_v2", "cuCtxPushCurrent"), handle=ctx,
+        flags=Flag.PUSHES)
+    add(drv, 79, "cuCtxPopCurrent", Kind.SET_CONTEXT, only=("cuCtxPopCurrent_v2", "cuCtxPopCurrent"), handle=out,
+        flags=Flag.HANDLE_OUT | Flag.POPS)
+    add(drv, 80, "cuCtxDestroy", Kind.CONTEXT, only=("cuCtxDestroy_v2", "cuCtxDestroy"), handle=ctx)
 
 
 def _driver_copy_rows(table: _Table) -> None:

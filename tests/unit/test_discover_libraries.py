@@ -144,6 +144,11 @@ def test_every_traced_driver_call_has_an_entry_point() -> None:
     assert set(traced_driver_calls()) == {point.name for point in entry_points()}
 
 
+def test_a_call_whose_arguments_changed_places_is_read_by_its_version() -> None:
+    places = {p.version: p.op.extra.slot for p in entry_points() if p.name == "cuCtxCreate" and p.op.extra}
+    assert places == {2000: 3, 3020: 3, 11040: 5, 12050: 4}
+
+
 def test_every_per_thread_variant_of_a_driver_call_is_asked_for() -> None:
     asked = {(point.name, point.suffix) for point in entry_points() if point.suffix}
     named = {

@@ -9,6 +9,7 @@
 #include "cells.h"
 #include "cgroup.h"
 #include "clocks.h"
+#include "contexts.h"
 #include "lanes.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -155,11 +156,16 @@ INLINE int on_entry(struct pt_regs *context, bool is_counted_here)
 		cell = cell_of(slot, COOKIE_OP(cookie), is_nested ? 0 : arguments.return_address);
 		if (cell)
 			__sync_fetch_and_add(is_nested ? &cell->nested : &cell->count, 1);
+		if (is_counted_here && COOKIE_KIND(cookie) & CURRENT_KINDS)
+			lose_current(thread);
+		if (is_nested && !is_counted_here && note_maker(thread, &arguments, cookie, sp))
+			return 0;
 		if (is_nested || !is_counted_here)
 			return 1;
 	}
 	if (!call)
 		return 1;
+	take_default_device(thread, process, cookie);
 	call->caller = arguments.return_address;
 	call->cookie = cookie;
 	call->size_bytes = size_argument(&arguments, cookie);
@@ -302,8 +308,8 @@ INLINE void end_call(struct thread *thread, struct open_call *call, struct snaps
 
 	if (COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT)
 		call->handle = ret ? 0 : read_user_word(call->handle);
-	if (kind & KIND_SET_DEVICE && !ret)
-		thread->device = call->handle;
+	if (kind & CURRENT_KINDS && !ret)
+		change_current(thread, call, slot);
 	if (kind & KIND_ENQUEUE && call->stream_slot >= 0) {
 		struct lane *lane = lane_at(slot, call->stream_slot);
 
@@ -337,8 +343,9 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		return 0;
 	call = open_call_at(thread, STACK_POINTER_AT_ENTRY(context));
 	if (!call) {
-		if (is_session) /* else the return of an inner call */
-			count_loss(LOSS_RETURN_UNMATCHED, 1);
+		slot = thread->process_slot & (MAX_PROCESSES - 1);
+		if (!end_maker(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) && is_session)
+			count_loss(LOSS_RETURN_UNMATCHED, 1); /* else the return of an inner call */
 		return 0;
 	}
 	take_snapshot(thread, &at);
@@ -418,6 +425,20 @@ int thread_exits(u64 *ctx)
 	return 0;
 }
 
+/* A new program has chosen no device and knows no context of the one before. */
+INLINE void begin_image(struct task_struct *task, u32 slot)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct thread *thread = thread_of(task);
+
+	if (process)
+		__sync_fetch_and_add(&process->execs, 1);
+	if (!thread)
+		return;
+	lose_current(thread);
+	thread->untouched_ns = bpf_ktime_get_ns();
+}
+
 /* A new program image has no streams yet. */
 SEC("tp_btf/sched_process_exec")
 int process_execs(u64 *ctx)
@@ -428,6 +449,7 @@ int process_execs(u64 *ctx)
 	close_unfinished(task);
 	if (slot == NO_SLOT)
 		return 0;
+	begin_image(task, slot);
 	for (int i = 0; i < MAX_STREAMS; i++) {
 		struct lane *lane = lane_at(slot, i);
 

@@ -56,6 +56,15 @@ struct offcpu_interval {
 	char culprit_comm[COMM_BYTES];
 };
 
+/* What was current in a thread before a context was pushed. */
+struct context_level {
+	u64 context;
+	u64 untouched_ns;
+	s32 device;
+	u32 pad;
+};
+#define CONTEXT_LEVELS 4 /* a power of two; libraries push one, and deeper ones are not known when popped */
+
 struct thread {
 	u32 sequence;
 	u8 state;
@@ -79,7 +88,7 @@ struct thread {
 	u64 away_ns; /* the same, where a yielding thread may have looked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
 	u32 last_cpu;
-	s32 device; /* -1: never set */
+	s32 device; /* the current one, -1: not known */
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
@@ -91,6 +100,13 @@ struct thread {
 	u64 offcpu_tail; /* written by whoever empties */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */
 	u64 switches_missed;
+	u64 context;	 /* the current one, 0: none, or not known */
+	u64 untouched_ns; /* since when it has chosen no device and no context; 0: not known, or it has */
+	u64 maker_sp;	 /* of a call that makes a context, inside another call; 0: none */
+	u64 maker_out;
+	u32 maker_device;
+	u32 context_depth; /* pushes */
+	struct context_level below[CONTEXT_LEVELS];
 	struct open_call calls[OPEN_CALLS];
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
@@ -126,6 +142,17 @@ INLINE bool start_account(struct thread *thread, u32 slot, u8 state, u8 hint)
 	barrier();
 	WRITE_ONCE(thread->created_ns, now);
 	return true;
+}
+
+/* A new thread has chosen no device, the first one of a forked process what its parent had. */
+INLINE void inherit_device(struct thread *to, const struct thread *from)
+{
+	to->context = from->context;
+	to->device = from->device;
+	to->untouched_ns = from->untouched_ns;
+	to->context_depth = from->context_depth;
+	for (int i = 0; i < CONTEXT_LEVELS; i++)
+		to->below[i] = from->below[i];
 }
 
 struct snapshot {

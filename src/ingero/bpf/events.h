@@ -327,6 +327,8 @@ struct process {
 	u64 net_sent_bytes;
 	u64 net_receives;
 	u64 net_received_bytes;
+	u64 execs;
+	u64 unseen_ns; /* written by the agent: calls made before that time may have been missed */
 };
 
 /* what the task iterator `dump_threads` writes for each tracked thread */

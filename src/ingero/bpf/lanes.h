@@ -34,7 +34,7 @@ struct lane {
 	u64 first_flaws;
 	u32 close_tid;
 	u32 first_tid;
-	s32 device;
+	u32 device; /* 1 + ordinal; 0: not known */
 	u32 is_first_unknown;
 	u64 covers[MAX_STREAMS];
 };
@@ -103,7 +103,8 @@ INLINE int find_lane(u32 slot, u64 key, s32 device)
 		if (!lane)
 			return -1;
 		if (claim(&lane->key, key)) {
-			lane->device = device < 0 ? 0 : device;
+			if (device >= 0)
+				lane->device = 1 + device;
 			return i;
 		}
 	}
@@ -189,6 +190,14 @@ INLINE void wait_event(u32 slot, u64 event, int index)
 			raise_to(&lane->covers[i], position->covers[i]);
 }
 
+/* Work and waits whose device is not known are taken to be on device 0, most often the only one. */
+INLINE bool is_on_device(const struct lane *lane, s32 device)
+{
+	s32 place = lane->device ? (s32)lane->device - 1 : 0;
+
+	return place == (device < 0 ? 0 : device);
+}
+
 /* What a wait will have covered when it returns. */
 INLINE void begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 {
@@ -199,7 +208,7 @@ INLINE void begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 			struct lane *lane = lane_at(slot, i);
 
 			call->covered[i] = 0;
-			if (lane && lane->key && lane->device == (device < 0 ? 0 : device))
+			if (lane && lane->key && is_on_device(lane, device))
 				call->covered[i] = READ_ONCE(lane->end);
 		}
 		call->is_wait = 1;
@@ -273,7 +282,7 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	epoch->begin_tid = lane->close_tid;
 	epoch->first_tid = lane->first_tid;
 	epoch->drain_tid = tid;
-	epoch->device = lane->device;
+	epoch->device = (s32)lane->device - 1;
 	epoch->op = COOKIE_OP(call->cookie);
 	epoch->process_slot = thread->process_slot;
 	if (lane->is_first_unknown)

@@ -12,7 +12,7 @@ struct {
 	MAP_TYPE(value, u32);
 } enrolling MAP;
 
-INLINE void enroll(struct task_struct *task, u32 slot, u8 hint)
+INLINE struct thread *enroll(struct task_struct *task, u32 slot, u8 hint)
 {
 	struct thread *thread = bpf_task_storage_get(&threads, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
@@ -20,6 +20,20 @@ INLINE void enroll(struct task_struct *task, u32 slot, u8 hint)
 		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
 	else
 		start_account(thread, slot, STATE_INIT, hint);
+	return thread;
+}
+
+/* A thread is born: of its own process, or the first of a forked one. */
+INLINE void enroll_born(struct task_struct *task, u32 slot, struct task_struct *parent)
+{
+	struct thread *thread = enroll(task, slot, STATE_SLEEP), *origin = thread_of(parent);
+
+	if (!thread)
+		return;
+	if (task->tgid == parent->tgid)
+		thread->untouched_ns = thread->created_ns;
+	else if (origin && origin->created_ns)
+		inherit_device(thread, origin);
 }
 
 SEC("iter/task") int enroll_threads(struct bpf_iter__task *ctx)
@@ -36,11 +50,11 @@ SEC("iter/task") int enroll_threads(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* A free slot for the process that `leader` leads, or NO_SLOT. */
-INLINE u32 take_slot(struct task_struct *leader)
+/* A free slot for the process that `leader` leads, forked from the one in `parent_slot`; or NO_SLOT. */
+INLINE u32 take_slot(struct task_struct *leader, u32 parent_slot)
 {
 	u32 slot = 0, pid = leader->tgid;
-	struct process *process;
+	struct process *process, *parent;
 
 	if (bpf_map_pop_elem(&free_slots, &slot)) {
 		count_loss(LOSS_PROCESS_SLOTS_FULL, 1);
@@ -53,6 +67,9 @@ INLINE u32 take_slot(struct task_struct *leader)
 	__builtin_memset(process, 0, sizeof(*process));
 	process->start_boottime_ns = leader->start_boottime;
 	process->pid = pid;
+	parent = bpf_map_lookup_elem(&processes, &parent_slot);
+	if (parent)
+		process->unseen_ns = parent->unseen_ns;
 	if (!bpf_map_update_elem(&targets, &pid, &slot, BPF_ANY))
 		return slot;
 	process->pid = 0;
@@ -98,12 +115,12 @@ SEC("tp_btf/sched_process_fork") int sched_process_fork(u64 *ctx)
 	if (slot == NO_SLOT)
 		return 0;
 	if (child->tgid == parent->tgid) {
-		enroll(child, slot, STATE_SLEEP);
+		enroll_born(child, slot, parent);
 		return 0;
 	}
-	slot = take_slot(child);
+	slot = take_slot(child, slot);
 	if (slot != NO_SLOT)
-		enroll(child, slot, STATE_SLEEP);
+		enroll_born(child, slot, parent);
 	record = reserve_lifecycle(parent, slot, LIFECYCLE_FORK);
 	if (record) {
 		record->other_pid = child->tgid;

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
-from ingero.discover.entry_points import EntryPoint, entry_points, traced_driver_calls
+from ingero.discover.entry_points import EntryPoint, entry_points
 from ingero.discover.library_files import LibraryFile
 from ingero.discover.sites import MissingSite, Origin, Site, SiteReport, assign
 from ingero.ops import Library, Op
@@ -140,13 +140,12 @@ def _is_trusted(elf: ElfFile, file: LibraryFile) -> bool:
 def _read_answer(
     elf: ElfFile, exported: Sequence[Site], wanted: Sequence[EntryPoint], addresses: Sequence[int | None]
 ) -> DriverOffsets:
-    calls = traced_driver_calls()
     named: list[tuple[Op, str, int]] = []
     outside = 0
     for point, address in zip(wanted, addresses, strict=True):
         offset = elf.file_offset(address) if address is not None else None
         if offset is not None:
-            named.append((calls[point.name], point.symbol, offset))
+            named.append((point.op, point.symbol, offset))
         elif address is not None:
             outside += 1
     sites, _ = assign(elf, named, Origin.ENTRY_POINT, taken=exported)

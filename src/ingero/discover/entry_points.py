@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ingero.ops import OPS, Library, Op
+from ingero.ops import BY_NAME, OPS, Library, Op
 
 DATA_FILE = Path(__file__).parent / "driver_entry_points.txt"
 _PER_THREAD_STREAM = 2  # CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+# The one traced call whose arguments changed places between its versions (cudaTypedefs.h).
+_OTHER_ARGUMENTS = {("cuCtxCreate", 11040): "cuCtxCreate_v3", ("cuCtxCreate", 12050): "cuCtxCreate_v4"}
 _VARIANT = re.compile(r"(?:_v\d+)?(?:_ptsz|_ptds)?\Z")
 
 
@@ -41,6 +43,12 @@ class EntryPoint:
         """The name by which `Op.cookie` tells the stream mode."""
         return self.name + self.suffix
 
+    @property
+    def op(self) -> Op:
+        """The traced call."""
+        named = _OTHER_ARGUMENTS.get((self.name, self.version))
+        return BY_NAME[named] if named else traced_driver_calls()[self.name]
+
 
 def base_name(symbol: str) -> str:
     """The name that cuGetProcAddress knows: without `_v2` and `_ptsz`."""
@@ -49,8 +57,9 @@ def base_name(symbol: str) -> str:
 
 @lru_cache(maxsize=1)
 def traced_driver_calls() -> dict[str, Op]:
-    """Every traced driver call by its base name."""
-    return {base_name(symbol): op for op in OPS if op.library is Library.CUDA for symbol in op.symbols}
+    """Every traced driver call by its base name; its first row where there are several."""
+    driver = [op for op in OPS if op.library is Library.CUDA]
+    return {base_name(symbol): op for op in reversed(driver) for symbol in op.symbols}
 
 
 @lru_cache(maxsize=1)

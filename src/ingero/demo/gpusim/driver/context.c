@@ -193,7 +193,7 @@ API(cuDevicePrimaryCtxGetState, (int device, unsigned int *flags, int *active), 
 }
 
 /* The simulation has one context per device: creating one more is retaining that. */
-API(cuCtxCreate_v2, (struct context **context, unsigned int flags, int device), (context, flags, device))
+static int create(struct context **context, unsigned int flags, int device)
 {
 	int error = retain(context, device);
 
@@ -204,6 +204,23 @@ API(cuCtxCreate_v2, (struct context **context, unsigned int flags, int device), 
 		return ERROR_INVALID_VALUE;
 	pushed[depth++] = *context;
 	return SUCCESS;
+}
+
+API(cuCtxCreate_v2, (struct context **context, unsigned int flags, int device), (context, flags, device))
+{
+	return create(context, flags, device);
+}
+
+API(cuCtxCreate_v3, (struct context **context, void *affinity, int count, unsigned int flags, int device),
+    (context, affinity, count, flags, device))
+{
+	return create(context, flags, device);
+}
+
+API(cuCtxCreate_v4, (struct context **context, void *parameters, unsigned int flags, int device),
+    (context, parameters, flags, device))
+{
+	return create(context, flags, device);
 }
 
 API(cuCtxDestroy_v2, (struct context *context), (context))
