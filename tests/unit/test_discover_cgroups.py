@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from ingero.discover.cgroups import (
     CgroupMounts,
     Throttling,
     cpu_stat_file,
+    find_cgroups,
+    members,
     parse_cgroup,
     parse_cpu_list,
     read_cgroup,
@@ -94,6 +97,26 @@ def test_a_process_that_is_gone_has_no_group(tmp_path: Path) -> None:
     assert read_cgroup(8, read_mounts(proc), proc) is None
 
 
+def test_groups_are_found_by_their_ids(tmp_path: Path) -> None:
+    deep, shallow = a_group(tmp_path, "a/b/c"), a_group(tmp_path, "d", cgroup_procs="7\n9\n")
+    mounts = read_mounts(a_proc(tmp_path, V2_ONLY, "0::/\n"))
+    top = (tmp_path / "fs").stat().st_ino
+    found = find_cgroups({deep.stat().st_ino, shallow.stat().st_ino, top, 1}, mounts)
+    assert {number: one.path for number, one in found.items()} == {
+        deep.stat().st_ino: "/a/b/c",
+        shallow.stat().st_ino: "/d",
+        top: "/",
+    }
+    assert members(found[shallow.stat().st_ino], mounts) == [7, 9]
+
+
+def test_a_group_with_an_unprintable_name_is_found(tmp_path: Path) -> None:
+    folder = a_group(tmp_path, os.fsdecode(b"evil-\xff"))
+    mounts = read_mounts(a_proc(tmp_path, V2_ONLY, "0::/\n"))
+    found = find_cgroups({folder.stat().st_ino}, mounts)
+    assert found[folder.stat().st_ino].path.encode() == b"/evil-\\udcff"
+
+
 def test_a_path_with_colons_stays_whole() -> None:
     assert parse_cgroup("2:name=systemd:/a:b:c\n0::/x\n") == {"name=systemd": "/a:b:c", "": "/x"}
 
@@ -169,9 +192,7 @@ UNDERSCORED = POD.replace("-", "_")
 PLACES = {
     f"/docker/{ID}": Placement(orchestrator="docker", runtime="docker", container_id=ID),
     f"/system.slice/docker-{ID}.scope": Placement(orchestrator="docker", runtime="docker", container_id=ID),
-    f"/kubepods/burstable/pod{POD}/{ID}": Placement(
-        orchestrator="kubernetes", runtime="containerd", container_id=ID, pod_uid=POD
-    ),
+    f"/kubepods/burstable/pod{POD}/{ID}": Placement(orchestrator="kubernetes", container_id=ID, pod_uid=POD),
     f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope": (
         Placement(orchestrator="kubernetes", runtime="containerd", container_id=ID, pod_uid=POD)
     ),
@@ -185,17 +206,15 @@ PLACES = {
         orchestrator="kubernetes", runtime="containerd", container_id=ID, pod_uid=POD
     ),
     f"/docker/{'f' * 64}/kubelet/kubepods/besteffort/pod{POD}/{ID}": Placement(
-        orchestrator="kubernetes", runtime="containerd", container_id=ID, pod_uid=POD
+        orchestrator="kubernetes", container_id=ID, pod_uid=POD
     ),
     f"/machine.slice/libpod-{ID}.scope/container": Placement(orchestrator="podman", runtime="podman", container_id=ID),
     f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope": Placement(
         orchestrator="podman", runtime="podman", container_id=ID
     ),
-    f"/k8s.io/{ID}": Placement(orchestrator="containerd", runtime="containerd", container_id=ID),
+    f"/k8s.io/{ID}": Placement(container_id=ID),
     f"/ecs/{'a' * 32}/{ID}": Placement(orchestrator="ecs", runtime="docker", container_id=ID, task="a" * 32),
-    f"/ecs/{'a' * 32}/{'a' * 32}-1234": Placement(
-        orchestrator="ecs", runtime="docker", container_id=f"{'a' * 32}-1234", task="a" * 32
-    ),
+    f"/ecs/{'a' * 32}/{'a' * 32}-1234": Placement(orchestrator="ecs", container_id=f"{'a' * 32}-1234", task="a" * 32),
     "/slurm/uid_1000/job_42/step_0/task_1": Placement(orchestrator="slurm", job="42", step="0"),
     "/system.slice/slurmstepd.scope/job_42/step_batch/user/task_0": Placement(
         orchestrator="slurm", job="42", step="batch"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ingero.discover.gpus import Gpu, Nvml, visible_uuids
 
@@ -74,3 +79,31 @@ def test_a_container_may_have_no_gpu(asked: str) -> None:
 
 def test_a_machine_without_nvml_has_no_samples() -> None:
     assert Nvml(reason="no driver").sample() == ()
+
+
+SLICED = [replace(a_gpu(0), mig_uuids=("MIG-aaaa", "MIG-bbbb")), a_gpu(1)]
+
+
+@pytest.mark.parametrize("asked", ["MIG-bbbb", "MIG-GPU-00aa/7/0"])
+def test_a_slice_stands_for_the_gpu_that_it_is_part_of(asked: str) -> None:
+    assert visible_uuids(SLICED, {"CUDA_VISIBLE_DEVICES": asked}) == ("GPU-00aa",)
+
+
+def test_two_slices_of_one_gpu_are_two_devices() -> None:
+    assert visible_uuids(SLICED, {"CUDA_VISIBLE_DEVICES": "MIG-aaaa,MIG-bbbb"}) == ("GPU-00aa", "GPU-00aa")
+
+
+@pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": "1"}])
+def test_beside_a_sliced_gpu_the_order_is_not_known(environ: dict[str, str]) -> None:
+    assert set(visible_uuids(SLICED, environ)) == {None}
+
+
+WORDS = st.sampled_from(["0", "1", "-1", "GPU-", "GPU-11aa", "MIG-aaaa", "MIG-", ",", " ", "99999999999999999999"])
+TEXTS = st.one_of(st.lists(WORDS).map("".join), st.lists(WORDS).map(",".join), st.binary().map(os.fsdecode))
+
+
+@given(asked=TEXTS, contained=TEXTS, gpus=st.sampled_from([FOUR, MIXED, SLICED, []]))
+def test_any_text_names_gpus_that_are_there(asked: str, contained: str, gpus: list[Gpu]) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": asked, "NVIDIA_VISIBLE_DEVICES": contained}
+    seen = visible_uuids(gpus, environ, is_containerized=True)
+    assert set(seen) <= {None, *(gpu.uuid for gpu in gpus)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,15 +111,50 @@ def read_cgroup(pid: int, mounts: CgroupMounts, proc: Path = PROC) -> Cgroup | N
     return Cgroup(id=_inode(folder), path=path, paths=paths)
 
 
+def find_cgroups(ids: Collection[int], mounts: CgroupMounts) -> dict[int, Cgroup]:
+    """The groups of the identifying hierarchy with these ids, as far as they exist and are visible here."""
+    mount = mounts.by_controller.get(mounts.identifying)
+    found: dict[int, Cgroup] = {}
+    folders = [(mount.point, mount.root)] if mount else []
+    if mount and _inode(mount.point) in ids:
+        found[_inode(mount.point) or 0] = _identified(mount.root, _inode(mount.point), mounts)
+    while folders and len(found) < len(ids):
+        folder, path = folders.pop()
+        for entry in _subfolders(folder):
+            inside = f"{path.rstrip('/')}/{_printable(entry.name)}"
+            if entry.inode() in ids:
+                found[entry.inode()] = _identified(inside, entry.inode(), mounts)
+            folders.append((Path(entry.path), inside))
+    return found
+
+
+def members(cgroup: Cgroup, mounts: CgroupMounts) -> list[int]:
+    """The pids in a group now, in no order."""
+    folder = mounts.folder(mounts.identifying, cgroup.path)
+    return [int(line) for line in _text(folder / "cgroup.procs").split() if line.isdigit()] if folder else []
+
+
+def _identified(path: str, number: int | None, mounts: CgroupMounts) -> Cgroup:
+    return Cgroup(id=number, path=path, paths={mounts.identifying: path})
+
+
+def _subfolders(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:  # removed meanwhile
+        return []
+
+
 def parse_cgroup(text: str) -> dict[str, str]:
     """Controller -> path of a /proc/PID/cgroup text; the v2 path stands under ""."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if number.isdigit() and path:
+        if number.isdigit() and path.startswith("/"):
             for controller in controllers.split(","):
-                paths.setdefault(controller, path.removesuffix(" (deleted)"))
+                paths.setdefault(controller, _printable(path.removesuffix(" (deleted)")))
     return paths
 
 
@@ -203,6 +238,11 @@ def _inode(folder: Path | None) -> int | None:
 def _unescape(field: str) -> str:
     r"""A field of mountinfo, where blanks stand as `\040`."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _printable(path: str) -> str:
+    """A path as a database takes it: whoever may make groups may put any byte into their names."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _text(path: Path) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingero.discover.processes import PROC
+from ingero.discover.rooted import read_in_root
 
 _ID = r"[0-9a-f]{64}"
-_ECS_ID = rf"(?:{_ID}|[0-9a-f]{{32}}-\d+)"  # on Fargate: the task's id and a number
+_FARGATE_ID = r"[0-9a-f]{32}-\d+"  # the task's id and a number
 _CONTAINER_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), runtime)
     for pattern, runtime in (
@@ -20,19 +21,23 @@ _CONTAINER_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"/nerdctl-({_ID})\.scope", "containerd"),
         (rf"/crio-({_ID})", "cri-o"),
         (rf"/libpod-(?:payload-)?({_ID})", "podman"),
-        (rf"/ecs/(?:[^/]+/)+({_ECS_ID})(?:/|\Z)", "docker"),
-        (rf"/kubepods[^/]*/(?:[^/]+/)*?pod[^/]+/({_ID})", "containerd"),
-        (r"/lxc(?:\.payload)?[./]([^/]+)", "lxc"),
-        (r"/machine\.slice/machine-(.+?)\.scope", "systemd-nspawn"),
-        (rf"\A/[^/]+/({_ID})(?:/|\Z)", "containerd"),  # containerd's namespace and its id
+        (rf"/ecs/(?:[^/]+/)+({_ID})(?:/|\Z)", "docker"),
+        (rf"/ecs/(?:[^/]+/)+({_FARGATE_ID})(?:/|\Z)", ""),
+        (rf"/kubepods[^/]*/(?:[^/]+/)*?pod[^/]+/({_ID})", ""),  # containerd's or cri-dockerd's
+        (r"/lxc(?:/|\.payload[./])([^/]+)", "lxc"),
+        (r"/machine\.slice/machine-([^/]+?)\.scope", "systemd-nspawn"),
+        (rf"\A(?:/\.\.)*/[^/]+/({_ID})(?:/|\Z)", ""),  # containerd's namespace, or Docker's --cgroup-parent
     )
 )
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 _SLURM = re.compile(r"/(?:slurm[^/]*(?:/uid_\d+)?|[^/]*slurmstepd\.scope)/job_(\d+)(?:/step_([^/]+))?")
 _ECS_TASK = re.compile(r"/(?:ecs/(?:[^/]+/)?|ecstasks-)([0-9a-f]{32}|[0-9a-f-]{36})(?:\.slice)?/")
-_UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?:/|\Z)")
+_UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|\Z)")
+_FARGATE_URI = re.compile(r"/v4/([0-9a-f]{32})-\d+\Z")  # on EC2 the last part is a random name
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")  # of a pod or namespace (DNS-1123 subdomain)
+_HOST_NAME_LENGTH = 63  # a pod's longer name is cut off in its host name
 _POD_NAME_VARIABLES = ("POD_NAME", "MY_POD_NAME", "K8S_POD_NAME", "KUBERNETES_POD_NAME")
-_NAMESPACE_VARIABLES = ("POD_NAMESPACE", "MY_POD_NAMESPACE", "K8S_NAMESPACE", "KUBERNETES_NAMESPACE", "NAMESPACE")
+_NAMESPACE_VARIABLES = ("POD_NAMESPACE", "MY_POD_NAMESPACE", "K8S_NAMESPACE", "KUBERNETES_NAMESPACE")
 _NAMESPACE_FILE = "var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
@@ -41,7 +46,7 @@ class Placement:
     """Who runs a control group. None: does not apply or is not known.
 
     orchestrator: kubernetes, ecs, slurm, docker, podman, containerd, lxc, systemd-nspawn or systemd.
-    runtime: what started the container.
+    runtime: what started the container, where the path says so.
     container_id: as the runtime names it.
     job: the Slurm job; step: its step; task: the ECS task; unit: the systemd unit of a process in no container.
     """
@@ -76,7 +81,7 @@ def placement_of(cgroup_path: str) -> Placement:
     pod = _POD.search(cgroup_path) if is_kubernetes else None
     slurm = _SLURM.search(cgroup_path)
     task = _ECS_TASK.search(cgroup_path)
-    unit = None if container_id or slurm else _UNIT.search(cgroup_path)
+    units = [] if container_id or slurm else _UNIT.findall(cgroup_path)
     if is_kubernetes:
         orchestrator: str | None = "kubernetes"
     elif task:
@@ -84,7 +89,7 @@ def placement_of(cgroup_path: str) -> Placement:
     elif slurm:
         orchestrator = "slurm"
     else:
-        orchestrator = runtime or ("systemd" if unit else None)
+        orchestrator = runtime or ("systemd" if units else None)
     return Placement(
         orchestrator=orchestrator,
         runtime=runtime,
@@ -93,8 +98,34 @@ def placement_of(cgroup_path: str) -> Placement:
         job=slurm[1] if slurm else None,
         step=slurm[2] if slurm else None,
         task=task[1] if task else None,
-        unit=unit[1] if unit else None,
+        unit=units[-1] if units else None,
     )
+
+
+def placement_in(placement: Placement, environ: Mapping[str, str]) -> Placement:
+    """What the environment of a process adds to its container: an orchestrator that the path does not show.
+
+    Sources: Kubernetes, "Accessing the Service" (KUBERNETES_SERVICE_HOST); Amazon ECS, "Task metadata endpoint version
+    4".
+    """
+    if not placement.is_containerized or placement.orchestrator != placement.runtime:
+        return placement
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return replace(placement, orchestrator="kubernetes")
+    uri = environ.get("ECS_CONTAINER_METADATA_URI_V4", "")
+    if uri or environ.get("ECS_CONTAINER_METADATA_URI"):
+        task = _FARGATE_URI.search(uri)
+        return replace(placement, orchestrator="ecs", task=task[1] if task else None)
+    return placement
+
+
+def slurm_job_of(environ: Mapping[str, str]) -> str | None:
+    """The Slurm job that started a process: its group need not say, and one group may hold several jobs.
+
+    Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
+    """
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    return job if re.fullmatch(r"[0-9]{1,10}", job) else None
 
 
 def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, proc: Path = PROC) -> Pod:
@@ -103,33 +134,36 @@ def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, proc: Path =
     A pod's host name is its name unless it uses the node's network; then it is `node_name` and says nothing.
     """
     root = proc / str(pid) / "root"
-    hostname = environ.get("HOSTNAME") or _line(root / "etc/hostname")
-    guess = hostname if hostname != node_name else None
+    hostname = environ.get("HOSTNAME") or _line(root, "etc/hostname")
+    guess = hostname if hostname != node_name and len(hostname) < _HOST_NAME_LENGTH else ""
     return Pod(
-        name=_first(environ, _POD_NAME_VARIABLES) or guess or None,
-        namespace=_first(environ, _NAMESPACE_VARIABLES) or _line(root / _NAMESPACE_FILE) or None,
+        name=_name(_first(environ, _POD_NAME_VARIABLES) or guess),
+        namespace=_name(_first(environ, _NAMESPACE_VARIABLES) or _line(root, _NAMESPACE_FILE)),
     )
 
 
 def _container(path: str) -> tuple[str | None, str | None]:
-    """(runtime, id) of the innermost container."""
+    """(runtime, id) of the innermost container; the form of the path may leave its runtime open."""
     found: tuple[int, str, str] | None = None
     for pattern, runtime in _CONTAINER_PATTERNS:
         for match in pattern.finditer(path):
             if found is None or match.start(1) > found[0]:
                 found = (match.start(1), runtime, match[1])
-    return (found[1], found[2]) if found else (None, None)
+    return (found[1] or None, found[2]) if found else (None, None)
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return next((environ[name] for name in names if environ.get(name)), None)
 
 
-def _line(path: Path) -> str:
-    """The first line of a small file inside a container, which may be anything: at most 253 characters of it."""
+def _line(root: Path, path: str) -> str:
+    """The first line of a small file inside a container, which may be anything."""
     try:
-        with path.open("rb") as file:
-            line = file.readline(254).strip()
+        text = read_in_root(root, path, 254)
     except OSError:
         return ""
-    return line.decode("ascii", "replace") if re.fullmatch(rb"[A-Za-z0-9.-]{1,253}", line) else ""
+    return text.split(b"\n")[0].strip().decode("ascii", "replace")
+
+
+def _name(text: str) -> str | None:
+    return text if _NAME.fullmatch(text) else None

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ _SLOWDOWNS: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. `index` is NVML's, in the order of PCI bus ids."""
+    """One GPU. `index` is NVML's, in the order of PCI bus ids; `mig_uuids` are those of its MIG slices."""
 
     index: int
     uuid: str
@@ -38,6 +39,7 @@ class Gpu:
     memory_bytes: int
     pci_bus_id: str
     max_sm_clock_mhz: int | None
+    mig_uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +101,27 @@ def open_nvml() -> Iterator[Nvml]:
         _ask(nvml, nvml.nvmlShutdown)
 
 
+@lru_cache(maxsize=1)
+def present_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of this machine, asked for once; none where NVML does not work."""
+    with open_nvml() as nvml:
+        return nvml.gpus
+
+
 def visible_uuids(
     gpus: Sequence[Gpu], environ: Mapping[str, str], *, is_containerized: bool = False
 ) -> tuple[str | None, ...]:
     """The UUID behind each CUDA device ordinal of a process with this environment.
 
     None stands for an ordinal whose GPU cannot be told from outside: with different models in one machine CUDA numbers
-    them by speed unless CUDA_DEVICE_ORDER says PCI_BUS_ID, and MIG slices have UUIDs of their own.
+    them by speed unless CUDA_DEVICE_ORDER says PCI_BUS_ID. A MIG slice stands for the GPU that it is part of; where a
+    GPU is sliced, its slice must be named for the order to be known.
     is_containerized: then NVIDIA_VISIBLE_DEVICES decides which GPUs are in the container.
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Environment variables".
     """
     present = _in_container(gpus, environ.get("NVIDIA_VISIBLE_DEVICES")) if is_containerized else list(gpus)
     is_order_known = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in present}) <= 1
+    is_order_known = is_order_known and not any(gpu.mig_uuids for gpu in present)
     asked = environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
         return tuple(gpu.uuid if is_order_known else None for gpu in present)
@@ -120,7 +131,8 @@ def visible_uuids(
         if uuid == "":  # an unknown device hides itself and all behind it
             break
         chosen.append(uuid)
-    known = [uuid for uuid in chosen if uuid is not None]
+    words = [word.strip() for word in asked.split(",")][: len(chosen)]
+    known = [uuid for uuid, word in zip(chosen, words, strict=True) if uuid is not None and not _is_slice(word)]
     return () if len(known) != len(set(known)) else tuple(chosen)  # CUDA refuses a device that is named twice
 
 
@@ -130,10 +142,15 @@ def _named(word: str, present: Sequence[Gpu], is_order_known: bool) -> str | Non
         if int(word) >= len(present):
             return ""
         return present[int(word)].uuid if is_order_known else None
-    if word.startswith("MIG-"):
-        return None
+    if _is_slice(word):
+        return next((gpu.uuid for gpu in present if word in gpu.mig_uuids or word.startswith(f"MIG-{gpu.uuid}/")), None)
     matches = [gpu.uuid for gpu in present if word.startswith("GPU-") and gpu.uuid.startswith(word)]
     return matches[0] if len(matches) == 1 else ""
+
+
+def _is_slice(word: str) -> bool:
+    """A MIG slice: MIG-<UUID>, or before driver 470 MIG-GPU-<UUID>/<instance>/<compute instance>."""
+    return word.startswith("MIG-")
 
 
 def _in_container(gpus: Sequence[Gpu], asked: str | None) -> list[Gpu]:
@@ -170,7 +187,15 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu | None:
         memory_bytes=int(memory.total) if memory else 0,
         pci_bus_id=_text(pci.busId) or "" if pci else "",
         max_sm_clock_mhz=_ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+        mig_uuids=_slices(nvml, handle),
     )
+
+
+def _slices(nvml: ModuleType, handle: Any) -> tuple[str, ...]:
+    count = _ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+    slices = (_ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index) for index in range(count))
+    uuids = (_text(_ask(nvml, nvml.nvmlDeviceGetUUID, one)) for one in slices if one is not None)
+    return tuple(uuid for uuid in uuids if uuid is not None)
 
 
 def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:

@@ -1,0 +1,303 @@
+"""discover.containers: who runs a process, by the forms of group paths that runtimes document or make."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingero.discover.cgroups import parse_cgroup
+from ingero.discover.containers import Placement, placement_in, placement_of, pod_of, slurm_job_of
+
+ID, OTHER = "0123456789abcdef" * 4, "f" * 64
+UID = "0c6a3b2e-9f51-4d7a-8f3e-2b1c4d5e6f70"
+SLICE_UID = UID.replace("-", "_")
+STATIC_UID = "8d5f1a6b7c9e0f1a2b3c4d5e6f708192"
+TASK = "1234567890abcdef1234567890abcdef"
+
+
+def kubernetes(runtime: str | None, uid: str = UID) -> Placement:
+    return Placement(orchestrator="kubernetes", runtime=runtime, container_id=ID, pod_uid=uid)
+
+
+def plain(runtime: str) -> Placement:
+    return Placement(orchestrator=runtime, runtime=runtime, container_id=ID)
+
+
+# Each with where the form comes from.
+PATHS: list[tuple[str, str, Placement]] = [
+    ("docs.docker.com, runtime metrics: cgroupfs driver", f"/docker/{ID}", plain("docker")),
+    ("the same page: systemd driver", f"/system.slice/docker-{ID}.scope", plain("docker")),
+    (
+        "docs.docker.com, rootless mode with systemd",
+        f"/user.slice/user-1000.slice/user@1000.service/user.slice/docker-{ID}.scope",
+        plain("docker"),
+    ),
+    (
+        "moby, --cgroup-parent=/training, cgroupfs: the parent replaces /docker",
+        f"/training/{ID}",
+        Placement(container_id=ID),
+    ),
+    ("docker in docker: the inner container", f"/docker/{OTHER}/docker/{ID}", plain("docker")),
+    ("containerd, ctr with cgroupfs: /namespace/id", f"/default/{ID}", Placement(container_id=ID)),
+    ("nerdctl with systemd", f"/system.slice/nerdctl-{ID}.scope", plain("containerd")),
+    (
+        "kubelet, cgroupfs driver, burstable (pkg/kubelet/cm: /kubepods/QOS/podUID)",
+        f"/kubepods/burstable/pod{UID}/{ID}",
+        kubernetes(None),
+    ),
+    ("kubelet, cgroupfs driver, guaranteed: no QOS level", f"/kubepods/pod{UID}/{ID}", kubernetes(None)),
+    (
+        "kubelet, systemd driver with containerd (cri: cri-containerd-ID.scope)",
+        f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+        kubernetes("containerd"),
+    ),
+    (
+        "kubelet, systemd driver, guaranteed, CRI-O (crio-ID.scope)",
+        f"/kubepods.slice/kubepods-pod{SLICE_UID}.slice/crio-{ID}.scope",
+        kubernetes("cri-o"),
+    ),
+    (
+        "CRI-O on cgroup v2 with crun: a group inside the scope",
+        f"/kubepods.slice/kubepods-pod{SLICE_UID}.slice/crio-{ID}.scope/container",
+        kubernetes("cri-o"),
+    ),
+    ("CRI-O, cgroupfs driver", f"/kubepods/besteffort/pod{UID}/crio-{ID}", kubernetes("cri-o")),
+    (
+        "cri-dockerd with systemd",
+        f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{SLICE_UID}.slice/docker-{ID}.scope",
+        kubernetes("docker"),
+    ),
+    (
+        "a static pod: its UID is the hash of its manifest",
+        f"/kubepods/burstable/pod{STATIC_UID}/{ID}",
+        kubernetes(None, STATIC_UID),
+    ),
+    (
+        "containerd below a service, systemd naming with a cgroupfs runc (slice:prefix:id)",
+        f"/system.slice/containerd.service/kubepods-burstable-pod{SLICE_UID}.slice:cri-containerd:{ID}",
+        kubernetes("containerd"),
+    ),
+    (
+        "kind: a kubelet inside a Docker container",
+        f"/docker/{OTHER}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+        f"kubelet-kubepods-burstable-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+        kubernetes("containerd"),
+    ),
+    (
+        "k3s rootless",
+        f"/user.slice/user-1000.slice/user@1000.service/app.slice/k3s-rootless.service/kubepods/burstable/pod{UID}/{ID}",
+        kubernetes(None),
+    ),
+    ("podman, systemd manager", f"/machine.slice/libpod-{ID}.scope/container", plain("podman")),
+    ("podman, cgroupfs manager", f"/libpod_parent/libpod-{ID}", plain("podman")),
+    (
+        "podman pod",
+        f"/machine.slice/machine-libpod_pod_{OTHER}.slice/libpod-{ID}.scope/container",
+        plain("podman"),
+    ),
+    (
+        "rootless podman",
+        f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container",
+        plain("podman"),
+    ),
+    (
+        "Quadlet: podman as a service with --cgroups=split",
+        f"/system.slice/llm.service/libpod-payload-{ID}",
+        plain("podman"),
+    ),
+    (
+        "Amazon ECS on EC2, cgroupfs (/ecs/TASK/CONTAINER)",
+        f"/ecs/{TASK}/{ID}",
+        Placement(orchestrator="ecs", runtime="docker", container_id=ID, task=TASK),
+    ),
+    (
+        "Amazon ECS with the older path (/ecs/CLUSTER/TASK/CONTAINER)",
+        f"/ecs/training/{TASK}/{ID}",
+        Placement(orchestrator="ecs", runtime="docker", container_id=ID, task=TASK),
+    ),
+    (
+        "Amazon ECS on EC2, systemd (ecs-agent: ecstasks-TASK.slice)",
+        f"/ecstasks.slice/ecstasks-{TASK}.slice/docker-{ID}.scope",
+        Placement(orchestrator="ecs", runtime="docker", container_id=ID, task=TASK),
+    ),
+    (
+        "AWS Fargate: the id is the task's with a number",
+        f"/ecs/{TASK}/{TASK}-0123456789",
+        Placement(orchestrator="ecs", container_id=f"{TASK}-0123456789", task=TASK),
+    ),
+    (
+        "slurm.schedmd.com, cgroup v1 plugin",
+        "/slurm/uid_1000/job_4711/step_0/task_3",
+        Placement(orchestrator="slurm", job="4711", step="0"),
+    ),
+    (
+        "the same with several slurmd on a node",
+        "/slurm_gpu07/uid_1000/job_4711/step_batch",
+        Placement(orchestrator="slurm", job="4711", step="batch"),
+    ),
+    (
+        "slurm.schedmd.com, cgroup v2 plugin",
+        "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0",
+        Placement(orchestrator="slurm", job="4711", step="0"),
+    ),
+    (
+        "the same with several slurmd on a node",
+        "/system.slice/gpu07_slurmstepd.scope/job_4711/step_extern/user/task_special",
+        Placement(orchestrator="slurm", job="4711", step="extern"),
+    ),
+    (
+        "LXD",
+        "/lxc.payload.train/system.slice/ssh.service",
+        Placement(orchestrator="lxc", runtime="lxc", container_id="train"),
+    ),
+    (
+        "systemd-nspawn",
+        "/machine.slice/machine-train.scope/payload",
+        Placement(orchestrator="systemd-nspawn", runtime="systemd-nspawn", container_id="train"),
+    ),
+    ("systemd.io: a service", "/system.slice/train.service", Placement(orchestrator="systemd", unit="train.service")),
+    (
+        "systemd.io: a login",
+        "/user.slice/user-1000.slice/session-3.scope",
+        Placement(orchestrator="systemd", unit="session-3.scope"),
+    ),
+    (
+        "systemd.io: a user's own service",
+        "/user.slice/user-1000.slice/user@1000.service/app.slice/notebook.service",
+        Placement(orchestrator="systemd", unit="notebook.service"),
+    ),
+    ("the root", "/", Placement()),
+]
+
+
+@pytest.mark.parametrize(("path", "placement"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
+def test_the_path_of_a_group_names_its_container(path: str, placement: Placement) -> None:
+    assert placement_of(path) == placement
+
+
+@pytest.mark.parametrize("path", [path for _, path, _ in PATHS if path != "/"])
+def test_a_path_seen_from_inside_another_namespace_says_the_same(path: str) -> None:
+    seen, whole = placement_of(f"/../..{path}"), placement_of(path)
+    assert (seen.orchestrator, seen.job, seen.task) == (whole.orchestrator, whole.job, whole.task)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/machine.slice/libpod-conmon-{ID}.scope",
+        f"/kubepods.slice/kubepods-pod{SLICE_UID}.slice/crio-conmon-{ID}.scope",
+        f"/kubepods.slice/kubepods-pod{SLICE_UID}.slice",
+        "/lxc.monitor.train",
+        f"/docker/{ID[:-1]}",
+    ],
+)
+def test_what_only_watches_or_holds_containers_is_in_none(path: str) -> None:
+    assert not placement_of(path).is_containerized
+
+
+@pytest.mark.parametrize(
+    ("environ", "orchestrator", "task"),
+    [
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes", None),
+        ({"ECS_CONTAINER_METADATA_URI_V4": f"http://169.254.170.2/v4/{TASK}-0123456789"}, "ecs", TASK),
+        ({"ECS_CONTAINER_METADATA_URI_V4": "http://169.254.170.2/v4/ff4ac2f3-ae43"}, "ecs", None),
+        ({"ECS_CONTAINER_METADATA_URI": "http://169.254.170.2/v3/x"}, "ecs", None),
+        ({}, "docker", None),
+    ],
+)
+def test_the_environment_names_an_orchestrator_that_the_path_hides(
+    environ: dict[str, str], orchestrator: str, task: str | None
+) -> None:
+    placed = placement_in(placement_of(f"/docker/{ID}"), environ)
+    assert (placed.orchestrator, placed.task, placed.container_id) == (orchestrator, task, ID)
+
+
+def test_outside_a_container_an_exported_variable_means_nothing() -> None:
+    unit = placement_of("/system.slice/kubelet.service")
+    assert placement_in(unit, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == unit
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        ({"SLURM_JOB_ID": "4711"}, "4711"),
+        ({"SLURM_JOBID": "4711"}, "4711"),
+        ({"SLURM_JOB_ID": "x"}, None),
+        ({"SLURM_JOB_ID": "9" * 40}, None),
+        ({}, None),
+    ],
+)
+def test_the_slurm_job_is_a_number_or_none(environ: dict[str, str], job: str | None) -> None:
+    assert slurm_job_of(environ) == job
+
+
+def test_a_host_name_that_may_be_cut_off_is_no_pod(tmp_path: Path) -> None:
+    assert pod_of(7, {"HOSTNAME": "a" * 63}, node_name="n", proc=tmp_path).name is None
+
+
+def a_root(tmp_path: Path) -> Path:
+    """The root folder of process 7, with its etc."""
+    root = tmp_path / "proc/7/root"
+    (root / "etc").mkdir(parents=True)
+    return root
+
+
+def host_name(tmp_path: Path) -> str | None:
+    return pod_of(7, {}, node_name="n", proc=tmp_path / "proc").name
+
+
+def test_a_link_in_a_container_does_not_lead_to_the_hosts_files(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of-the-host\n")
+    (a_root(tmp_path) / "etc/hostname").symlink_to(secret)
+    assert host_name(tmp_path) is None
+
+
+def test_a_link_in_a_container_is_followed_inside_it(tmp_path: Path) -> None:
+    root = a_root(tmp_path)
+    (root / "run").mkdir()
+    (root / "run/name").write_text("train-0\n")
+    (root / "etc/hostname").symlink_to("/run/name")
+    assert host_name(tmp_path) == "train-0"
+
+
+def test_a_pipe_in_a_container_does_not_stop_the_agent(tmp_path: Path) -> None:
+    os.mkfifo(a_root(tmp_path) / "etc/hostname")
+    assert host_name(tmp_path) is None
+
+
+@given(st.text(max_size=300))
+def test_any_path_is_survived(path: str) -> None:
+    placement_of(path)
+
+
+PIECES = ["/docker", "/kubepods", f"/pod{UID}", f"/{ID}", "/slurm", "/job_1", ".slice", ".scope", "/ecs", "\n", "\0"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_any_order_of_known_pieces_gives_an_id_of_that_path_or_none(path: str) -> None:
+    placement = placement_of(path)
+    assert placement.container_id is None or placement.container_id in path
+    assert placement.pod_uid in (None, UID)
+
+
+@given(st.binary(max_size=300))
+def test_any_group_file_gives_paths_that_a_database_takes(raw: bytes) -> None:
+    for path in parse_cgroup(os.fsdecode(raw)).values():
+        assert path.startswith("/")
+        path.encode()
+
+
+NAMES = ["POD_NAME", "POD_NAMESPACE", "HOSTNAME", "KUBERNETES_SERVICE_HOST", "ECS_CONTAINER_METADATA_URI_V4"]
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=300).map(os.fsdecode)))
+def test_any_environment_gives_names_that_a_database_takes(environ: dict[str, str]) -> None:
+    pod = pod_of(0, environ, node_name="n", proc=Path("/nonexistent"))
+    place = placement_in(placement_of(f"/docker/{ID}"), environ)
+    for text in (pod.name, pod.namespace, place.task):
+        assert text is None or (text.isascii() and 0 < len(text) <= 253)
