@@ -173,7 +173,15 @@ def run(producer: BpfObject, folder: Path, *, rate: int, seconds: float, every: 
     facts = SessionFacts(uuid="bench", started_ns=time.time_ns())
     with Writer(database, session=facts, node="bench") as writer, Ring(producer.maps["records"], layout) as ring:
         targets = cast(Targets, NoTargets())
-        rows = RowMaker(writer, clock, targets, name_of_pid=str, name_of_thread="t{}".format)
+        rows = RowMaker(
+            writer,
+            clock,
+            targets,
+            name_of_pid=str,
+            name_of_thread="t{}".format,
+            cgroup_keys=writer.cgroup_keys,
+            default_device=-1,
+        )
         with producing(producer.program("produce").fd, rate, seconds) as process:
             began_s, cpu_s = time.monotonic(), time.process_time()
             summed, offered = drain_while(process, ring, rows, every)

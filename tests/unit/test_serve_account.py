@@ -129,6 +129,34 @@ def test_takers_of_one_name_are_summed_with_their_pids(reader: Reader) -> None:
     assert "hog[201,202] 29.0 ms" in line_with("while this process waited for a CPU", text(reader))
 
 
+def test_a_process_and_its_taker_are_named_with_their_containers(tmp_path: Path) -> None:
+    path = tmp_path / "recording.db"
+    with Writer(
+        path, session=SessionFacts(uuid="u", started_ns=START_NS), node="node", clock=lambda: START_NS
+    ) as writer:
+        record(writer)
+        session, process = writer.session, writer.process_id(100, START_NS)
+        own = tables.PROCESSES.rows(
+            1, process=process, session=session, pid=100, start_ns=START_NS, name="python", cgroup_id=5, rank=3,
+            world_size=8,
+        )  # fmt: skip
+        groups = tables.CGROUPS.rows(
+            2, cgroup_id=[5, 6], kernel_cgroup_id=[5, 6], node="node", container_id=["a" * 64, "b" * 64],
+            pod=["train-3", "noisy-7"], namespace=["ml", ""],
+        )  # fmt: skip
+        taker = tables.CULPRITS.rows(
+            1, session=session, start_ns=START_NS, process=process, kind=2, culprit_pid=203, culprit_cgroup_id=6,
+            culprit_name=writer.intern("stress"), ns=11 * MS,
+        )  # fmt: skip
+        for table, rows in ((tables.PROCESSES, own), (tables.CGROUPS, groups), (tables.CULPRITS, taker)):
+            writer.append(table, rows)
+    with open_reader(path) as opened:
+        lines = text(opened)
+    assert "python [100], rank 3 of 8, container aaaaaaaaaaaa" in lines
+    assert "  pod train-3 in namespace ml" in lines
+    assert "stress in pod noisy-7 [203] 11.0 ms" in line_with("while this process waited for a CPU", lines)
+
+
 def test_a_call_is_shown_with_its_percentiles_and_its_clocks(reader: Reader) -> None:
     line = line_with("cudaStreamSynchronize   ", text(reader))
     assert "70.0 ms" in line

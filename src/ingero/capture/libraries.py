@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -46,7 +47,7 @@ class LibraryProbes:
         self._kernel = kernel
         self._launches_at_driver_only = launches_at_driver_only
         self._scanner = LibraryScanner()
-        self._probed: set[int] = set()
+        self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
         self.copies: list[LibraryCopy] = []
 
     def scan(self) -> LibraryScan:
@@ -55,12 +56,12 @@ class LibraryProbes:
 
     def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
         """Probes the copies that are not probed yet; one result per site and per missing call."""
-        new = [copy for copy in copies if copy.number not in self._probed]
+        new = [copy for copy in copies if copy.number not in self.probed_ns]
         results: list[ProbeResult] = []
         for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
-            self._probed.add(copy.number)
             self.copies.append(copy)
             results += self._attach(copy)
+            self.probed_ns[copy.number] = time.monotonic_ns()
         return results
 
     def _attach(self, copy: LibraryCopy) -> list[ProbeResult]:

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
-
+from ingero.capture.gpus import GpuRows
+from ingero.capture.identity import CgroupRows
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Target
-from ingero.discover.cgroups import Cgroup, cpu_stat_file, read_cgroup, read_mounts
-from ingero.discover.containers import placement_of
-from ingero.discover.processes import read_environ, read_process
+from ingero.discover.cgroups import read_cgroup, read_mounts
+from ingero.discover.containers import slurm_job_of
+from ingero.discover.processes import is_alive, read_environ, read_process
 from ingero.discover.ranks import rank_of
+from ingero.identity import identity_text
 from ingero.store import tables
 from ingero.store.tables import Value
 
 
 class ProcessRows:
-    """Writes processes and their control groups."""
+    """Writes processes, with their control groups and GPUs."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, sink: Sink, cgroups: CgroupRows, gpus: GpuRows) -> None:
+        self._sink, self._cgroups, self._gpus = sink, cgroups, gpus
         self._mounts = read_mounts()
-        self._cgroups: set[int] = set()
         self._facts: dict[int, dict[str, Value]] = {}
-        self.cpu_stats: dict[Path, int] = {}  # the CPU controller's statistics of targets' groups -> the group's number
 
     def write(self, target: Target, seen_ns: int) -> None:
-        """Writes the row of a target as it is known now; what it was while it lived is kept."""
+        """Writes the row of a target as it is known now, for the last time when it has ended."""
         if not target.is_described and target.exit_ns is None:
             self._describe(target)
         facts = self._facts.get(target.number, {})
+        if target.exit_ns is not None:
+            self._facts.pop(target.number, None)
         row = tables.PROCESSES.rows(
             1,
             process=target.number,
@@ -45,40 +44,40 @@ class ProcessRows:
         )
         self._sink.append(tables.PROCESSES, row)
 
+    def forked(self, child: Target, parent: Target) -> None:
+        """A child has its parent's environment and group until it execs, even if it ends before it can be looked at."""
+        facts = self._facts.get(parent.number)
+        if facts is not None and child.number not in self._facts:
+            self._facts[child.number] = facts | {"parent_pid": parent.pid}
+            child.identity = parent.identity
+
+    def executed(self, target: Target) -> None:
+        """Another program may have been given another rank."""
+        unknown = ("cmdline", "rank", "local_rank", "world_size", "slurm_job")
+        kept = {name: value for name, value in self._facts.get(target.number, {}).items() if name not in unknown}
+        self._facts[target.number] = kept
+
     def _describe(self, target: Target) -> None:
         process = read_process(target.pid)
-        if process is None:
+        environ = read_environ(target.pid) or {}
+        cgroup = read_cgroup(target.pid, self._mounts)
+        # One that is ending has lost its memory, then its group, before it is gone.
+        if process is None or cgroup is None or not (environ or process.cmdline) or not is_alive(process.id):
             return
         target.name, target.is_described = process.name, True
-        rank = rank_of(read_environ(target.pid) or {})
-        cgroup = read_cgroup(target.pid, self._mounts)
+        rank = rank_of(environ)
+        number, place = self._cgroups.target(target.pid, cgroup, environ)
+        self._gpus.target(target.number, environ, is_containerized=place.is_containerized)
+        target.identity = identity_text(
+            rank.rank if rank else None, rank.world_size if rank else None, place.container_id
+        )
         facts: dict[str, Value] = {
             "cmdline": " ".join(process.cmdline),
             "uid": process.uid,
             "parent_pid": process.ppid,
-            "cgroup_id": self._write_cgroup(cgroup) if cgroup and cgroup.id else None,
+            "cgroup_id": number,
+            "slurm_job": slurm_job_of(environ) or place.job or "",
         }
         if rank:
             facts |= {"rank": rank.rank, "local_rank": rank.local_rank, "world_size": rank.world_size}
         self._facts[target.number] = facts
-
-    def _write_cgroup(self, cgroup: Cgroup) -> int:
-        kernel_id = cgroup.id or 0
-        number = int(self._sink.cgroup_keys(np.asarray([kernel_id], np.uint64))[0])
-        if kernel_id not in self._cgroups:
-            self._cgroups.add(kernel_id)
-            statistics = cpu_stat_file(cgroup, self._mounts)
-            if statistics:
-                self.cpu_stats[statistics] = number
-            place = placement_of(cgroup.path)
-            row = tables.CGROUPS.rows(
-                1,
-                cgroup_id=number,
-                kernel_cgroup_id=kernel_id,
-                node=self._sink.node,
-                container_id=place.container_id or "",
-                cgroup_path=cgroup.path,
-                orchestrator=place.orchestrator or "",
-            )
-            self._sink.append(tables.CGROUPS, row)
-        return number

@@ -18,6 +18,8 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.drainer import Drainer
+from ingero.capture.gpus import GpuRows, UnseenCalls
+from ingero.capture.identity import CgroupRows
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.processes import ProcessRows
 from ingero.capture.rows import RowMaker, Sink
@@ -25,6 +27,7 @@ from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.targets import Targets
 from ingero.capture.wakers import WakerRows
+from ingero.discover.gpus import present_gpus
 from ingero.discover.processes import descendants, list_processes
 from ingero.store import tables
 from ingero.store.tables import Row
@@ -61,8 +64,11 @@ class Recorder:
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
         self.libraries = LibraryProbes(kernel, launches_at_driver_only=options.launches_at_driver_only)
         self.probes: list[ProbeResult] = []
-        self.seconds = SecondReader(kernel, sink, self.clock, self.targets)
-        self._processes = ProcessRows(sink)
+        self._cgroups = CgroupRows(sink)
+        self.seconds = SecondReader(kernel, sink, self.clock, self.targets, self._cgroups)
+        gpus = GpuRows(sink, present_gpus())
+        self._processes = ProcessRows(sink, self._cgroups, gpus)
+        self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(sink)
         self._rows = RowMaker(
             sink,
@@ -70,6 +76,8 @@ class Recorder:
             self.targets,
             name_of_pid=self._name_of_pid,
             name_of_thread=self._name_of_thread,
+            cgroup_keys=self._cgroups.keys,
+            default_device=gpus.default_device,
         )
         consumers = {
             "lifecycle": self._on_lifecycle,
@@ -113,7 +121,8 @@ class Recorder:
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second(elapsed_ns)
-        self._snapshots.write(second.time_ns, elapsed_ns, self._processes.cpu_stats)
+        self._cgroups.tick()
+        self._snapshots.write(second.time_ns, elapsed_ns, self._cgroups.cpu_stats)
         self._rest()
         return second
 
@@ -132,10 +141,12 @@ class Recorder:
         self._drainer.drain_all()
         self._add_clock_pair()
         second = self._read_second(elapsed_ns)
+        self._cgroups.seek(is_last=True)
         self._drainer.drain_all()  # off-CPU intervals that the last reading has emptied
         self.seconds.flush_sites(second.time_ns)
         for target in self.targets:
-            self._processes.write(target, second.time_ns)
+            if target.exit_ns is None:
+                self._processes.write(target, second.time_ns)
         return second
 
     def _read_second(self, elapsed_ns: int) -> Second:
@@ -173,6 +184,7 @@ class Recorder:
         results = self.libraries.attach_new([copy for copy in scan.copies if not wanted.isdisjoint(copy.pids)])
         self.probes += results
         self._write_probes(results)
+        self._unseen.note(scan.copies, self.libraries.probed_ns, self.targets)
         if self._options.pids:
             return
         for pid in scan.pids:
@@ -240,10 +252,14 @@ class Recorder:
                 continue
             if kind == _FORK:
                 target = self.targets.forked(int(record["other_pid"]), slot, int(record["start_boottime_ns"]))
+                parent = self.targets.of_pid(pid)
+                if parent:
+                    self._processes.forked(target, parent)
                 self._processes.write(target, self.clock.unix_ns_of(int(record["time_ns"])))
             elif kind == _EXEC:
                 program = self.targets.executed(pid, record["comm"].decode(errors="replace"))
                 if program:
+                    self._processes.executed(program)
                     self._processes.write(program, self.clock.unix_ns_of(int(record["time_ns"])))
             elif kind == _EXIT:
                 end_ns = self.clock.unix_ns_of(int(record["time_ns"]))

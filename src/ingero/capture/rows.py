@@ -83,6 +83,7 @@ class RowMaker:
     """Makes rows of one recording.
 
     name_of_pid, name_of_thread: names by pid and tid, "" where unknown.
+    cgroup_keys: the kernel's cgroup ids as the database has them. default_device: of calls without a known one.
     """
 
     def __init__(
@@ -93,9 +94,12 @@ class RowMaker:
         *,
         name_of_pid: Callable[[int], str],
         name_of_thread: Callable[[int], str],
+        cgroup_keys: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]],
+        default_device: int,
     ) -> None:
         self._sink, self._clock, self._targets = sink, clock, targets
         self._name_of_pid, self._name_of_thread = name_of_pid, name_of_thread
+        self._cgroup_keys, self._default_device = cgroup_keys, default_device
         self._lanes: dict[int, tuple[int, int, Lane]] = {}  # by place: the process and stream that have it, the lane
 
     def calls(self, batch: Array) -> None:
@@ -119,11 +123,11 @@ class RowMaker:
             arg2=batch["extra"],
             stream=batch["stream"],
             ret_code=batch["ret"],
-            gpu_id=batch["device"],
+            gpu_id=self._devices(batch["device"]),
             caller=batch["caller"],
             caller_library=libraries,
             function=batch["function"],
-            cgroup_id=self._sink.cgroup_keys(batch["cgroup_id"]),
+            cgroup_id=self._cgroup_keys(batch["cgroup_id"]),
             comm=self._texts(batch["comm"]),
             cpu=batch["cpu"],
             residual_ns=batch["residual_ns"],
@@ -180,7 +184,7 @@ class RowMaker:
             arg0=batch["size_bytes"],
             arg1=batch["arg0"],
             arg2=np.where(batch["device"] != 0, batch["device"], batch["arg1"]),
-            cgroup_id=self._sink.cgroup_keys(batch["cgroup_id"]),
+            cgroup_id=self._cgroup_keys(batch["cgroup_id"]),
             comm=self._texts(batch["comm"]),
         )
         self._sink.append(tables.EVENTS, rows)
@@ -201,7 +205,7 @@ class RowMaker:
             op=[int(_LIFECYCLE_OPS[int(kind)]) for kind in known["kind"]],
             arg1=known["other_pid"],
             arg2=known["code"],
-            cgroup_id=self._sink.cgroup_keys(known["cgroup_id"]),
+            cgroup_id=self._cgroup_keys(known["cgroup_id"]),
             comm=self._texts(known["comm"]),
         )
         self._sink.append(tables.EVENTS, rows)
@@ -239,7 +243,7 @@ class RowMaker:
             session=self._sink.session,
             process=self._process_numbers(batch["process_slot"]),
             pid=batch["pid"],
-            device=batch["device"],
+            device=self._devices(batch["device"]),
             stream=batch["stream"],
             a_ns=a + to_unix,
             f_ns=f + to_unix,
@@ -277,6 +281,9 @@ class RowMaker:
     @lru_cache(maxsize=1024)
     def _op_names(words: bytes) -> str:
         return ",".join(BY_ID[op].name for op in op_ids(np.frombuffer(words, np.uint64)) if op in BY_ID)
+
+    def _devices(self, devices: Array) -> Array:
+        return np.where(devices < 0, self._default_device, devices)
 
     def _process_numbers(self, slots: Array) -> list[int]:
         return _mapped(slots, self._number)

@@ -13,6 +13,7 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.capture.cells import CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
 from ingero.capture.culprits import Charge, CulpritReader
+from ingero.capture.identity import CgroupRows
 from ingero.capture.launches import LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.rows import Sink
@@ -73,7 +74,8 @@ class _Site:
 class SecondReader:
     """Everything that is read once a second."""
 
-    def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets) -> None:
+    def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets, cgroups: CgroupRows) -> None:
+        self._cgroups = cgroups
         self._kernel, self._sink, self._clock, self._targets = kernel, sink, clock, targets
         layouts, maps = kernel.layouts, kernel.maps
         self._cells = CellReader(maps["cell_keys"], maps["cells"], layouts.dtype("cell"))
@@ -303,7 +305,7 @@ class SecondReader:
             kind=[int(CulpritKind.YIELDED if one.is_yielded else CulpritKind.RUNQ) for one in culprits],
             culprit_pid=[one.culprit_pid for one in culprits],
             culprit_name=[self._sink.intern(one.culprit_name) for one in culprits],
-            culprit_cgroup_id=self._sink.cgroup_keys(cgroups),
+            culprit_cgroup_id=self._cgroups.keys(cgroups),
             ns=[one.ns for one in culprits],
             switches=[one.switches for one in culprits],
         )

@@ -21,6 +21,7 @@ TICKS_UNTIL_RECYCLED = 2  # readings of the kernel's sums after the end, so that
 class Target:
     """One traced process.
 
+    identity: rank and container, for people.
     number: its number in the database. start_ns: unix. exit_ns: unix, None while it lives; ticks_gone counts readings
     since.
     """
@@ -35,6 +36,7 @@ class Target:
     exit_code: int | None = None
     ticks_gone: int = 0
     is_described: bool = False
+    identity: str = ""
     last_clocks: tuple[int, ...] = field(default_factory=tuple)
 
     @property

@@ -74,6 +74,9 @@ class LineView:
         """What is traced, and what could not be."""
         attached = sum(result.is_attached for result in recorder.probes)
         self._echo(f"tracing {len(recorder.targets)} processes, {attached} probes ({kernel.mode.value})")
+        for target in recorder.targets:
+            if target.identity:
+                self._echo(f"  {target.name} [{target.pid}], {target.identity}")
         for copy in recorder.libraries.copies:
             self._echo(f"  {copy.mapped_path}")
         for result in recorder.probes:
@@ -135,6 +138,7 @@ class JsonView:
         self._write(
             "started",
             processes=[target.pid for target in recorder.targets],
+            identities={target.pid: target.identity for target in recorder.targets if target.identity},
             libraries=[copy.mapped_path for copy in recorder.libraries.copies],
             probes=sum(result.is_attached for result in recorder.probes),
             mode=kernel.mode.value,

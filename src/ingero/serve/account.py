@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ingero.diagnose.accounting import LaneAccount, Part, lane_accounts, main_lane
 from ingero.events import CLOCK_TEXTS, CLOCKS
+from ingero.identity import identity_text, short_id
 from ingero.ops import Source
 from ingero.store.reader import Reader
-from ingero.store.records import Call, Clocks, ClockTotals, CulpritTotals, OpTotals, Process, Window
+from ingero.store.records import Call, Clocks, ClockTotals, Container, CulpritTotals, OpTotals, Process, Window
 from ingero.units import format_bytes, format_count, format_ns, format_percent
 
 _CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
@@ -29,6 +31,7 @@ def account_text(reader: Reader, window: Window, *, pid: int | None = None) -> I
     clocks = {total.process: total for total in reader.clock_totals(window)}
     epochs = reader.epochs(window)
     lanes = lane_accounts(epochs)
+    containers = {one.cgroup_id: one for one in reader.containers()}
     yield from _header(reader, window)
     with_calls = {total.process for total in totals}
     shown = [process for process in processes if process.process in with_calls]
@@ -37,7 +40,7 @@ def account_text(reader: Reader, window: Window, *, pid: int | None = None) -> I
     for process in shown:
         mine = [total for total in totals if total.process == process.process]
         lane = main_lane(lanes, process.process)
-        yield from _process(reader, window, process, mine, clocks.get(process.process), lane)
+        yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers)
     yield from _others(processes, with_calls, clocks)
     yield from _in_flight(reader, window)
     yield from _losses(reader, window)
@@ -63,12 +66,14 @@ def _process(
     totals: Sequence[OpTotals],
     clocks: ClockTotals | None,
     lane: LaneAccount | None,
+    containers: Mapping[int, Container],
 ) -> Iterator[str]:
-    rank = f", rank {process.rank} of {process.world_size}" if process.rank is not None else ""
-    yield f"{process.name} [{process.pid}]{rank}"
+    yield from _title(process, containers.get(process.cgroup_id or 0))
     if process.cmdline:
         yield f"  {process.cmdline[:160]}"
-    culprits = reader.culprits(window, process=process.process)
+    culprits = [
+        _placed(one, containers, process.cgroup_id or 0) for one in reader.culprits(window, process=process.process)
+    ]
     if lane:
         yield from _device(lane, culprits)
     else:
@@ -80,10 +85,26 @@ def _process(
     yield ""
 
 
+def _title(process: Process, container: Container | None) -> Iterator[str]:
+    identity = identity_text(process.rank, process.world_size, container.container_id if container else None)
+    yield f"{process.name} [{process.pid}]" + (f", {identity}" if identity else "")
+    if container and container.pod:
+        yield f"  pod {container.pod}" + (f" in namespace {container.namespace}" if container.namespace else "")
+
+
+def _placed(one: CulpritTotals, containers: Mapping[int, Container], own: int) -> CulpritTotals:
+    """The culprit with its container in its name, if that is not the victim's own."""
+    container = containers.get(one.culprit_cgroup_id)
+    if container is None or not container.container_id or one.culprit_cgroup_id == own:
+        return one
+    place = f"pod {container.pod}" if container.pod else f"container {short_id(container.container_id)}"
+    return replace(one, culprit_name=f"{one.culprit_name} in {place} ")
+
+
 def _device(lane: LaneAccount, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
     """Where the wall time between drains went."""
     wall = lane.wall_ns
-    yield f"  {format_count(lane.epochs)} drains of device {lane.device}, {format_ns(wall)} of wall time:"
+    yield f"  {format_count(lane.epochs)} drains of {_device_name(lane.device)}, {format_ns(wall)} of wall time:"
     yield _share("device empty: nothing enqueued", lane.empty.total_ns, wall)
     yield from _part(lane.empty, wall)
     yield _share("device busy: first enqueue until ready", lane.busy_ns, wall)
@@ -99,6 +120,10 @@ def _device(lane: LaneAccount, culprits: Sequence[CulpritTotals]) -> Iterator[st
             yield f"      while this process waited for a CPU, others ran: {takers}"
     if lane.incomplete:
         yield f"    {lane.incomplete} of these epochs are incomplete: a scheduler event was missed and repaired"
+
+
+def _device_name(device: int) -> str:
+    return f"device {device}" if device >= 0 else "a device that was chosen before tracing"
 
 
 def _part(part: Part, wall: int) -> Iterator[str]:

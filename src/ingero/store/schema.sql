@@ -56,6 +56,7 @@ CREATE TABLE raw_processes (
     rank          INTEGER,
     local_rank    INTEGER,
     world_size    INTEGER,
+    slurm_job     TEXT NOT NULL DEFAULT '',
     is_target     INTEGER NOT NULL DEFAULT 1,  -- 0: seen only as somebody's culprit or waker
     first_seen_ns INTEGER NOT NULL DEFAULT 0,
     last_seen_ns  INTEGER NOT NULL DEFAULT 0,
@@ -90,7 +91,7 @@ CREATE TABLE raw_events (
     arg2           INTEGER NOT NULL DEFAULT 0, -- extra
     stream         INTEGER NOT NULL DEFAULT 0,
     ret_code       INTEGER NOT NULL DEFAULT 0,
-    gpu_id         INTEGER NOT NULL DEFAULT -1, -- -1: unknown
+    gpu_id         INTEGER NOT NULL DEFAULT -1, -- CUDA's ordinal in that process (raw_process_gpus); -1: unknown
     caller         INTEGER NOT NULL DEFAULT 0, -- return address at entry
     caller_library INTEGER NOT NULL DEFAULT 0, -- string
     function       INTEGER NOT NULL DEFAULT 0, -- kernel handle of a launch
@@ -153,7 +154,7 @@ CREATE TABLE raw_epochs (
     session                INTEGER NOT NULL,
     process                INTEGER NOT NULL,
     pid                    INTEGER NOT NULL,
-    device                 INTEGER NOT NULL DEFAULT -1,
+    device                 INTEGER NOT NULL DEFAULT -1, -- as raw_events.gpu_id
     stream                 INTEGER NOT NULL DEFAULT 0,
     a_ns                   INTEGER NOT NULL,
     f_ns                   INTEGER NOT NULL,
@@ -393,8 +394,31 @@ CREATE TABLE raw_cgroups (
     cgroup_path      TEXT NOT NULL DEFAULT '',
     pod              TEXT NOT NULL DEFAULT '',
     namespace        TEXT NOT NULL DEFAULT '',
-    orchestrator     TEXT NOT NULL DEFAULT ''
+    orchestrator     TEXT NOT NULL DEFAULT '',
+    pod_uid          TEXT NOT NULL DEFAULT '',
+    runtime          TEXT NOT NULL DEFAULT '', -- what started the container
+    slurm_job        TEXT NOT NULL DEFAULT '',
+    ecs_task         TEXT NOT NULL DEFAULT '',
+    unit             TEXT NOT NULL DEFAULT ''  -- of systemd
 ) STRICT;
+
+CREATE TABLE raw_gpus (
+    session      INTEGER NOT NULL,
+    uuid         TEXT NOT NULL,
+    gpu_index    INTEGER NOT NULL,             -- in the order of PCI bus ids
+    name         TEXT NOT NULL DEFAULT '',
+    pci_bus_id   TEXT NOT NULL DEFAULT '',
+    memory_bytes INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (session, uuid)
+) STRICT, WITHOUT ROWID;
+
+-- Which GPU a device ordinal of a process means, where that could be told.
+CREATE TABLE raw_process_gpus (
+    process INTEGER NOT NULL,
+    ordinal INTEGER NOT NULL,
+    uuid    TEXT NOT NULL,
+    PRIMARY KEY (process, ordinal)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE raw_communicators (
     id           INTEGER PRIMARY KEY,
@@ -467,6 +491,7 @@ CREATE TABLE ops (
     arg1        TEXT NOT NULL DEFAULT '',
     arg2        TEXT NOT NULL DEFAULT '',
     aliases     TEXT NOT NULL DEFAULT '',      -- names that older versions used, comma separated
+    kind        TEXT NOT NULL DEFAULT '',      -- launch, copy, collective, wait (for the device), comma separated
     PRIMARY KEY (source_id, op_id)
 ) STRICT, WITHOUT ROWID;
 

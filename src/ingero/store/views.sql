@@ -13,8 +13,8 @@ FROM raw_sessions;
 
 CREATE VIEW processes AS
 SELECT p.process, p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.pid, p.start_ns,
-       p.name, p.cmdline, p.uid, p.parent_pid, p.cgroup_id, p.rank, p.local_rank, p.world_size, p.is_target,
-       p.first_seen_ns, p.last_seen_ns, p.exit_ns, p.exit_code
+       p.name, p.cmdline, p.uid, p.parent_pid, p.cgroup_id, p.rank, p.local_rank, p.world_size,
+       nullif(p.slurm_job, '') AS slurm_job, p.is_target, p.first_seen_ns, p.last_seen_ns, p.exit_ns, p.exit_code
 FROM raw_processes p;
 
 CREATE VIEW process_names AS
@@ -32,7 +32,8 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT local_rank FROM raw_processes WHERE process = e.process) AS local_rank,
        (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
        coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
-       nullif(e.gpu_id, -1) AS gpu_id, nullif(e.function, 0) AS function,
+       nullif(e.gpu_id, -1) AS gpu_id,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid, nullif(e.function, 0) AS function,
        coalesce((SELECT text FROM raw_strings WHERE string = e.kernel_name),
                 iif(e.function <> 0, printf('0x%x', e.function), NULL)) AS kernel_name,
        nullif(e.caller, 0) AS caller,
@@ -60,6 +61,7 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
        coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
        e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
 FROM raw_events e
@@ -76,6 +78,7 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        nullif(e.arg2 >> 8 & 255, 0) - 1 AS reduce_op, e.arg0 AS bytes, e.stream, e.ret_code, e.stack_hash,
        e.cgroup_id, coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
        e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
 FROM raw_events e
@@ -84,11 +87,49 @@ LEFT JOIN raw_communicators c ON c.id = (
     WHERE m.process = e.process AND m.handle = e.arg1 AND e.start_ns BETWEEN m.created_ns AND m.destroyed_ns)
 WHERE e.source = 9;
 
--- One row per control group seen; container_id is empty for those that are no container. cgroup_id is unique in the
--- file, also after merging nodes, so a join on it alone never crosses nodes.
+-- One row per control group seen; container_id is NULL for those that are no container. cgroup_id is unique in the file,
+-- also after merging nodes, so a join on it alone never crosses nodes. cgroup_path is NULL where a group was gone before it
+-- could be looked up.
 CREATE VIEW containers AS
-SELECT cgroup_id, kernel_cgroup_id, node, container_id, pod, pod AS pod_name, namespace, orchestrator, cgroup_path
+SELECT cgroup_id, kernel_cgroup_id, node, nullif(container_id, '') AS container_id, nullif(pod, '') AS pod,
+       nullif(pod, '') AS pod_name, nullif(namespace, '') AS namespace, nullif(orchestrator, '') AS orchestrator,
+       nullif(runtime, '') AS runtime, nullif(pod_uid, '') AS pod_uid, nullif(slurm_job, '') AS slurm_job,
+       nullif(ecs_task, '') AS ecs_task, nullif(unit, '') AS unit, nullif(cgroup_path, '') AS cgroup_path
 FROM raw_cgroups;
+
+-- Exact totals per session and control group; join containers for names. A process counts where it was when its tracing
+-- began. gpu_wait_ns: inside calls that wait for the device. copied_bytes: by copies. runq_ns: its threads were runnable
+-- while others ran, yielded_ns: after sched_yield, throttled_ns: kept off by its CPU quota; NULL where not recorded.
+CREATE VIEW tenants AS
+SELECT p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.cgroup_id,
+       count(*) AS processes, sum(coalesce(o.launches, 0)) AS launches, sum(coalesce(o.gpu_wait_ns, 0)) AS gpu_wait_ns,
+       sum(coalesce(o.copied_bytes, 0)) AS copied_bytes, sum(coalesce(o.collective_bytes, 0)) AS collective_bytes,
+       sum(c.run_ns) AS run_ns, sum(c.runq_ns) AS runq_ns, sum(c.yielded_ns) AS yielded_ns,
+       sum(c.throttled_ns) AS throttled_ns
+FROM raw_processes p
+LEFT JOIN (SELECT t.process, sum(iif(k.kind LIKE '%launch%', t.count, 0)) AS launches,
+                  sum(iif(k.kind LIKE '%wait%', t.sum_ns, 0)) AS gpu_wait_ns,
+                  sum(iif(k.kind LIKE '%copy%', t.bytes, 0)) AS copied_bytes,
+                  sum(iif(k.kind LIKE '%collective%', t.bytes, 0)) AS collective_bytes
+           FROM raw_op_stats t JOIN ops k ON k.source_id = t.source AND k.op_id = t.op GROUP BY t.process
+          ) o ON o.process = p.process
+LEFT JOIN (SELECT process, sum(run_ns) AS run_ns, sum(runq_ns) AS runq_ns, sum(yielded_ns) AS yielded_ns,
+                  sum(throttled_ns) AS throttled_ns
+           FROM raw_clock_seconds GROUP BY process
+          ) c ON c.process = p.process
+WHERE p.is_target
+GROUP BY p.session, p.cgroup_id;
+
+-- The GPUs that NVML shows, and which of them a device ordinal (gpu_id) of a process means.
+CREATE VIEW gpus AS
+SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.uuid, g.name, g.gpu_index,
+       g.pci_bus_id, g.memory_bytes
+FROM raw_gpus g;
+
+CREATE VIEW process_gpus AS
+SELECT g.process, (SELECT pid FROM raw_processes WHERE process = g.process) AS pid, g.ordinal AS gpu_id,
+       g.uuid AS gpu_uuid
+FROM raw_process_gpus g;
 
 -- The exact counts. Sum over rows; the calls of one second stand in several rows (caller_library).
 CREATE VIEW op_stats AS
@@ -132,7 +173,10 @@ FROM raw_offcpu i;
 -- b_ns - a_ns = e_ns + x_ns + p_ns: device empty, device busy, picked up late.
 CREATE VIEW epochs AS
 SELECT e.session, (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.b_ns AS timestamp,
-       e.b_ns - iif(e.a_ns > 0, e.a_ns, e.f_ns) AS duration_ns, e.pid, e.process, e.device, e.stream, e.e_ns, e.x_ns,
+       e.b_ns - iif(e.a_ns > 0, e.a_ns, e.f_ns) AS duration_ns, e.pid, e.process,
+       nullif(e.device, -1) AS device, nullif(e.device, -1) AS gpu_id,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.device) AS gpu_uuid, e.stream,
+       e.e_ns, e.x_ns,
        e.p_ns, nullif(e.a_ns, 0) AS a_ns, e.f_ns, e.s_ns, e.r_ns, e.r_low_ns, e.r_high_ns, e.b_ns, e.launches,
        e.bytes, (SELECT text FROM raw_strings WHERE string = e.op_set) AS op_set,
        (SELECT text FROM raw_strings WHERE string = e.class_key) AS class_key, e.source, e.op,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import apsw
 
 from ingero.events import CLOCK_COLUMNS, CLOCKS, THREAD_STATES, WAKER_KINDS, CallFlag, EpochFlag
-from ingero.ops import OPS, Arg, HostOp, IoOp, NetOp, Source, TcpOp
+from ingero.ops import OPS, Arg, HostOp, IoOp, Kind, NetOp, Source, TcpOp
 
 __all__ = [
     "CLOCKS",
@@ -72,7 +72,7 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
     (Source.NET, NetOp.RECEIVE): ("net_recv", "socket receive", "bytes", "", ""),
 }
 
-OpRow = tuple[int, int, str, str, str, str, str, str]
+OpRow = tuple[int, int, str, str, str, str, str, str, str]
 
 
 def op_rows() -> Iterator[OpRow]:
@@ -80,9 +80,25 @@ def op_rows() -> Iterator[OpRow]:
     for op in OPS:
         size = "bytes" if op.bytes else ""
         text = f"{op.library.value} call"
-        yield (op.source, op.code, op.name, text, size, _name(op.handle), _name(op.extra), ",".join(op.aliases))
+        yield (
+            op.source,
+            op.code,
+            op.name,
+            text,
+            size,
+            _name(op.handle),
+            _name(op.extra),
+            ",".join(op.aliases),
+            kind_text(op.kind),
+        )
     for (source, code), row in _HOST.items():
-        yield (source, code, *row, "")
+        yield (source, code, *row, "", "")
+
+
+def kind_text(kind: Kind) -> str:
+    """What a call does, in the words of column `kind`."""
+    words = ((Kind.LAUNCH, "launch"), (Kind.COPY, "copy"), (Kind.COLLECTIVE, "collective"), (Kind.DRAIN, "wait"))
+    return ",".join(word for bits, word in words if kind & bits)
 
 
 def _name(arg: Arg | None) -> str:
@@ -94,7 +110,7 @@ def fill(db: apsw.Connection) -> None:
     for table in ("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags"):
         db.execute(f"DELETE FROM {table}")
     db.executemany("INSERT INTO sources VALUES (?, ?, ?)", ((s, s.name, text) for s, text in _SOURCES.items()))
-    db.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?, ?)", op_rows())
+    db.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", op_rows())
     db.executemany("INSERT INTO thread_states VALUES (?, ?)", enumerate(THREAD_STATES))
     db.executemany("INSERT INTO waker_kinds VALUES (?, ?)", enumerate(WAKER_KINDS))
     db.executemany("INSERT INTO call_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in CallFlag if f.name))

@@ -1,0 +1,20 @@
+"""How texts name a process: its rank, its container."""
+
+from __future__ import annotations
+
+_SHOWN_ID_DIGITS = 12  # as `docker ps` and `crictl ps` show a container's id
+
+
+def short_id(container_id: str) -> str:
+    """The part of a container's id that people are shown; names are shown whole."""
+    return container_id[:_SHOWN_ID_DIGITS] if len(container_id) >= 32 else container_id
+
+
+def identity_text(rank: int | None, world_size: int | None, container_id: str | None) -> str:
+    """Rank and container; empty where a process has neither."""
+    parts = []
+    if rank is not None:
+        parts.append(f"rank {rank}" + (f" of {world_size}" if world_size is not None else ""))
+    if container_id:
+        parts.append(f"container {short_id(container_id)}")
+    return ", ".join(parts)
