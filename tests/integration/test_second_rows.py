@@ -35,6 +35,19 @@ def test_the_first_target_brings_the_programs_back() -> None:
         assert kernel.is_running
 
 
+def test_host_events_and_maps_survive_a_rest() -> None:
+    with KernelSide(KernelSizes()) as kernel:
+        kernel.start()
+        unavailable = list(kernel.unavailable)
+        kernel.pause()
+        kernel.start()
+        assert kernel.unavailable == unavailable
+        slot = kernel.enroll(os.getpid(), 1)
+        assert slot is not None
+        assert kernel.process_at(slot) == (os.getpid(), 1)
+        kernel.release(os.getpid())
+
+
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[dict[str, str], Path, Path]:
     knobs, host_knobs = tmp_path / "gpu.knobs", tmp_path / "host.knobs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -148,7 +149,10 @@ class KernelSide:
                 if section.startswith("tp_btf/"):
                     self._links.callback(loaded.program(name).attach().close)
         host = self._links.enter_context(HostEvents(self.maps))
-        self.maps.update(host.maps)
+        # Only what they brought themselves, and for as long as they are loaded: their descriptors end with them.
+        own = host.maps.keys() - self.maps.keys()
+        self.maps.update({name: host.maps[name] for name in own})
+        self._links.callback(self._forget_maps, own)
         lost = [
             Unavailable(name=one.program.program, reason=f"{one.program.without}: {one.reason}") for one in host.lost
         ]
@@ -159,6 +163,10 @@ class KernelSide:
         """Detaches what `start` attached: without targets it would cost every context switch for nothing."""
         self._links.close()
         self.is_running = False
+
+    def _forget_maps(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self.maps[name]
 
     def attach_calls(self, sites: list[CallSite]) -> dict[CallSite, str]:
         """Probes sites; those that could not be probed, with the reason."""
