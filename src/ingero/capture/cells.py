@@ -5,6 +5,7 @@ The differences between two readings are the second's calls; nothing here is sam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,11 @@ class CellReader:
         self._cells[mine] = np.zeros(1, self._cells.dtype)[0]
         self._before[mine] = np.zeros(1, self._cells.dtype)[0]
         self._keys[mine] = 0
+
+
+def stacked(cells: Sequence[CellGrowth]) -> Array:
+    """The growth of several cells as one structured array."""
+    return np.frombuffer(b"".join([cell.growth.tobytes() for cell in cells]), cells[0].growth.dtype)
 
 
 def percentile_bound_ns(histogram: Array, ratio: float) -> float:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.drainer import Drainer
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.identity import CgroupRows
+from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.processes import ProcessRows
 from ingero.capture.rows import RowMaker, Sink
@@ -122,9 +123,9 @@ class Recorder:
             self._add_clock_pair()
         second = self._read_second(elapsed_ns)
         self._cgroups.tick()
-        self._snapshots.write(second.time_ns, elapsed_ns, self._cgroups.cpu_stats)
+        system, agent = self._snapshots.write(second.time_ns, elapsed_ns, self._cgroups.cpu_stats)
         self._rest()
-        return second
+        return replace(second, system=system, agent=agent)
 
     def _rest(self) -> None:
         """Without anything to account for, no program stays on the scheduler's path."""
@@ -155,11 +156,8 @@ class Recorder:
         self._count_own_losses(second)
         records, self._records = self._records, 0
         epochs, self._epoch_rows = self._epoch_rows, []
-        return Second(
-            **{name: getattr(second, name) for name in second.__slots__ if name not in ("records", "epochs")},
-            records=records,
-            epochs=epochs,
-        )
+        host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
+        return replace(second, records=records, epochs=epochs, host=host)
 
     def _count_own_losses(self, second: Second) -> None:
         """Rows that the writer could not take, processes that found no slot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ for _op in OPS:
     _CODE_OF_OP[_op.id], _SOURCE_OF_OP[_op.id] = _op.code, _op.source
 
 # struct host_record kind -> published (source, op)
-_HOST_OPS: dict[int, tuple[Source, int]] = {
+HOST_OPS: dict[int, tuple[Source, int]] = {
     1: (Source.IO, IoOp.READ),
     2: (Source.IO, IoOp.WRITE),
     3: (Source.IO, IoOp.DISCARD),
@@ -39,7 +40,7 @@ _HOST_OPS: dict[int, tuple[Source, int]] = {
 }
 _HOST_SOURCE = np.zeros(256, np.int64)
 _HOST_CODE = np.zeros(256, np.int64)
-for _kind, (_source, _code) in _HOST_OPS.items():
+for _kind, (_source, _code) in HOST_OPS.items():
     _HOST_SOURCE[_kind], _HOST_CODE[_kind] = _source, _code
 
 # struct lifecycle_record kind -> published operation of source HOST
@@ -100,6 +101,7 @@ class RowMaker:
         self._sink, self._clock, self._targets = sink, clock, targets
         self._name_of_pid, self._name_of_thread = name_of_pid, name_of_thread
         self._cgroup_keys, self._default_device = cgroup_keys, default_device
+        self._lifecycle: Counter[HostOp] = Counter()
         self._lanes: dict[int, tuple[int, int, Lane]] = {}  # by place: the process and stream that have it, the lane
 
     def calls(self, batch: Array) -> None:
@@ -194,6 +196,8 @@ class RowMaker:
         known = batch[np.isin(batch["kind"], list(_LIFECYCLE_OPS))]
         if not len(known):
             return
+        ops = [_LIFECYCLE_OPS[int(kind)] for kind in known["kind"]]
+        self._lifecycle.update(ops)
         rows = tables.EVENTS.rows(
             len(known),
             session=self._sink.session,
@@ -202,13 +206,18 @@ class RowMaker:
             pid=known["pid"],
             tid=known["tid"],
             source=int(Source.HOST),
-            op=[int(_LIFECYCLE_OPS[int(kind)]) for kind in known["kind"]],
+            op=[int(op) for op in ops],
             arg1=known["other_pid"],
             arg2=known["code"],
             cgroup_id=self._cgroup_keys(known["cgroup_id"]),
             comm=self._texts(known["comm"]),
         )
         self._sink.append(tables.EVENTS, rows)
+
+    def take_lifecycle(self) -> Counter[HostOp]:
+        """How many rows `lifecycle` has made of each operation since this was last asked."""
+        taken, self._lifecycle = self._lifecycle, Counter()
+        return taken
 
     def epochs(self, batch: Array) -> list[Row]:
         """Drains (`struct epoch_record`), judged lane by lane; the rows are returned, too."""

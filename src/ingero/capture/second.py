@@ -14,10 +14,13 @@ from ingero.capture.cells import CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
 from ingero.capture.culprits import Charge, CulpritReader
 from ingero.capture.identity import CgroupRows
+from ingero.capture.host_sums import HostSum, HostSumReader
 from ingero.capture.launches import LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.rows import Sink
+from ingero.capture.snapshots import AgentUsage
 from ingero.capture.targets import Target, Targets
+from ingero.discover.system import SystemSample
 from ingero.ops import BY_ID
 from ingero.store import histograms, tables
 from ingero.store.tables import Row
@@ -31,7 +34,11 @@ IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Second:
-    """What happened in one second. clocks_ns: summed over the targets' threads, in the order of CLOCKS."""
+    """What happened in one second.
+
+    clocks_ns: summed over the targets' threads, in the order of CLOCKS; their switches and preemptions likewise.
+    system, agent: None in the last second of a recording.
+    """
 
     time_ns: int
     elapsed_s: float
@@ -42,8 +49,13 @@ class Second:
     charges: list[Charge]
     losses: dict[str, int]
     in_flight: int
+    switches: int = 0
+    preemptions: int = 0
+    host: list[HostSum] = field(default_factory=list)
     records: int = 0
     epochs: list[Row] = field(default_factory=list)
+    system: SystemSample | None = None
+    agent: AgentUsage | None = None
 
     @property
     def calls(self) -> int:
@@ -86,6 +98,7 @@ class SecondReader:
         self._processes: Array = np.frombuffer(
             maps["processes"].memory(), layouts.dtype("process"), maps["processes"].max_entries
         )
+        self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._clocks_before: dict[int, Array] = {}
         self._threads_seen: dict[tuple[int, int], str] = {}
@@ -110,7 +123,10 @@ class SecondReader:
             targets=len(self._targets),
             threads=len(threads),
             cells=cells,
-            clocks_ns=clocks,
+            clocks_ns=clocks[: len(CLOCKS)],
+            switches=int(clocks[-2]),
+            preemptions=int(clocks[-1]),
+            host=self._host.read(threads),
             charges=charges,
             losses=self.count_losses(self._losses.read(), start_ns),
             in_flight=self._write_in_flight(threads, now_ns),
@@ -142,6 +158,7 @@ class SecondReader:
         self._launches.forget(slot)
         self.culprits.forget(slot)
         self._clocks_before.pop(slot, None)
+        self._host.forget(slot)
         self._kernel.recycle(slot)
 
     def _known(self, cells: Iterable[CellGrowth]) -> list[tuple[Target, CellGrowth]]:
@@ -238,8 +255,8 @@ class SecondReader:
             self._sink.append(tables.KERNEL_LAUNCHES, rows)
 
     def _write_clocks(self, threads: Array, start_ns: int) -> Array:
-        """Clocks of each process: its threads' and those of its threads that have ended."""
-        total = np.zeros(len(CLOCKS), np.int64)
+        """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions."""
+        total = np.zeros(len(CLOCKS) + 2, np.int64)
         rows: list[Row] = []
         for target in self._targets:
             mine = threads[threads["process_slot"] == target.slot]
@@ -250,7 +267,7 @@ class SecondReader:
             now = np.append(clocks, [switches, preemptions])
             growth = np.maximum(now - self._clocks_before.get(target.slot, np.zeros_like(now)), 0)
             self._clocks_before[target.slot] = now
-            total += growth[: len(CLOCKS)]
+            total += growth
             if growth.any():
                 rows += tables.CLOCK_SECONDS.rows(
                     1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.capture.rows import Sink
@@ -11,6 +12,14 @@ from ingero.discover.cgroups import Throttling
 from ingero.discover.system import Pressure, SystemSample, SystemSampler
 from ingero.store import tables
 from ingero.store.tables import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentUsage:
+    """What the agent itself used: CPU time since the sample before, and the most resident memory so far."""
+
+    cpu_ns: int
+    peak_rss_bytes: int
 
 
 class SnapshotRows:
@@ -25,12 +34,13 @@ class SnapshotRows:
         self.last: SystemSample | None = None
         self.agent_cpu_ns = 0
 
-    def write(self, time_ns: int, elapsed_ns: int, cpu_stats: Mapping[Path, int]) -> None:
+    def write(self, time_ns: int, elapsed_ns: int, cpu_stats: Mapping[Path, int]) -> tuple[SystemSample, AgentUsage]:
         """Samples now, `elapsed_ns` after the last time. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
         sample = self.last = self._sampler.sample(list(cpu_stats))
         self._write_throttling(sample, time_ns - elapsed_ns, cpu_stats)
         cpu_ns = agent_cpu_ns()
         self.agent_cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
+        agent = AgentUsage(cpu_ns=self.agent_cpu_ns, peak_rss_bytes=agent_rss_bytes())
         row = tables.SNAPSHOTS.rows(
             1,
             session=self._sink.session,
@@ -45,11 +55,12 @@ class SnapshotRows:
             psi_memory_full_ns=self._growth(sample, "memory", "full"),
             psi_io_some_ns=self._growth(sample, "io", "some"),
             psi_io_full_ns=self._growth(sample, "io", "full"),
-            agent_cpu_ns=self.agent_cpu_ns,
-            agent_rss_bytes=agent_rss_bytes(),
+            agent_cpu_ns=agent.cpu_ns,
+            agent_rss_bytes=agent.peak_rss_bytes,
         )
         self._pressure = sample.pressure
         self._sink.append(tables.SNAPSHOTS, row)
+        return sample, agent
 
     def _write_throttling(self, sample: SystemSample, start_ns: int, cpu_stats: Mapping[Path, int]) -> None:
         """Groups that their quota kept off the CPU since the sample before."""

@@ -18,7 +18,7 @@ from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder, RecorderOptions
 from ingero.capture.rows import Sink
 from ingero.capture.session import session_facts
-from ingero.cli.trace_view import JsonView, LineView, View
+from ingero.cli.trace_view import open_view
 from ingero.errors import IngeroError
 from ingero.store.locations import database_path, invoking_user
 from ingero.store.writer import Writer
@@ -73,17 +73,17 @@ def command(
     launches_at: str,
     as_json: bool,
 ) -> None:
-    """Record what GPU processes do, and show a line each second."""
+    """Record what GPU processes do, and show it while it happens."""
     if os.geteuid() != 0:
         raise NotRootError
     path = database_path(db, os.environ, uid=os.getuid())
-    view: View = JsonView(click.echo) if as_json else LineView(click.echo)
     options = RecorderOptions(pids=pids, launches_at_driver_only=launches_at == "driver")
     with (
         KernelSide(KernelSizes(), record_all=record_all) as kernel,
         _sink(path if record else None, pids) as sink,
         Recorder(kernel, sink, options) as recorder,
         _stop_signals() as was_stopped,
+        open_view(as_json=as_json, database=path if record else None) as view,
     ):
         recorder.start()
         view.started(recorder, kernel)

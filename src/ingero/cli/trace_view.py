@@ -1,25 +1,27 @@
-"""What `trace` shows while it records: one line, or one JSON object, per second."""
+"""What `trace` shows while it records: a live view on a terminal, else one line, or one JSON object, per second."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
-import numpy as np
+import rich_click as click
 
 from ingero.attach.kernel_side import KernelSide
-from ingero.capture.losses import MEANINGS
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
+from ingero.cli.trace_summary import Echo, Summary
 from ingero.ops import BY_ID, Kind
 from ingero.store.vocabulary import CLOCKS
 from ingero.units import format_count, format_ns
 
-Echo = Callable[[str], None]
 _TOP = 3
 _SHORTEST_RATE_S = 0.5  # over less, a rate is noise
 
@@ -37,30 +39,26 @@ class View(Protocol):
         """Everything is stored; path: the database, None if nothing was kept."""
 
 
-class _Totals:
-    """Sums over the recording."""
+@contextmanager
+def open_view(*, as_json: bool, database: Path | None) -> Iterator[View]:
+    """The view that suits standard output. database: where the recording goes, None if nothing is kept.
 
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.call_ns: Counter[str] = Counter()
-        self.culprits: Counter[str] = Counter()
-        self.clocks_ns = np.zeros(len(CLOCKS), np.int64)
-        self.records = self.epochs = 0
-        self.began_s = time.monotonic()
+    Enter it innermost: a live view gives the terminal back at the first signal, before handlers that are there act.
+    """
+    if as_json:
+        yield JsonView(click.echo)
+    elif can_show_live(sys.stdout, os.environ):
+        from ingero.cli.live.view import LiveView  # noqa: PLC0415  # rich's live display takes 20 ms to import
 
-    def add(self, second: Second) -> None:
-        for cell in second.cells:
-            name = BY_ID[cell.op].name
-            if not cell.growth["count"]:
-                continue
-            self.calls[name] += int(cell.growth["count"])
-            self.call_ns[name] += int(cell.growth["sum_ns"])
-        for charge in second.charges:
-            if charge.culprit_pid:
-                self.culprits[f"{charge.culprit_name}[{charge.culprit_pid}]"] += charge.ns
-        self.clocks_ns += second.clocks_ns
-        self.records += second.records
-        self.epochs += len(second.epochs)
+        with LiveView(Summary(click.echo), database) as view:
+            yield view
+    else:
+        yield LineView(click.echo)
+
+
+def can_show_live(stream: IO[str], environ: Mapping[str, str]) -> bool:
+    """Whether a live view makes sense: a terminal that can move its cursor."""
+    return stream.isatty() and environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 class LineView:
@@ -68,7 +66,7 @@ class LineView:
 
     def __init__(self, echo: Echo) -> None:
         self._echo = echo
-        self._totals = _Totals()
+        self._summary = Summary(echo)
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
         """What is traced, and what could not be."""
@@ -88,7 +86,7 @@ class LineView:
 
     def second(self, second: Second) -> None:
         """Calls, waiting for the device, and who took the CPU."""
-        self._totals.add(second)
+        self._summary.add(second)
         parts = [
             time.strftime("%H:%M:%S", time.localtime(second.time_ns / 1e9)),
             f"{second.targets} processes",
@@ -109,22 +107,8 @@ class LineView:
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:
         """The closing summary."""
-        totals = self._totals
-        elapsed = time.monotonic() - totals.began_s
         self._echo("")
-        self._echo(f"{elapsed:.1f} s, {format_count(totals.calls.total())} calls, {totals.epochs} drains of the device")
-        for name, ns in totals.call_ns.most_common(6):
-            self._echo(f"  {name:28} {format_count(totals.calls[name]):>12} calls {format_ns(ns):>10}")
-        self._echo("threads of the targets, summed:")
-        for index, clock in enumerate(CLOCKS):
-            if totals.clocks_ns[index]:
-                self._echo(f"  {clock:12} {format_ns(int(totals.clocks_ns[index])):>10}")
-        for name, ns in totals.culprits.most_common(_TOP):
-            self._echo(f"  while runnable, {name} ran {format_ns(ns)}")
-        for name, count in recorder.seconds.losses_total.items():
-            self._echo(f"  lost or repaired: {name} {format_count(count)}: {MEANINGS.get(name, '')}")
-        if path:
-            self._echo(f"recorded to {path}: look at it with  ingero explain --db {path}")
+        self._summary.write(recorder, path)
 
 
 class JsonView:

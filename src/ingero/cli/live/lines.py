@@ -1,0 +1,179 @@
+"""Lines of styled text with an exact width in terminal cells, and a Rich renderable that prints them as they are.
+
+Nothing here is parsed as markup. Names of processes and files come from strangers: `clean` them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
+
+Span: TypeAlias = "tuple[str, str]"  # text, name of its style
+Line: TypeAlias = "tuple[Span, ...]"
+More: TypeAlias = "Callable[[int, int], str]"  # (items shown, items hidden) -> what is said of the hidden ones
+
+STYLES: dict[str, Style] = {
+    "": Style.null(),
+    "title": Style(bold=True, color="cyan"),
+    "strong": Style(bold=True),
+    "dim": Style(dim=True),
+    "good": Style(color="green"),
+    "warn": Style(color="yellow"),
+    "bad": Style(bold=True, color="red"),
+    "run": Style(color="green"),
+    "runq": Style(color="red"),
+    "throttled": Style(bold=True, color="red"),
+    "yielded": Style(color="magenta"),
+    "sleep": Style(dim=True),
+    "io": Style(color="yellow"),
+    "kernel_lock": Style(bold=True, color="magenta"),
+    "stopped": Style(bold=True, color="yellow"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glyphs:
+    """What bars are drawn with; clocks in the order of CLOCKS, told apart without colour."""
+
+    full: str
+    empty: str
+    cut: str
+    rule: str
+    clocks: str
+
+
+UNICODE = Glyphs(full="█", empty="░", cut="…", rule="│", clocks="█▓Tyˑ▒KS")
+ASCII = Glyphs(full="#", empty="-", cut="~", rule="|", clocks="#=Ty.oKS")
+
+
+def clean(text: str) -> str:
+    """A stranger's text without what acts on a terminal: control characters, direction marks, surrogates."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
+@lru_cache(maxsize=4096)
+def fitted(text: str, width: int, *, is_right: bool = False, cut: str = "…") -> str:
+    """The text in exactly `width` cells: padded, or cut with a mark at its end."""
+    if width <= 0:
+        return ""
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + cut
+    return " " * (width - size) + text if is_right else text + " " * (width - size)
+
+
+def shortened_path(path: str, width: int, cut: str = "…") -> str:
+    """A path that keeps its end, whole folders where they fit; its last name at least as far as it fits."""
+    if cell_len(path) <= width:
+        return path
+    parts = path.split("/")
+    for index in range(1, len(parts)):
+        tail = f"{cut}/" + "/".join(parts[index:])
+        if cell_len(tail) <= width:
+            return tail
+    return fitted(parts[-1], width, cut=cut).rstrip()
+
+
+def width_of(line: Line) -> int:
+    """Cells of a line."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def cropped(line: Line, width: int, cut: str = "…") -> Line:
+    """The line in at most `width` cells; what was cut ends in a mark."""
+    if width_of(line) <= width:
+        return line
+    spans: list[Span] = []
+    left = width
+    for text, style in line:
+        size = cell_len(text)
+        if size >= left:
+            spans.append((fitted(text + " ", left, cut=cut), style))
+            break
+        spans.append((text, style))
+        left -= size
+    return tuple(spans)
+
+
+def padded(line: Line, width: int) -> Line:
+    """The line in exactly `width` cells."""
+    line = cropped(line, width)
+    return (*line, (" " * (width - width_of(line)), ""))
+
+
+def plain_more(shown: int, hidden: int) -> str:  # noqa: ARG001  # one of the texts that `flowed` may ask for
+    """What stands for items that do not fit."""
+    return f"+ {hidden} more"
+
+
+def flowed(items: Sequence[Line], width: int, rows: int, *, more: More = plain_more) -> list[Line]:
+    """Items side by side in at most `rows` lines; what does not fit is summed up at the end by `more`."""
+    lines: list[list[Span]] = [[]]
+    used = 0
+    sizes = [width_of(item) for item in items]
+    left = sum(sizes) + 2 * len(sizes)  # of this item and those after it, with the gap that each begins with
+    for index, (item, size) in enumerate(zip(items, sizes, strict=True)):
+        hidden = len(items) - index
+        gap = 2 if used else 0
+        fits_whole = used + gap - 2 + left <= width
+        left -= size + 2
+        after = f"  {more(index + 1, hidden - 1)}" if len(lines) == rows and not fits_whole else ""
+        if used and used + gap + size + cell_len(after) > width:
+            if len(lines) == rows:
+                text = f"  {more(index, hidden)}"
+                lines[-1] = [*cropped(tuple(lines[-1]), max(0, width - cell_len(text))), (text, "dim")]
+                break
+            lines.append([])
+            used = gap = 0
+        shown = cropped(item, max(1, width - gap - used))
+        lines[-1] += [("  ", ""), *shown] if gap else shown
+        used += gap + width_of(shown)
+    return [tuple(line) for line in lines]
+
+
+def bar(ratio: float, width: int, style: str, glyphs: Glyphs) -> Line:
+    """A share of 1 as a bar; anything above 0 is seen."""
+    filled = min(width, max(round(ratio * width), 1 if ratio > 0 else 0))
+    return ((glyphs.full * filled, style), (glyphs.empty * (width - filled), "dim"))
+
+
+def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Line:
+    """Amounts (amount, glyph, style) as one bar: the cells add up to `width`, and what is not 0 has at least one."""
+    total = sum(amount for amount, _, _ in parts)
+    shown = [part for part in parts if part[0] > 0]
+    if not total or width < len(shown):
+        return ()
+    cells = [max(1, int(amount / total * width)) for amount, _, _ in shown]
+    while (spare := width - sum(cells)) != 0:  # the largest give or take: there it is noticed least
+        cells[max(range(len(cells)), key=lambda i: shown[i][0] if spare > 0 else cells[i])] += 1 if spare > 0 else -1
+    return tuple((glyph * count, style) for (_, glyph, style), count in zip(shown, cells, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Lines as Rich prints them: one row each, never wrapped, never longer than the terminal is wide."""
+
+    lines: Sequence[Line]
+    encoding: str = "utf-8"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Segments; a text that the terminal's encoding lacks is replaced."""
+        for line in self.lines:
+            for text, style in cropped(line, options.max_width):
+                yield Segment(self._encodable(text), STYLES[style])
+            yield Segment.line()
+
+    def _encodable(self, text: str) -> str:
+        return text.encode(self.encoding, "replace").decode(self.encoding) if self.encoding != "utf-8" else text
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """The text alone."""
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)

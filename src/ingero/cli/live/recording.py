@@ -1,0 +1,132 @@
+"""What the live view says about the recording itself: its length, its probes, its losses, its cost; and the legend."""
+
+from __future__ import annotations
+
+from ingero.capture.losses import MEANINGS
+from ingero.cli.live.lines import Line, clean, flowed, shortened_path
+from ingero.cli.live.sections import Section, flow_section, lines_section, table_section
+from ingero.cli.live.state import LiveState, LossLine
+from ingero.cli.live.window import SLOW_FACTOR
+from ingero.ops import Source
+from ingero.units import format_bytes, format_count, format_ns, format_percent
+
+_PATH_FROM = 84  # cells from which there is room for more than the numbers
+_SOURCES = {
+    Source.CUDA: "runtime API",
+    Source.DRIVER: "driver API",
+    Source.CUDA_GRAPH: "graphs",
+    Source.NCCL: "NCCL",
+}
+
+
+def title(state: LiveState) -> Section:
+    """The first line; a call that hangs stands here, because nothing matters more."""
+    minutes, seconds = divmod(int(state.recorded_s), 60)
+    clock = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    counts = f"{_counted(len(state.processes), 'process')}, {_counted(state.threads, 'thread')}"
+    line: Line = (
+        (f"ingero trace {clock}  ", "title"),
+        (f"{_counted(state.in_flight, 'call').upper()} OPEN FOR OVER 1 s  " if state.in_flight else "", "bad"),
+        (f"{counts}, {_counted(state.drains, 'drain')} in the last {state.window_s:.0f} s", ""),
+    )
+    return lines_section("title", 0, [line, *(((clean(text), "bad"),) for text in state.warnings[-2:])])
+
+
+def _counted(count: int, noun: str) -> str:
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{format_count(count)} {noun}{ending}"
+
+
+def losses(state: LiveState, width: int) -> Section:
+    """What was lost or repaired, by reason; where there is room, what it means."""
+    head: Line = (("LOST    ", "title"),)
+    if not state.losses:
+        return lines_section("losses", 1, [(*head, ("nothing", "good"))])
+    first: Line = (*head, ("or repaired since the start (in the last seconds)", "dim"))
+    rows: list[Line] = [
+        ((f"  {_loss(one)}", _loss_style(one)), (f"  {MEANINGS.get(one.name, '')}", "dim")) for one in state.losses
+    ]
+    items: list[Line] = [((_loss(one), _loss_style(one)),) for one in state.losses]
+
+    def body(room: int) -> list[Line]:
+        if room > len(rows):
+            return [first, *rows]
+        indent = " " * len(head[0][0])
+        flow = flowed(items, width - len(indent), room)
+        return [(*head, *line) if index == 0 else ((indent, ""), *line) for index, line in enumerate(flow)]
+
+    return Section(name="losses", rank=1, least=1, usual=2, most=len(rows) + 1, body=body)
+
+
+def _loss(one: LossLine) -> str:
+    recent = f" (+{_amount(one.name, one.recent)})" if one.recent else ""
+    return f"{one.name} {_amount(one.name, one.total)}{recent}"
+
+
+def _loss_style(one: LossLine) -> str:
+    return "warn" if one.recent else ""
+
+
+def _amount(name: str, value: int) -> str:
+    return format_ns(value) if name.endswith("_ns") else format_count(value)
+
+
+def own_cost(state: LiveState, width: int) -> Section:
+    """What tracing costs."""
+    items: list[Line] = []
+    if state.agent_ratio is not None:
+        items.append(((f"CPU {format_percent(state.agent_ratio)}{' of a core' if width > _PATH_FROM else ''}", ""),))
+    if state.agent:
+        items.append(((f"peak RSS {format_bytes(state.agent.peak_rss_bytes)}", ""),))
+    is_kept = state.database_bytes is not None
+    items.append(
+        ((f"db {format_bytes(state.database_bytes or 0)}" if is_kept else "not recorded", "" if is_kept else "warn"),)
+    )
+    items.append(((f"{format_count(state.rows_per_s)} records/s", ""),))
+    items.append(((f"{format_count(state.calls_per_s)} calls/s", ""),))
+    if is_kept and width > _PATH_FROM:  # the closing summary names it, too
+        items.append(((shortened_path(clean(state.database), width - 10), "dim"),))
+    return flow_section("own cost", 1, (("AGENT   ", "title"),), items, width, usual=1)
+
+
+def probes(state: LiveState, width: int) -> list[Section]:
+    """Library copies with their probes, and what is not traced and why."""
+    found = state.probes
+    summary = (
+        f"{format_count(found.attached)} ({found.mode}) in"
+        if found.libraries
+        else "none yet: no traced library is in use"
+    )
+    head: Line = (("PROBES  ", "title"), (summary, ""))
+    rows: list[Line] = []
+    for library in found.libraries:
+        refused = f", {library.refused} refused" if library.refused else ""
+        text = f" {library.attached} probes{refused}"
+        path = shortened_path(clean(library.path), max(10, width - len(text) - 2))
+        rows.append(((f"  {path}", ""), (text, "warn" if refused else "dim")))
+    quiet = [name for source, name in _SOURCES.items() if source not in found.sources]
+    if quiet and rows:
+        rows.append(((f"  not traced, no library with it is in use: {', '.join(quiet)}", "dim"),))
+    sections = [table_section("libraries", 6, head, rows, lambda shown: _more(rows, shown, "libraries"), usual=4)]
+    if found.missing:
+        gaps: list[Line] = [((f"  {clean(one.name)}: {clean(one.reason)}", "warn"),) for one in found.missing]
+        first: Line = (("NOT AVAILABLE", "title"),)
+        sections.append(
+            table_section("what is not available", 4, first, gaps, lambda shown: _more(gaps, shown, "things"), usual=3)
+        )
+    return sections
+
+
+def _more(rows: list[Line], shown: int, what: str) -> Line:
+    return ((f"  + {len(rows) - shown} more {what}", "dim"),)
+
+
+def legend(width: int) -> Section:
+    """What the columns and flags of the tables mean."""
+    text = f"wall: of its processes' time  err: failed  slow: p99 > {SLOW_FACTOR}x before  wait: device"
+    if width > 160:
+        text = (
+            f"wall: share of the wall time of the processes that call it   err: calls failed   slow: p99 over "
+            f"{SLOW_FACTOR} times its p99 before   wait: waits for the device   took CPU: time / switches"
+        )
+    return lines_section("legend", 6, [((text, "dim"),)])

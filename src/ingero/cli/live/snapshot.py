@@ -1,0 +1,159 @@
+"""Makes the state of the live view from a recorder that runs: its targets, its probes, the window, the GPUs."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.capture.recorder import Recorder
+from ingero.capture.targets import Target
+from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
+from ingero.cli.live.window import SlotSums, Window
+from ingero.discover.processes import read_environ, read_process
+from ingero.discover.ranks import rank_of
+from ingero.ops import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Identity:
+    """What of a process does not change until it runs another program."""
+
+    user: str
+    rank: int | None
+    world_size: int | None
+
+
+class Snapshots:
+    """States of one recording. database: None if nothing is kept."""
+
+    def __init__(self, recorder: Recorder, kernel: KernelSide, database: Path | None) -> None:
+        self._recorder, self._kernel, self._database = recorder, kernel, database
+        self._identities: dict[tuple[int, str], _Identity] = {}
+        self._probes = ProbeState()
+        self._counted = (-1, -1)
+
+    def state(self, window: Window, gpu: GpuState, warnings: Sequence[str] = ()) -> LiveState:
+        """What is to be shown now."""
+        last = window.last
+        seconds = list(window.seconds())
+        drains = sum(len(second.epochs) for second in seconds)
+        records = sum(second.records for second in seconds)
+        measured = [second for second in reversed(seconds) if second.system]
+        ops = window.ops()
+        return LiveState(
+            recorded_s=window.recorded_s,
+            window_s=window.length_s,
+            processes=self._processes(window, gpu),
+            threads=last.threads if last else 0,
+            probes=self._probe_state(),
+            system=measured[0].system if measured else None,
+            gpu=gpu,
+            ops=ops,
+            in_flight=last.in_flight if last else 0,
+            clocks_ns=window.clocks_ns(),
+            call_clocks_ns=window.call_clocks_ns(),
+            switches=sum(second.switches for second in seconds),
+            preemptions=sum(second.preemptions for second in seconds),
+            culprits=window.culprits(),
+            host=window.host(),
+            drains=drains,
+            losses=window.loss_lines(),
+            agent=measured[0].agent if measured else None,
+            agent_ratio=window.agent_ratio(),
+            calls_per_s=window.per_second(sum(op.count + op.nested for op in ops)),
+            rows_per_s=window.per_second(records + drains),
+            database=str(self._database) if self._database else "",
+            database_bytes=_size_bytes(self._database) if self._database else None,
+            warnings=tuple(warnings),
+        )
+
+    def _processes(self, window: Window, gpu: GpuState) -> tuple[ProcessLine, ...]:
+        slots, taken, wall_ns = window.slots(), window.taken_ns(), window.length_s * 1e9
+        index_of = {one.uuid: one.index for one in gpu.gpus}
+        users_of = [(index_of.get(sample.uuid, -1), sample.processes) for sample in gpu.samples]
+        nothing = SlotSums(calls=0, wait_ns=0)
+        lines = []
+        for target in self._recorder.targets:
+            if target.exit_ns is not None:
+                continue
+            sums, identity = slots.get(target.slot, nothing), self._identity(target)
+            lines.append(
+                ProcessLine(
+                    pid=target.pid,
+                    name=target.name,
+                    user=identity.user,
+                    rank=identity.rank,
+                    world_size=identity.world_size,
+                    gpus=tuple(index for index, users in users_of if target.pid in users),
+                    calls=sums.calls,
+                    wait_ratio=sums.wait_ns / wall_ns if wall_ns else 0.0,
+                    taken_ns=taken[target.slot],
+                )
+            )
+        alive = {line.pid for line in lines}
+        self._identities = {key: value for key, value in self._identities.items() if key[0] in alive}
+        return tuple(lines)
+
+    def _identity(self, target: Target) -> _Identity:
+        key = (target.pid, target.name)
+        if key not in self._identities:
+            process, rank = read_process(target.pid), rank_of(read_environ(target.pid) or {})
+            self._identities[key] = _Identity(
+                user=_user_name(process.uid) if process else "",
+                rank=rank.rank if rank else None,
+                world_size=rank.world_size if rank else None,
+            )
+        return self._identities[key]
+
+    def _probe_state(self) -> ProbeState:
+        """What is attached; counted anew only when there is something new."""
+        results, unavailable = self._recorder.probes, self._kernel.unavailable
+        is_resting = not self._kernel.is_running
+        counted = (len(results), len(unavailable))
+        if counted == self._counted and is_resting == self._probes.is_resting:
+            return self._probes
+        attached: dict[str, list[bool]] = {copy.mapped_path: [] for copy in self._recorder.libraries.copies}
+        sources: set[Source] = set()
+        missing = [Missing(name=one.name, reason=one.reason) for one in unavailable]
+        for result in results:
+            if result.site:
+                attached.setdefault(result.copy.mapped_path, []).append(result.is_attached)
+                if result.is_attached:
+                    sources.add(result.site.op.source)
+                else:
+                    missing.append(Missing(name=result.site.symbol, reason=result.reason))
+            elif result.missing is None:  # the file could not be read at all
+                missing.append(Missing(name=result.copy.mapped_path, reason=result.reason))
+        self._counted = counted
+        self._probes = ProbeState(
+            mode=self._kernel.mode.value,
+            libraries=tuple(
+                ProbedLibrary(path=path, attached=sum(found), refused=len(found) - sum(found))
+                for path, found in attached.items()
+            ),
+            sources=frozenset(sources),
+            missing=tuple(missing),
+            is_resting=is_resting,
+        )
+        return self._probes
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _size_bytes(path: Path) -> int:
+    """The database with its write-ahead log."""
+    size = 0
+    for part in (path, path.with_name(path.name + "-wal")):
+        try:
+            size += part.stat().st_size
+        except FileNotFoundError:  # no log, or not made yet
+            continue
+    return size

@@ -1,0 +1,157 @@
+"""What the live view shows at one moment, as plain data: whoever has a state can draw it, now or in a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ingero.capture.host_sums import HostSum
+from ingero.capture.snapshots import AgentUsage
+from ingero.discover.gpus import Gpu, GpuSample
+from ingero.discover.system import SystemSample
+from ingero.ops import Op, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedLibrary:
+    """A library copy and how many of its calls are probed; refused: probes that the kernel did not take."""
+
+    path: str
+    attached: int
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Something that is not traced, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeState:
+    """What is attached.
+
+    sources: those of which at least one call is probed. is_resting: no target, so nothing is on the scheduler's path.
+    """
+
+    mode: str = ""
+    libraries: tuple[ProbedLibrary, ...] = ()
+    sources: frozenset[Source] = frozenset()
+    missing: tuple[Missing, ...] = ()
+    is_resting: bool = False
+
+    @property
+    def attached(self) -> int:
+        """Probes in all copies."""
+        return sum(library.attached for library in self.libraries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLine:
+    """One target. What it did is of the last seconds.
+
+    gpus: NVML's numbers of the GPUs that the driver says it uses. wait_ratio: time in calls that wait for the device,
+    share of its wall time, all threads summed. taken_ns: others ran while its threads were runnable.
+    """
+
+    pid: int
+    name: str
+    user: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    gpus: tuple[int, ...] = ()
+    calls: int = 0
+    wait_ratio: float = 0.0
+    taken_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpLine:
+    """One traced call in the last seconds.
+
+    nested: entered inside another traced call, not in `count`. percentiles: None without a call that returned.
+    wall_ratio: time inside, share of the wall time of the processes that called it, all threads summed.
+    is_slow: its p99 is SLOW_FACTOR times its p99 before these seconds.
+    """
+
+    op: Op
+    count: int
+    nested: int = 0
+    errors: int = 0
+    p50_ns: float | None = None
+    p95_ns: float | None = None
+    p99_ns: float | None = None
+    max_ns: int = 0
+    wall_ratio: float = 0.0
+    is_slow: bool = False
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CulpritLine:
+    """Who ran while targets were runnable; pid 0 is an idle CPU."""
+
+    pid: int
+    name: str
+    ns: int
+    switches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """What NVML last said.
+
+    reason: why there is nothing to say; empty if there is. silent_s: since when it has not answered, if that is too
+    long.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    samples: tuple[GpuSample, ...] = ()
+    reason: str = ""
+    silent_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossLine:
+    """A loss counter: in the last seconds, and since the recording began."""
+
+    name: str
+    recent: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveState:
+    """Everything on the screen.
+
+    recorded_s: since the start. window_s: length of the last seconds that all counts are of, unless they say total.
+    clocks_ns: of all threads of the targets; call_clocks_ns: of their traced calls; both in the order of CLOCKS.
+    database_bytes: None if nothing is kept. rows_per_s: records of calls, and drains of the device.
+    agent_ratio: CPU time of the agent, share of one core.
+    """
+
+    recorded_s: float = 0.0
+    window_s: float = 0.0
+    processes: tuple[ProcessLine, ...] = ()
+    threads: int = 0
+    probes: ProbeState = field(default_factory=ProbeState)
+    system: SystemSample | None = None
+    gpu: GpuState = field(default_factory=GpuState)
+    ops: tuple[OpLine, ...] = ()
+    in_flight: int = 0
+    clocks_ns: tuple[int, ...] = ()
+    call_clocks_ns: tuple[int, ...] = ()
+    switches: int = 0
+    preemptions: int = 0
+    culprits: tuple[CulpritLine, ...] = ()
+    host: tuple[HostSum, ...] = ()
+    drains: int = 0
+    losses: tuple[LossLine, ...] = ()
+    agent: AgentUsage | None = None
+    agent_ratio: float | None = None
+    calls_per_s: float = 0.0
+    rows_per_s: float = 0.0
+    database: str = ""
+    database_bytes: int | None = None
+    warnings: tuple[str, ...] = ()

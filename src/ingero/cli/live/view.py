@@ -1,0 +1,194 @@
+"""The live view of `trace` on a terminal: Rich Live on the alternate screen, one frame per second."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.capture.recorder import Recorder
+from ingero.capture.second import Second
+from ingero.cli.live.frame import frame
+from ingero.cli.live.gpu_watch import GpuWatch
+from ingero.cli.live.lines import ASCII, UNICODE, Screen
+from ingero.cli.live.snapshot import Snapshots
+from ingero.cli.live.state import LiveState
+from ingero.cli.live.window import Window
+from ingero.cli.trace_summary import Summary
+
+_FRAME_S = 0.9  # a crowded table of processes is read 20 times a second; nobody reads a screen that often
+_LEAST_COLUMNS, _LEAST_ROWS = 20, 4  # below it nothing can be read; some terminals say 0 by 0
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+class LiveView:
+    """Shows a recording until it is told to stop; then the terminal is as it was, and the summary has the last word.
+
+    Enter it where the handlers of signals are in place already: at the first Ctrl-C the normal screen comes back before
+    they act, so that a second one, which ends the program at once, leaves no terminal without a cursor.
+    database: None if nothing is kept.
+    """
+
+    def __init__(self, summary: Summary, database: Path | None, stream: TextIO | None = None) -> None:
+        self._summary, self._database, self._stream = summary, database, stream or sys.stdout
+        self._encoding = (self._stream.encoding or "utf-8").lower()
+        self._glyphs = UNICODE if self._encoding in ("utf-8", "utf8") else ASCII
+        # Rich believes COLUMNS and LINES, which a shell may have exported before the window changed its size
+        environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._console = Console(file=self._stream, force_terminal=True, highlight=False, _environ=environ)
+        self._window, self._gpus, self._log = Window(), GpuWatch(), _LastWarnings()
+        self._live: Live | None = None
+        self._snapshots: Snapshots | None = None
+        self._state = LiveState()
+        self._is_drawing = self._is_over = self._is_to_stop = False
+        self._drawn_s = 0.0
+        self._handlers: dict[int, Any] = {}
+
+    def started(self, recorder: Recorder, kernel: KernelSide) -> None:
+        """Probes are attached: the screen is taken."""
+        self._snapshots = Snapshots(recorder, kernel, self._database)
+        self._gpus.start()
+        self._take_screen()
+        self._show()
+
+    def second(self, second: Second) -> None:
+        """Draws the last seconds, at most once a second."""
+        self._summary.add(second)
+        self._window.add(second)
+        if time.monotonic() - self._drawn_s >= _FRAME_S:
+            self._show()
+
+    def finished(self, recorder: Recorder, path: Path | None) -> None:
+        """The closing summary, on the normal screen."""
+        self._leave_screen()
+        self._summary.write(recorder, path)
+
+    def _show(self) -> None:
+        if self._snapshots is None or self._is_over:
+            return
+        self._state = self._snapshots.state(self._window, self._gpus.latest(), self._log.texts)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draws the state, unless the terminal takes nothing right now (Ctrl-S): the recording must go on."""
+        if self._live is None or self._is_drawing or not select.select((), (self._stream.fileno(),), (), 0)[1]:
+            return
+        self._is_drawing = True
+        try:
+            size = self._console.size = self._size()
+            lines = frame(self._state, size[0], size[1], self._glyphs)
+            self._live.update(Screen(lines, self._encoding), refresh=True)
+        except OSError:  # the terminal has gone; the recording goes on without it
+            self._is_over, self._live = True, None
+        finally:
+            self._is_drawing = False
+        self._drawn_s = time.monotonic()
+        if self._is_over:
+            self._leave_screen()
+        if self._is_to_stop:
+            self._stop_here()
+
+    def _size(self) -> tuple[int, int]:
+        columns, rows = os.get_terminal_size(self._stream.fileno())
+        return (max(columns, _LEAST_COLUMNS), max(rows, _LEAST_ROWS)) if columns and rows else (80, 24)
+
+    def _take_screen(self) -> None:
+        if self._is_over:
+            return
+        # what is printed meanwhile is not redirected: the next frame covers it, and warnings have a line of their own
+        self._live = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        with suppress(OSError):
+            self._live.start()
+
+    def _leave_screen(self) -> None:
+        live, self._live = self._live, None
+        if live:
+            with suppress(OSError):
+                live.stop()
+
+    def _on_end(self, number: int, at: FrameType | None) -> None:
+        """Ctrl-C or SIGTERM."""
+        is_first = not self._is_over
+        self._is_over = True
+        if not self._is_drawing:
+            self._leave_screen()
+        before = self._handlers[number]
+        if callable(before):
+            before(number, at)
+        if is_first and not self._is_drawing:
+            print("ending: detaching probes, storing what is left", file=sys.stderr)
+
+    def _on_resize(self, _number: int, _at: FrameType | None) -> None:
+        self._draw()
+
+    def _on_suspend(self, _number: int, _at: FrameType | None) -> None:
+        """Ctrl-Z."""
+        if self._is_drawing:
+            self._is_to_stop = True
+        else:
+            self._stop_here()
+
+    def _stop_here(self) -> None:
+        """Stops the process with the normal screen back; when it goes on, so does the view."""
+        self._is_to_stop = False
+        self._leave_screen()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._take_screen()
+        self._draw()
+
+    def __enter__(self) -> LiveView:
+        self._log.start()
+        handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(_ENDING, self._on_end)
+        handlers |= {signal.SIGWINCH: self._on_resize, signal.SIGTSTP: self._on_suspend}
+        self._handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over = True
+        self._leave_screen()
+        for number, handler in self._handlers.items():
+            # a handler that somebody has replaced since (the first Ctrl-C does) is no longer ours
+            if signal.getsignal(number) in (self._on_end, self._on_resize, self._on_suspend):
+                signal.signal(number, handler)
+        self._gpus.stop()
+        self._log.stop()
+
+
+class _LastWarnings(logging.Handler):
+    """Keeps warnings off a screen that would cover them: shown in the view, and on standard error afterwards."""
+
+    _KEPT = 20
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the message."""
+        self.texts = [*self.texts, record.getMessage()][-self._KEPT :]
+
+    def start(self) -> None:
+        """Takes the warnings of this package."""
+        logging.getLogger("ingero").addHandler(self)
+
+    def stop(self) -> None:
+        """Hands them on."""
+        logging.getLogger("ingero").removeHandler(self)
+        for text in self.texts:
+            print(f"warning: {text}", file=sys.stderr)

@@ -1,0 +1,261 @@
+"""Gathers seconds into the last few and the whole recording, and makes the state of the live view from them."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ingero.capture.cells import stacked
+from ingero.capture.host_sums import HostSum
+from ingero.capture.second import Second
+from ingero.cli.live.state import CulpritLine, LossLine, OpLine
+from ingero.events import CLOCKS
+from ingero.ops import BY_ID, Kind
+from ingero.store import histograms
+
+WINDOW_S = 10.0  # the drains of a training step are 5 to 50 ms apart: some hundred of them, enough for a p99
+SLOW_FACTOR = 3
+_JUDGED_CALLS_BEFORE = 100  # a p99 of fewer is their maximum
+_JUDGED_CALLS = 20
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(slots=True)
+class OpSums:
+    """Sums of one operation; slots: the processes that called it."""
+
+    count: int = 0
+    nested: int = 0
+    errors: int = 0
+    sum_ns: int = 0
+    max_ns: int = 0
+    histogram: Array = field(default_factory=lambda: np.zeros(histograms.BUCKETS, np.int64))
+    slots: frozenset[int] = frozenset()
+
+    def add(self, more: OpSums) -> None:
+        """Adds another one's."""
+        self.count += more.count
+        self.nested += more.nested
+        self.errors += more.errors
+        self.sum_ns += more.sum_ns
+        self.max_ns = max(self.max_ns, more.max_ns)
+        self.histogram = self.histogram + more.histogram
+        self.slots |= more.slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSums:
+    """What one process did: calls, and the time in those that wait for the device."""
+
+    calls: int
+    wait_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One second, reduced to what is shown."""
+
+    second: Second
+    ops: dict[int, OpSums]
+    slots: dict[int, SlotSums]
+    call_clocks_ns: Array
+
+
+class Window:
+    """The last `keep_s` seconds of a recording, and sums over all of it."""
+
+    def __init__(self, keep_s: float = WINDOW_S) -> None:
+        self._keep_s = keep_s
+        self._parts: deque[_Part] = deque()
+        self._totals: dict[int, OpSums] = {}
+        self.losses: Counter[str] = Counter()
+        self.length_s = 0.0
+        self.recorded_s = 0.0
+
+    def add(self, second: Second) -> None:
+        """Takes in a second; those that are older than the window leave it."""
+        part = _reduced(second)
+        self._parts.append(part)
+        self.length_s += second.elapsed_s
+        self.recorded_s += second.elapsed_s
+        for op, sums in part.ops.items():
+            self._totals.setdefault(op, OpSums()).add(sums)
+        self.losses.update(second.losses)
+        # half a second of grace: a tick that came late must not shorten the window by a whole second
+        while self.length_s - self._parts[0].second.elapsed_s >= self._keep_s - 0.5:
+            self.length_s -= self._parts.popleft().second.elapsed_s
+
+    @property
+    def last(self) -> Second | None:
+        """The newest second."""
+        return self._parts[-1].second if self._parts else None
+
+    def seconds(self) -> Iterator[Second]:
+        """Those in the window, oldest first."""
+        return (part.second for part in self._parts)
+
+    def ops(self) -> tuple[OpLine, ...]:
+        """The traced calls, most time first."""
+        recent: dict[int, OpSums] = {}
+        for part in self._parts:
+            for op, sums in part.ops.items():
+                recent.setdefault(op, OpSums()).add(sums)
+        ordered = sorted(recent.items(), key=lambda item: (-item[1].sum_ns, -item[1].nested, item[0]))
+        return tuple(self._op_line(op, sums) for op, sums in ordered)
+
+    def _op_line(self, op: int, sums: OpSums) -> OpLine:
+        total = self._totals[op]
+        p50 = p95 = p99 = None
+        if sums.histogram.any():
+            p50, p95, p99 = histograms.percentiles(sums.histogram, (0.5, 0.95, 0.99), max_ns=sums.max_ns or None)
+        wall_ns = self.length_s * 1e9 * len(sums.slots)
+        return OpLine(
+            op=BY_ID[op],
+            count=sums.count,
+            nested=sums.nested,
+            errors=sums.errors,
+            p50_ns=p50,
+            p95_ns=p95,
+            p99_ns=p99,
+            max_ns=sums.max_ns,
+            wall_ratio=sums.sum_ns / wall_ns if wall_ns else 0.0,
+            is_slow=p99 is not None and _is_slow(p99, sums, total),
+            total=total.count,
+        )
+
+    def slots(self) -> dict[int, SlotSums]:
+        """Calls of each process, by slot."""
+        calls, wait_ns = Counter[int](), Counter[int]()
+        for part in self._parts:
+            for slot, sums in part.slots.items():
+                calls[slot] += sums.calls
+                wait_ns[slot] += sums.wait_ns
+        return {slot: SlotSums(calls=calls[slot], wait_ns=wait_ns[slot]) for slot in calls}
+
+    def clocks_ns(self) -> tuple[int, ...]:
+        """The clocks of all threads."""
+        return _added(part.second.clocks_ns for part in self._parts)
+
+    def call_clocks_ns(self) -> tuple[int, ...]:
+        """The clocks inside traced calls."""
+        return _added(part.call_clocks_ns for part in self._parts)
+
+    def culprits(self) -> tuple[CulpritLine, ...]:
+        """Who ran while targets were runnable, most time first."""
+        spent: dict[tuple[int, str], list[int]] = {}
+        for charge in self._charges():
+            sums = spent.setdefault((charge.culprit_pid, charge.culprit_name), [0, 0])
+            sums[0] += charge.ns
+            sums[1] += charge.switches
+        ordered = sorted(spent.items(), key=lambda item: (-item[1][0], item[0]))
+        return tuple(CulpritLine(pid=pid, name=name, ns=ns, switches=n) for (pid, name), (ns, n) in ordered)
+
+    def taken_ns(self) -> Counter[int]:
+        """How long others ran while a process was runnable, by its slot."""
+        taken = Counter[int]()
+        for charge in self._charges():
+            taken[charge.slot] += charge.ns
+        return taken
+
+    def _charges(self) -> Iterator[Any]:
+        return (charge for part in self._parts for charge in part.second.charges)
+
+    def host(self) -> tuple[HostSum, ...]:
+        """Host events by operation."""
+        found: dict[tuple[int, int], HostSum] = {}
+        for part in self._parts:
+            for one in part.second.host:
+                key = (int(one.source), int(one.op))
+                found[key] = _host_added(found[key], one) if key in found else one
+        return tuple(found[key] for key in sorted(found))
+
+    def loss_lines(self) -> tuple[LossLine, ...]:
+        """Every counter that is not 0, most in the last seconds first."""
+        recent = Counter[str]()
+        for part in self._parts:
+            recent.update(part.second.losses)
+        names = sorted(self.losses, key=lambda name: (-recent[name], -self.losses[name], name))
+        return tuple(LossLine(name=name, recent=recent[name], total=self.losses[name]) for name in names)
+
+    def agent_ratio(self) -> float | None:
+        """CPU time of the agent, share of one core; None before it was first measured."""
+        measured = [part.second for part in self._parts if part.second.agent]
+        cpu_ns = sum(second.agent.cpu_ns for second in measured if second.agent)
+        return cpu_ns / (sum(second.elapsed_s for second in measured) * 1e9) if measured else None
+
+    def per_second(self, count: int) -> float:
+        """A count of the window as a rate."""
+        return count / self.length_s if self.length_s else 0.0
+
+
+def _reduced(second: Second) -> _Part:
+    cells = [cell for cell in second.cells if cell.op in BY_ID]
+    if not cells:
+        return _Part(second=second, ops={}, slots={}, call_clocks_ns=np.zeros(len(CLOCKS), np.int64))
+    growth = stacked(cells)
+    ops = np.fromiter((cell.op for cell in cells), np.int64, len(cells))
+    slots = np.fromiter((cell.slot for cell in cells), np.int64, len(cells))
+    longest = np.fromiter((cell.max_ns for cell in cells), np.int64, len(cells))
+    return _Part(
+        second=second,
+        ops=_by_op(growth, ops, slots, longest),
+        slots=_by_slot(growth, ops, slots),
+        call_clocks_ns=growth["clock_ns"].sum(axis=0, dtype=np.int64),
+    )
+
+
+def _by_op(growth: Array, ops: Array, slots: Array, longest: Array) -> dict[int, OpSums]:
+    order = np.argsort(ops, kind="stable")
+    found, starts = np.unique(ops[order], return_index=True)
+    names = ("count", "nested", "errors", "sum_ns")
+    sums = [np.add.reduceat(growth[name].astype(np.int64)[order], starts).tolist() for name in names]
+    # a third of the time of one reduceat over all of them
+    histograms_of = [part.sum(axis=0, dtype=np.int64) for part in np.split(growth["histogram"][order], starts[1:])]
+    most = np.maximum.reduceat(longest[order], starts).tolist()
+    ends = [*starts[1:].tolist(), len(order)]
+    found_ops: dict[int, OpSums] = {}
+    for i, (op, max_ns, count, nested, errors, sum_ns) in enumerate(zip(found.tolist(), most, *sums, strict=True)):
+        users = frozenset(slots[order[starts[i] : ends[i]]].tolist())
+        found_ops[op] = OpSums(count, nested, errors, sum_ns, max_ns, histograms_of[i], users)
+    return found_ops
+
+
+def _by_slot(growth: Array, ops: Array, slots: Array) -> dict[int, SlotSums]:
+    found, inverse = np.unique(slots, return_inverse=True)
+    waits = np.isin(ops, _DRAINS)
+    calls = np.bincount(inverse, growth["count"]).astype(np.int64).tolist()
+    wait_ns = np.bincount(inverse, np.where(waits, growth["sum_ns"], 0)).astype(np.int64).tolist()
+    return {
+        slot: SlotSums(calls=count, wait_ns=ns) for slot, count, ns in zip(found.tolist(), calls, wait_ns, strict=True)
+    }
+
+
+_DRAINS = np.asarray([op.id for op in BY_ID.values() if op.kind & Kind.DRAIN])
+
+
+def _is_slow(p99_ns: float, recent: OpSums, total: OpSums) -> bool:
+    before = total.histogram - recent.histogram
+    if recent.count < _JUDGED_CALLS or int(before.sum()) < _JUDGED_CALLS_BEFORE:
+        return False
+    (p99_before,) = histograms.percentiles(before, (0.99,))
+    return p99_ns > SLOW_FACTOR * p99_before
+
+
+def _added(clocks: Iterable[Array]) -> tuple[int, ...]:
+    total = np.zeros(len(CLOCKS), np.int64)
+    for one in clocks:
+        total = total + one
+    return tuple(total.tolist())
+
+
+def _host_added(one: HostSum, other: HostSum) -> HostSum:
+    numbers: Mapping[str, int] = {
+        name: getattr(one, name) + getattr(other, name)
+        for name in ("count", "size_bytes", "duration_ns", "other_count", "other_bytes", "other_ns")
+    }
+    return HostSum(source=one.source, op=one.op, **numbers)

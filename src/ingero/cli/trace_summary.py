@@ -1,0 +1,64 @@
+"""Sums over a recording, and the closing lines of `trace`: what was recorded and how to look at it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ingero.capture.losses import MEANINGS
+from ingero.capture.recorder import Recorder
+from ingero.capture.second import Second
+from ingero.ops import BY_ID
+from ingero.store.vocabulary import CLOCKS
+from ingero.units import format_count, format_ns
+
+Echo = Callable[[str], None]
+_TOP = 3
+
+
+class Summary:
+    """Sums over the recording."""
+
+    def __init__(self, echo: Echo) -> None:
+        self._echo = echo
+        self._calls: Counter[str] = Counter()
+        self._call_ns: Counter[str] = Counter()
+        self._culprits: Counter[str] = Counter()
+        self._clocks_ns = np.zeros(len(CLOCKS), np.int64)
+        self._epochs = 0
+        self._began_s = time.monotonic()
+
+    def add(self, second: Second) -> None:
+        """Takes in a second."""
+        for cell in second.cells:
+            name = BY_ID[cell.op].name
+            if not cell.growth["count"]:
+                continue
+            self._calls[name] += int(cell.growth["count"])
+            self._call_ns[name] += int(cell.growth["sum_ns"])
+        for charge in second.charges:
+            if charge.culprit_pid:
+                self._culprits[f"{charge.culprit_name}[{charge.culprit_pid}]"] += charge.ns
+        self._clocks_ns += second.clocks_ns
+        self._epochs += len(second.epochs)
+
+    def write(self, recorder: Recorder, path: Path | None) -> None:
+        """The closing lines. path: the database, None if nothing was kept."""
+        echo, elapsed = self._echo, time.monotonic() - self._began_s
+        echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {self._epochs} drains of the device")
+        for name, ns in self._call_ns.most_common(6):
+            echo(f"  {name:28} {format_count(self._calls[name]):>12} calls {format_ns(ns):>10}")
+        echo("threads of the targets, summed:")
+        for index, clock in enumerate(CLOCKS):
+            if self._clocks_ns[index]:
+                echo(f"  {clock:12} {format_ns(int(self._clocks_ns[index])):>10}")
+        for name, ns in self._culprits.most_common(_TOP):
+            echo(f"  while runnable, {name} ran {format_ns(ns)}")
+        for name, count in recorder.seconds.losses_total.items():
+            echo(f"  lost or repaired: {name} {format_count(count)}: {MEANINGS.get(name, '')}")
+        if path:
+            echo(f"recorded to {path}: look at it with  ingero explain --db {path}")

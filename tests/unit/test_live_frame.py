@@ -1,0 +1,147 @@
+"""The screen of the live view: golden texts, any size, strangers' names, and nothing that is cut silently."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from bench.busy_second import Load, gpu_state, state, window
+from ingero.cli.live.frame import frame
+from ingero.cli.live.lines import ASCII, STYLES, Screen, plain, width_of
+from ingero.cli.live.state import GpuState, LiveState, ProcessLine
+from ingero.events import CLOCKS
+
+GOLDEN = Path(__file__).parents[1] / "data" / "live_view"
+LOADS = {
+    0: Load(processes=0, gpus=0),
+    1: Load(processes=1, losses=2),
+    60: Load(processes=60, culprits=40, gpus=8, losses=6),
+}
+
+
+@pytest.fixture(scope="module")
+def states() -> dict[int, LiveState]:
+    return {processes: state(load, window(load, 12)) for processes, load in LOADS.items()}
+
+
+@pytest.mark.parametrize("processes", LOADS)
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 50), (200, 60)])
+def test_the_screen_is_the_golden_one(states: dict[int, LiveState], processes: int, width: int, height: int) -> None:
+    path = GOLDEN / f"{processes}-processes-{width}x{height}.txt"
+    text = plain(frame(states[processes], width, height))
+    if os.environ.get("ACCEPT"):  # ACCEPT=1 writes them anew; review the difference
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("processes", LOADS)
+def test_a_terminal_of_any_size_is_never_overrun(states: dict[int, LiveState], processes: int) -> None:
+    sizes = [(width, height) for width in (20, 33, 79, 80, 100, 159, 160, 161, 200, 400) for height in (4, 10, 24, 90)]
+    for width, height in sizes:
+        lines = frame(states[processes], width, height)
+        assert len(lines) <= height
+        assert max(map(width_of, lines)) <= width, (width, height)
+
+
+def test_rich_prints_each_line_as_it_is(states: dict[int, LiveState]) -> None:
+    lines = frame(states[60], 80, 24)
+    output = io.StringIO()
+    Console(file=output, width=80, height=24, _environ={"TERM": "xterm", "NO_COLOR": "1"}).print(Screen(lines))
+    assert output.getvalue().splitlines() == ["".join(text for text, _ in line) for line in lines]
+
+
+def test_without_colour_no_colour_is_sent(states: dict[int, LiveState]) -> None:
+    output = io.StringIO()
+    environ = {"TERM": "xterm-256color", "NO_COLOR": "1"}
+    Console(file=output, force_terminal=True, width=200, _environ=environ).print(Screen(frame(states[60], 200, 60)))
+    codes = {code for found in re.findall(r"\x1b\[([\d;]*)m", output.getvalue()) for code in found.split(";")}
+    assert codes <= {"0", "1", "2"}  # reset, bold, dim
+
+
+NASTY = "\x1b[2J[red]\u202eevil\x07\ud800"
+
+
+def test_strangers_names_do_not_act_on_the_terminal(states: dict[int, LiveState]) -> None:
+    processes = (ProcessLine(pid=7, name=NASTY, user="mallory"), ProcessLine(pid=8, name="[/bold]"))
+    library = replace(states[1].probes.libraries[0], path=f"/tmp/{NASTY}/libcudart.so.12")
+    probes = replace(states[1].probes, libraries=(library,))
+    culprits = (replace(states[1].culprits[0], name=NASTY),)
+    lines = frame(replace(states[1], processes=processes, probes=probes, culprits=culprits), 200, 60)
+    output = io.StringIO()
+    Console(file=output, width=200, color_system=None).print(Screen(lines))
+    text = output.getvalue()
+    assert "?[2J[red]?evil??[7]" in text
+    assert "[/bold][8]" in text
+    assert "/tmp/?[2J[red]?evil??/libcudart.so.12" in text
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_wide_characters_keep_the_columns_straight(states: dict[int, LiveState]) -> None:
+    processes = (
+        ProcessLine(pid=7, name="訓練プロセスと長い名前のプログラムです", rank=3, world_size=8),
+        ProcessLine(pid=8, name="a"),
+    )
+    lines = frame(replace(states[1], processes=processes), 80, 60)
+    rows = ["".join(text for text, _ in line) for line in lines]
+    head = next(row for row in rows if row.startswith("PROCESSES"))
+    row = next(row for row in rows if "[7]" in row and row.rstrip().endswith("ns"))
+    assert cell_len(row[: row.index("3/8") + 3]) == head.index("rank") + 4
+
+
+def test_an_encoding_without_blocks_gets_letters(states: dict[int, LiveState]) -> None:
+    processes = (ProcessLine(pid=7, name="é訓"),)
+    screen = Screen(frame(replace(states[1], processes=processes), 80, 24, ASCII), "iso8859-1")
+    output = io.StringIO()
+    Console(file=output, width=80, color_system=None).print(screen)
+    output.getvalue().encode("iso8859-1")
+    assert "é?[7]" in output.getvalue()
+
+
+def test_rows_without_room_are_summed_up(states: dict[int, LiveState]) -> None:
+    runtime = [op for op in states[60].ops if op.op.name.startswith("cuda") and op.op.name != "cudaGraphLaunch"]
+    text = plain(frame(states[60], 80, 24))
+    shown = [op for op in runtime if re.search(rf"^{op.op.name}\b", text, re.MULTILINE)]
+    found = re.search(r"^\+ (\d+) more: ([\d,]+) calls", text, re.MULTILINE)
+    assert found is not None
+    assert int(found[1]) == len(runtime) - len(shown)
+    assert int(found[2].replace(",", "")) == sum(op.count for op in runtime) - sum(op.count for op in shown)
+
+
+def test_parts_without_room_are_named(states: dict[int, LiveState]) -> None:
+    *_, last = frame(states[60], 80, 10)
+    assert "no room for: " in last[0][0]
+    assert "host events" in last[0][0]
+
+
+def test_a_call_that_hangs_stands_in_the_first_line(states: dict[int, LiveState]) -> None:
+    first, *_ = frame(replace(states[1], in_flight=2), 80, 24)
+    assert ("2 CALLS OPEN FOR OVER 1 s  ", "bad") in first
+
+
+def test_a_silent_nvml_is_said_beside_its_last_values(states: dict[int, LiveState]) -> None:
+    gpu = replace(gpu_state(2), silent_s=12.0)
+    text = plain(frame(replace(states[1], gpu=gpu), 80, 24))
+    assert "NVML: no answer for 12 s (these are its last values)" in text
+
+
+def test_why_there_is_no_gpu_is_said(states: dict[int, LiveState]) -> None:
+    text = plain(frame(replace(states[1], gpu=GpuState(reason="NVML: Driver Not Loaded")), 80, 24))
+    assert "NVML: Driver Not Loaded" in text
+
+
+def test_an_event_that_cannot_be_seen_is_not_said_to_be_absent(states: dict[int, LiveState]) -> None:
+    text = plain(frame(states[1], 200, 60))
+    assert re.search(r"^.*not traced: oom_kill\s*$", text, re.MULTILINE)
+    assert not re.search(r"none: .*oom_kill", text)
+
+
+def test_every_clock_has_a_glyph_and_a_style_of_its_own() -> None:
+    assert len(set(ASCII.clocks)) == len(CLOCKS)
+    assert set(CLOCKS) <= set(STYLES)
