@@ -60,6 +60,7 @@ bench: build ## overhead and drain rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
+	$(BIN)/python -m bench.live_view
 
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system

@@ -17,6 +17,7 @@ from ingero.cli.live.frame import frame
 from ingero.cli.live.lines import ASCII, STYLES, Screen, plain, width_of
 from ingero.cli.live.state import GpuState, LiveState, ProcessLine
 from ingero.events import CLOCKS
+from ingero.ops import Source
 
 GOLDEN = Path(__file__).parents[1] / "data" / "live_view"
 LOADS = {
@@ -112,6 +113,15 @@ def test_rows_without_room_are_summed_up(states: dict[int, LiveState]) -> None:
     assert found is not None
     assert int(found[1]) == len(runtime) - len(shown)
     assert int(found[2].replace(",", "")) == sum(op.count for op in runtime) - sum(op.count for op in shown)
+
+
+def test_calls_inside_other_calls_are_told_apart(states: dict[int, LiveState]) -> None:
+    driver = [op for op in states[1].ops if op.op.source is Source.DRIVER]
+    nested = sum(op.nested for op in driver)
+    assert f"DRIVER API +{nested:,} nested" in plain(frame(states[1], 80, 24))
+    only_nested = tuple(replace(op, count=0) for op in driver)
+    text = plain(frame(replace(states[1], ops=only_nested), 80, 24))
+    assert f"DRIVER API  {nested:,} nested: made by traced calls, counted there" in text
 
 
 def test_parts_without_room_are_named(states: dict[int, LiveState]) -> None:

@@ -104,21 +104,27 @@ def probes(state: LiveState, width: int) -> list[Section]:
         text = f" {library.attached} probes{refused}"
         path = shortened_path(clean(library.path), max(10, width - len(text) - 2))
         rows.append(((f"  {path}", ""), (text, "warn" if refused else "dim")))
-    quiet = [name for source, name in _SOURCES.items() if source not in found.sources]
+    quiet = ", ".join(name for source, name in _SOURCES.items() if source not in found.sources)
     if quiet and rows:
-        rows.append(((f"  not traced, no library with it is in use: {', '.join(quiet)}", "dim"),))
-    sections = [table_section("libraries", 6, head, rows, lambda shown: _more(rows, shown, "libraries"), usual=4)]
+        rows.append(((f"  not traced, no library with it is in use: {quiet}", "dim"),))
+
+    def more(shown: int) -> Line:
+        hidden = len(found.libraries) - shown
+        texts = [f"+ {hidden} more libraries"] if hidden > 0 else []
+        return (("  " + "; ".join([*texts, f"not traced: {quiet}"] if quiet else texts), "dim"),)
+
+    sections = [table_section("libraries", 6, head, rows, more, usual=4)]
     if found.missing:
         gaps: list[Line] = [((f"  {clean(one.name)}: {clean(one.reason)}", "warn"),) for one in found.missing]
         first: Line = (("NOT AVAILABLE", "title"),)
-        sections.append(
-            table_section("what is not available", 4, first, gaps, lambda shown: _more(gaps, shown, "things"), usual=3)
-        )
+
+        def others(shown: int) -> Line:
+            return (
+                (f"  + {len(gaps) - shown} more: {', '.join(clean(one.name) for one in found.missing[shown:])}", "dim"),
+            )
+
+        sections.append(table_section("what is not available", 4, first, gaps, others, usual=3))
     return sections
-
-
-def _more(rows: list[Line], shown: int, what: str) -> Line:
-    return ((f"  + {len(rows) - shown} more {what}", "dim"),)
 
 
 def legend(width: int) -> Section:

@@ -76,12 +76,12 @@ def call_sections(state: LiveState, width: int) -> Iterator[Section]:
 
 
 def _call_head(title: str, nested: int, has_rows: bool, width: int) -> Line:
-    inside = f"{format_count(nested)} inside other calls" if nested else ""
+    inside = f"{format_count(nested)} nested" if nested else ""
     if not has_rows:
-        return ((f"{title}  ", "title"), (f"all {inside}: counted there", "dim"))
+        return ((f"{title}  ", "title"), (f"{inside}: made by traced calls, counted there", "dim"))
     names = ["count", "p50", "p95", "p99"] + (["max"] if width >= _MAX_FROM else []) + ["wall", "flag"]
     name_width, widths = _call_widths(width)
-    first = f"{title}  +{inside}" if inside and len(title) + len(inside) + 3 <= name_width else title
+    first = f"{title} +{inside}" if inside else title
     if width >= _TOTAL_FROM:
         names.append("since start")
     spans: list[Span] = [(fitted(first, name_width), "title")]

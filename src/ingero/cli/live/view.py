@@ -92,12 +92,13 @@ class LiveView:
             self._live.update(Screen(lines, self._encoding), refresh=True)
         except OSError:  # the terminal has gone; the recording goes on without it
             self._is_over, self._live = True, None
+            return
         finally:
             self._is_drawing = False
         self._drawn_s = time.monotonic()
         if self._is_over:
-            self._leave_screen()
-        if self._is_to_stop:
+            self._say_ending()
+        elif self._is_to_stop:
             self._stop_here()
 
     def _size(self) -> tuple[int, int]:
@@ -122,15 +123,18 @@ class LiveView:
 
     def _on_end(self, number: int, at: FrameType | None) -> None:
         """Ctrl-C or SIGTERM."""
-        is_first = not self._is_over
-        self._is_over = True
-        if not self._is_drawing:
-            self._leave_screen()
+        is_first, self._is_over = not self._is_over, True
+        if is_first and not self._is_drawing:
+            self._say_ending()
         before = self._handlers[number]
         if callable(before):
             before(number, at)
-        if is_first and not self._is_drawing:
-            print("ending: detaching probes, storing what is left", file=sys.stderr)
+
+    def _say_ending(self) -> None:
+        """Gives the terminal back; detaching and storing take a second or more, and nobody shall wonder."""
+        self._leave_screen()
+        with suppress(OSError):
+            print("ending: detaching probes, storing what is left", file=sys.stderr, flush=True)
 
     def _on_resize(self, _number: int, _at: FrameType | None) -> None:
         self._draw()
