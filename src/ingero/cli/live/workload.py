@@ -54,15 +54,16 @@ def _account(name: str, label: str, clocks_ns: Sequence[int], width: int, glyphs
     parts = list(zip(clocks_ns, glyphs.clocks, CLOCKS, strict=True))
     drawn = stacked_bar([(ns, glyph, clock) for ns, glyph, clock in parts], max(10, width // 5))
     has_room = width >= _TIMES_FROM
+    shown = sorted((part for part in parts if part[0]), key=lambda part: -part[0])
     items: list[Line] = [
-        (
-            (f"{glyph} ", clock),
-            (f"{clock} {f'{format_ns(ns)} ' if has_room else ''}{format_percent(ns / total)}", ""),
-        )
-        for ns, glyph, clock in sorted(parts, key=lambda part: -part[0])
-        if ns
+        ((f"{glyph} ", clock), (f"{clock} {f'{format_ns(ns)} ' if has_room else ''}{format_percent(ns / total)}", ""))
+        for ns, glyph, clock in shown
     ]
-    return flow_section(name, 1, (*head, *drawn, ("  ", "")), items, width, usual=2)
+
+    def more(first: int, hidden: int) -> str:
+        return f"+ {hidden} more: {format_percent(sum(ns for ns, *_ in shown[first:]) / total)}"
+
+    return flow_section(name, 1, (*head, *drawn, ("  ", "")), items, width, more=more, usual=2)
 
 
 def _culprits(state: LiveState, width: int) -> Section:
