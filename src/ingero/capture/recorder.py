@@ -19,8 +19,8 @@ from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.drainer import Drainer
 from ingero.capture.gpus import GpuRows, UnseenCalls
-from ingero.capture.identity import CgroupRows
 from ingero.capture.host_sums import lifecycle_sums
+from ingero.capture.identity import CgroupRows
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.processes import ProcessRows
 from ingero.capture.rows import RowMaker, Sink

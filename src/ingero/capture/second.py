@@ -13,8 +13,8 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.capture.cells import CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
 from ingero.capture.culprits import Charge, CulpritReader
-from ingero.capture.identity import CgroupRows
 from ingero.capture.host_sums import HostSum, HostSumReader
+from ingero.capture.identity import CgroupRows
 from ingero.capture.launches import LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.rows import Sink
