@@ -21,10 +21,12 @@ _FILE_HEADER = layout.struct(_HEADER, "gpusim_truth_header")
 _FUNCTION = layout.struct(_HEADER, "gpusim_truth_function")
 _SYNC = layout.struct(_HEADER, "gpusim_truth_sync")
 _DRAIN = layout.struct(_HEADER, "gpusim_truth_drain")
+_COLLECTIVE = layout.struct(_HEADER, "gpusim_truth_collective")
 _MAGIC = layout.constant(_HEADER, "GPUSIM_TRUTH_MAGIC")
 _FUNCTIONS = layout.constant(_HEADER, "GPUSIM_TRUTH_FUNCTIONS")
 _SYNCS = layout.constant(_HEADER, "GPUSIM_TRUTH_SYNCS")
 _DRAINS = layout.constant(_HEADER, "GPUSIM_TRUTH_DRAINS")
+_COLLECTIVES = layout.constant(_HEADER, "GPUSIM_TRUTH_COLLECTIVES")
 
 Array = npt.NDArray[Any]
 
@@ -71,6 +73,8 @@ class Truth:
     syncs_lost: int
     """Records that newer ones have overwritten."""
     drains_lost: int
+    collectives: Array
+    """NCCL operations that ranks have called, oldest first, with the communicator and bytes of each."""
 
     def count(self, name: str) -> int:
         """Calls of a function that came from the application, in whatever layer it is."""
@@ -106,24 +110,35 @@ class _Raw:
     drains: Array
     syncs_lost: int
     drains_lost: int
+    collectives: Array
 
 
 def _read(path: Path) -> _Raw:
     data = _mapped(path)
     syncs_at = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize
     drains_at = syncs_at + _SYNCS * _SYNC.itemsize
+    collectives_at = drains_at + _DRAINS * _DRAIN.itemsize
     header = np.frombuffer(data, _FILE_HEADER, 1)[0]
     if header["magic"] not in {0, _MAGIC}:  # 0: its writer has only just created it
         raise TruthError(f"{path} is not a ground-truth file")
     syncs, syncs_lost = _ring(np.frombuffer(data, _SYNC, _SYNCS, syncs_at), int(header["syncs"]))
     drains, drains_lost = _ring(np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["drains"]))
     functions = np.frombuffer(data, _FUNCTION, int(header["functions"]), _FILE_HEADER.itemsize).copy()
-    return _Raw(functions=functions, syncs=syncs, drains=drains, syncs_lost=syncs_lost, drains_lost=drains_lost)
+    collectives, _ = _ring(np.frombuffer(data, _COLLECTIVE, _COLLECTIVES, collectives_at), int(header["collectives"]))
+    return _Raw(
+        functions=functions,
+        syncs=syncs,
+        drains=drains,
+        syncs_lost=syncs_lost,
+        drains_lost=drains_lost,
+        collectives=collectives,
+    )
 
 
 def _mapped(path: Path) -> mmap.mmap | bytes:
     """The file's bytes; zeros if it is still empty."""
-    size = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize + _SYNCS * _SYNC.itemsize + _DRAINS * _DRAIN.itemsize
+    size = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize + _SYNCS * _SYNC.itemsize
+    size += _DRAINS * _DRAIN.itemsize + _COLLECTIVES * _COLLECTIVE.itemsize
     try:
         with path.open("rb") as file:
             actual = os.fstat(file.fileno()).st_size
@@ -150,6 +165,8 @@ def _merge(parts: list[_Raw]) -> Truth:
     firsts = np.cumsum([0, *(len(part.functions) for part in parts)])
     drains = np.concatenate([_renumbered(part.drains, first) for part, first in zip(parts, firsts[:-1], strict=True)])
     syncs = np.concatenate([_renumbered(part.syncs, first) for part, first in zip(parts, firsts[:-1], strict=True)])
+    renumbered = [_renumbered(part.collectives, first) for part, first in zip(parts, firsts[:-1], strict=True)]
+    collectives = np.concatenate(renumbered)
     return Truth(
         calls=_calls(functions),
         syncs=syncs[np.argsort(syncs["return_ns"], kind="stable")],
@@ -157,6 +174,7 @@ def _merge(parts: list[_Raw]) -> Truth:
         function_names=names,
         syncs_lost=sum(part.syncs_lost for part in parts),
         drains_lost=sum(part.drains_lost for part in parts),
+        collectives=collectives[np.argsort(collectives["return_ns"], kind="stable")],
     )
 
 

@@ -189,3 +189,23 @@ void gpusim_truth_drain(int device, uint64_t stream, uint64_t enqueues, int64_t 
 	__atomic_store_n(&record->sequence, n + 1, __ATOMIC_RELEASE);
 	complete_at_return(thread, &record->return_ns);
 }
+
+void gpusim_truth_collective(struct gpusim_truth_collective what)
+{
+	struct gpusim_thread *thread = gpusim_thread();
+	struct gpusim_truth_collective *record;
+	uint64_t n;
+
+	if (!file)
+		return;
+	n = __atomic_fetch_add(&file->header.collectives, 1, __ATOMIC_RELAXED);
+	record = &file->collective[n % GPUSIM_TRUTH_COLLECTIVES];
+	what.sequence = 0;
+	what.pid = getpid();
+	what.tid = gettid();
+	what.function = outer_function(thread);
+	what.enter_ns = thread->enter_ns;
+	what.return_ns = now_ns();
+	*record = what;
+	__atomic_store_n(&record->sequence, n + 1, __ATOMIC_RELEASE);
+}

@@ -17,12 +17,14 @@
 #define GPUSIM_TRUTH_FUNCTIONS 1024	/* the driver and one runtime have about 500 implemented entries */
 #define GPUSIM_TRUTH_SYNCS 131072	/* rings: the oldest records are overwritten, the counters are not */
 #define GPUSIM_TRUTH_DRAINS 131072
+#define GPUSIM_TRUTH_COLLECTIVES 65536
 
 struct gpusim_truth_header {
 	uint64_t magic;
 	uint64_t functions;		/* used entries of the function table */
 	uint64_t syncs;			/* records written so far, also those overwritten since */
 	uint64_t drains;
+	uint64_t collectives;
 };
 
 /*
@@ -74,11 +76,33 @@ struct gpusim_truth_drain {
 	int64_t return_ns;
 };
 
+/* One collective, send or receive that a rank has called. */
+struct gpusim_truth_collective {
+	uint64_t sequence;
+	uint64_t comm;			/* handle */
+	uint64_t comm_id;		/* equal on all its ranks */
+	uint64_t nth;			/* of its kind (and peer) on this communicator, from 1 */
+	uint64_t bytes;			/* count of the call times element size */
+	int64_t enter_ns;
+	int64_t return_ns;		/* when it was added, before its call returned */
+	int32_t pid;
+	int32_t tid;
+	int32_t rank;
+	int32_t ranks;
+	int32_t type;			/* ncclDataType_t */
+	int32_t reduce_op;		/* ncclRedOp_t, -1: none */
+	int32_t root;			/* or peer, -1: none */
+	int32_t is_grouped;		/* called between ncclGroupStart and ncclGroupEnd */
+	uint32_t function;
+	uint32_t pad;
+};
+
 struct gpusim_truth_file {
 	struct gpusim_truth_header header;
 	struct gpusim_truth_function function[GPUSIM_TRUTH_FUNCTIONS];
 	struct gpusim_truth_sync sync[GPUSIM_TRUTH_SYNCS];
 	struct gpusim_truth_drain drain[GPUSIM_TRUTH_DRAINS];
+	struct gpusim_truth_collective collective[GPUSIM_TRUTH_COLLECTIVES];
 };
 
 /* One exported entry of this library; the macros of api.h put them in one section. */
@@ -118,5 +142,8 @@ void gpusim_truth_open(const char *layer);
 void gpusim_truth_sync(int device, uint64_t stream, int64_t device_end_ns);
 void gpusim_truth_drain(int device, uint64_t stream, uint64_t enqueues, int64_t first_enqueue_ns,
 			int64_t device_end_ns);
+
+/* @what: all but sequence, pid, tid, function and the times. */
+void gpusim_truth_collective(struct gpusim_truth_collective what);
 
 #endif

@@ -51,8 +51,24 @@ static int init_rank(struct comm **comm, int ranks, const char *path, int rank)
 	if (error)
 		return error;
 	if (group_depth())
-		return group_defer_wait(*comm);
+		return group_defer_wait(*comm, NULL);
 	comm_wait(*comm);
+	return NCCL_SUCCESS;
+}
+
+/* Made from another communicator: unlike above, the handle is there only when all is done. */
+static int init_child(struct comm **out, int ranks, const char *path, int rank)
+{
+	struct comm *comm;
+	int error = comm_create(&comm, ranks, path, rank);
+
+	*out = NULL;
+	if (error)
+		return error;
+	if (group_depth())
+		return group_defer_wait(comm, out);
+	comm_wait(comm);
+	*out = comm;
 	return NCCL_SUCCESS;
 }
 
@@ -112,11 +128,33 @@ NCCL(ncclCommSplit, (struct comm *comm, int color, int key, struct comm **out, c
 	if (color == NO_COLOR)
 		return NCCL_SUCCESS;
 	snprintf(path, sizeof(path), "%s-%llu-%d", comm->path, (unsigned long long)sequence, color);
-	return init_rank(out, ranks, path, rank);
+	return init_child(out, ranks, path, rank);
+}
+
+NCCL(ncclCommInitRankScalable,
+     (struct comm **comm, int ranks, int rank, int ids, const struct unique_id *id, const void *config),
+     (comm, ranks, rank, ids, id, config))
+{
+	return ids > 0 ? init_rank(comm, ranks, id[0].path, rank) : NCCL_INVALID_ARGUMENT;
+}
+
+NCCL(ncclCommShrink,
+     (struct comm *comm, const int *excluded, int count, struct comm **out, const void *config, int flags),
+     (comm, excluded, count, out, config, flags))
+{
+	char path[UNIQUE_ID_BYTES + 32];
+	int rank = comm->rank;
+
+	for (int i = 0; i < count; i++)
+		if (excluded[i] < comm->rank)
+			rank--;
+	snprintf(path, sizeof(path), "%s-%llu-shrunk", comm->path, (unsigned long long)++comm->splits);
+	return init_child(out, comm->ranks - count, path, rank);
 }
 
 NCCL(ncclCommDestroy, (struct comm *comm), (comm))
 {
+	comm_destroy(comm);
 	return NCCL_SUCCESS;
 }
 
@@ -181,9 +219,9 @@ NCCL(ncclGroupEnd, (void), ())
 
 static double type_bytes(int type)
 {
-	static const int bytes[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 };
+	static const int bytes[DATATYPES] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 };
 
-	return type >= 0 && type < (int)(sizeof(bytes) / sizeof(*bytes)) ? bytes[type] : 0;
+	return type >= 0 && type < DATATYPES ? bytes[type] : 0;
 }
 
 static int run(struct operation operation)
@@ -202,10 +240,22 @@ static double ring(const struct comm *comm)
 	return (comm->ranks - 1.0) / comm->ranks;
 }
 
-static int collective(struct comm *comm, void *stream, double bytes, const char *kernel)
+static struct gpusim_truth_collective asked(size_t count, int type, int op, int root)
+{
+	return (struct gpusim_truth_collective){
+		.bytes = count * type_bytes(type), .type = type, .reduce_op = op, .root = root,
+	};
+}
+
+#define NO_OP -1
+#define NO_ROOT -1
+
+static int collective(struct comm *comm, void *stream, double bytes, const char *kernel,
+		      struct gpusim_truth_collective truth)
 {
 	return run((struct operation){
 		.kind = OPERATION_COLLECTIVE, .kernel = kernel, .comm = comm, .stream = stream, .bytes = bytes,
+		.truth = truth,
 	});
 }
 
@@ -213,7 +263,7 @@ NCCL(ncclAllReduce, (const void *from, void *to, size_t count, int type, int op,
      (from, to, count, type, op, comm, stream))
 {
 	return collective(comm, stream, 2 * ring(comm) * count * type_bytes(type),
-			  "ncclDevKernel_AllReduce_Sum_f32_RING_LL#join");
+			  "ncclDevKernel_AllReduce_Sum_f32_RING_LL#join", asked(count, type, op, NO_ROOT));
 }
 
 NCCL(ncclReduceScatter,
@@ -221,60 +271,78 @@ NCCL(ncclReduceScatter,
      (from, to, count, type, op, comm, stream))
 {
 	return collective(comm, stream, ring(comm) * comm->ranks * count * type_bytes(type),
-			  "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL#join");
+			  "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL#join", asked(count, type, op, NO_ROOT));
 }
 
 NCCL(ncclAllGather, (const void *from, void *to, size_t count, int type, struct comm *comm, void *stream),
      (from, to, count, type, comm, stream))
 {
 	return collective(comm, stream, ring(comm) * comm->ranks * count * type_bytes(type),
-			  "ncclDevKernel_AllGather_RING_LL#join");
+			  "ncclDevKernel_AllGather_RING_LL#join", asked(count, type, NO_OP, NO_ROOT));
 }
 
 NCCL(ncclReduce,
      (const void *from, void *to, size_t count, int type, int op, int root, struct comm *comm, void *stream),
      (from, to, count, type, op, root, comm, stream))
 {
-	return collective(comm, stream, count * type_bytes(type), "ncclDevKernel_Reduce_Sum_f32_RING_LL#join");
+	return collective(comm, stream, count * type_bytes(type), "ncclDevKernel_Reduce_Sum_f32_RING_LL#join",
+			  asked(count, type, op, root));
 }
 
 NCCL(ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, struct comm *comm, void *stream),
      (from, to, count, type, root, comm, stream))
 {
-	return collective(comm, stream, count * type_bytes(type), "ncclDevKernel_Broadcast_RING_LL#join");
+	return collective(comm, stream, count * type_bytes(type), "ncclDevKernel_Broadcast_RING_LL#join",
+			  asked(count, type, NO_OP, root));
 }
 
 NCCL(ncclBcast, (void *data, size_t count, int type, int root, struct comm *comm, void *stream),
      (data, count, type, root, comm, stream))
 {
-	return collective(comm, stream, count * type_bytes(type), "ncclDevKernel_Broadcast_RING_LL#join");
+	return collective(comm, stream, count * type_bytes(type), "ncclDevKernel_Broadcast_RING_LL#join",
+			  asked(count, type, NO_OP, root));
 }
 
 NCCL(ncclAlltoAll, (const void *from, void *to, size_t count, int type, struct comm *comm, void *stream),
      (from, to, count, type, comm, stream))
 {
 	return collective(comm, stream, ring(comm) * comm->ranks * count * type_bytes(type),
-			  "ncclDevKernel_SendRecv#join");
+			  "ncclDevKernel_SendRecv#join", asked(count, type, NO_OP, NO_ROOT));
 }
 
-static int peer(enum operation_kind kind, struct comm *comm, void *stream, double bytes, int rank)
+NCCL(ncclGather, (const void *from, void *to, size_t count, int type, int root, struct comm *comm, void *stream),
+     (from, to, count, type, root, comm, stream))
+{
+	return collective(comm, stream, ring(comm) * comm->ranks * count * type_bytes(type),
+			  "ncclDevKernel_SendRecv#join", asked(count, type, NO_OP, root));
+}
+
+NCCL(ncclScatter, (const void *from, void *to, size_t count, int type, int root, struct comm *comm, void *stream),
+     (from, to, count, type, root, comm, stream))
+{
+	return collective(comm, stream, ring(comm) * comm->ranks * count * type_bytes(type),
+			  "ncclDevKernel_SendRecv#join", asked(count, type, NO_OP, root));
+}
+
+static int peer(enum operation_kind kind, struct comm *comm, void *stream, int rank,
+		struct gpusim_truth_collective truth)
 {
 	return run((struct operation){
 		.kind = kind, .kernel = "ncclDevKernel_SendRecv#join", .comm = comm, .stream = stream,
-		.bytes = bytes, .peer = rank,
+		.bytes = truth.bytes, .peer = rank, .truth = truth,
 	});
 }
 
 NCCL(ncclSend, (const void *from, size_t count, int type, int rank, struct comm *comm, void *stream),
      (from, count, type, rank, comm, stream))
 {
-	return peer(OPERATION_SEND, comm, stream, count * type_bytes(type), rank);
+	return peer(OPERATION_SEND, comm, stream, rank, asked(count, type, NO_OP, rank));
 }
 
 NCCL(ncclRecv, (void *to, size_t count, int type, int rank, struct comm *comm, void *stream),
      (to, count, type, rank, comm, stream))
 {
-	return peer(OPERATION_RECEIVE, comm, stream, count * type_bytes(type), rank);
+	return peer(OPERATION_RECEIVE, comm, stream, rank, asked(count, type, NO_OP, rank));
 }
 
 NCCL(ncclCommRegister, (struct comm *comm, void *memory, size_t bytes, void **handle), (comm, memory, bytes, handle))

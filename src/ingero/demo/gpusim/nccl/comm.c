@@ -59,13 +59,40 @@ __attribute__((constructor)) static void open_truth(void)
 	gpusim_truth_open("nccl");
 }
 
+static pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct comm *free_comms;
+
+static struct comm *comm_memory(void)
+{
+	struct comm *comm;
+
+	pthread_mutex_lock(&free_lock);
+	comm = free_comms;
+	if (comm)
+		free_comms = comm->next_free;
+	pthread_mutex_unlock(&free_lock);
+	if (comm)
+		memset(comm, 0, sizeof(*comm));
+	return comm ? comm : calloc(1, sizeof(*comm));
+}
+
+void comm_destroy(struct comm *comm)
+{
+	if (comm->aborted)
+		return;			/* work in flight still looks at that */
+	pthread_mutex_lock(&free_lock);
+	comm->next_free = free_comms;
+	free_comms = comm;
+	pthread_mutex_unlock(&free_lock);
+}
+
 int comm_create(struct comm **out, int ranks, const char *path, int rank)
 {
 	struct comm *comm;
 
 	if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
 		return NCCL_INVALID_ARGUMENT;
-	comm = calloc(1, sizeof(*comm));
+	comm = comm_memory();
 	if (!comm)
 		return NCCL_SYSTEM_ERROR;
 	comm->rank = rank;

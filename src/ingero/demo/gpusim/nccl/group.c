@@ -15,7 +15,9 @@
 static __thread int depth;
 static __thread struct operation operations[GROUP_OPERATIONS];
 static __thread int operation_count;
-static __thread struct comm *waiting[GROUP_COMMS];
+static __thread struct {
+	struct comm *comm, **out;
+} waiting[GROUP_COMMS];
 static __thread int waiting_count;
 
 int group_depth(void)
@@ -29,11 +31,12 @@ int group_start(void)
 	return NCCL_SUCCESS;
 }
 
-int group_defer_wait(struct comm *comm)
+int group_defer_wait(struct comm *comm, struct comm **out)
 {
 	if (waiting_count == GROUP_COMMS)
 		return NCCL_INVALID_USAGE;
-	waiting[waiting_count++] = comm;
+	waiting[waiting_count].comm = comm;
+	waiting[waiting_count++].out = out;
 	return NCCL_SUCCESS;
 }
 
@@ -49,14 +52,39 @@ static uint64_t next_sequence(const struct operation *o)
 	}
 }
 
+static uint64_t id_of(const struct comm *comm)
+{
+	uint64_t id = 5381;
+
+	for (const char *c = comm->path; *c; c++)
+		id = id * 33 + (unsigned char)*c;
+	return id;
+}
+
+static void tell(const struct operation *o)
+{
+	struct gpusim_truth_collective truth = o->truth;
+
+	truth.comm = (uintptr_t)o->comm;
+	truth.comm_id = id_of(o->comm);
+	truth.nth = o->sequence;
+	truth.rank = o->comm->rank;
+	truth.ranks = o->comm->ranks;
+	truth.is_grouped = depth > 1;
+	gpusim_truth_collective(truth);
+}
+
 int group_add(struct operation operation)
 {
 	if (!operation.comm || operation.peer < 0 || operation.peer >= operation.comm->ranks)
+		return NCCL_INVALID_ARGUMENT;
+	if (operation.truth.type < 0 || operation.truth.type >= DATATYPES)
 		return NCCL_INVALID_ARGUMENT;
 	if (operation_count == GROUP_OPERATIONS)
 		return NCCL_INVALID_USAGE;
 	operation.sequence = next_sequence(&operation);
 	operations[operation_count++] = operation;
+	tell(&operation);
 	return NCCL_SUCCESS;
 }
 
@@ -185,8 +213,11 @@ int group_end(void)
 		return NCCL_INVALID_USAGE;
 	if (--depth)
 		return NCCL_SUCCESS;
-	for (int i = 0; i < waiting_count; i++)
-		comm_wait(waiting[i]);
+	for (int i = 0; i < waiting_count; i++) {
+		comm_wait(waiting[i].comm);
+		if (waiting[i].out)
+			*waiting[i].out = waiting[i].comm;
+	}
 	waiting_count = 0;
 	for (const struct operation *o = operations; o < end && !error; o++)
 		if (is_first_of_kernel(o))

@@ -14,6 +14,7 @@
 #define ROUNDS 64			/* on one stream ranks are never more than one round apart; several may differ more */
 #define PEER_ROUNDS 16
 #define UNIQUE_ID_BYTES 128
+#define DATATYPES 12			/* ncclNumTypes */
 
 enum {					/* ncclResult_t */
 	NCCL_SUCCESS = 0,
@@ -48,20 +49,24 @@ struct comm {
 	_Atomic int aborted;
 	uint64_t collectives, splits;
 	uint64_t sent[MAX_RANKS], received[MAX_RANKS];
+	struct comm *next_free;
 };
 
 /*
  * Join the others of a communicator; waiting for them is separate, for groups.
- * A communicator lives as long as the process: work in flight points into it.
+ * Its memory is only ever used for communicators: work in flight points into it. The last one destroyed is the next
+ * handle, as an allocator would have it.
  */
 int comm_create(struct comm **comm, int ranks, const char *path, int rank);
 void comm_wait(struct comm *comm);
+void comm_destroy(struct comm *comm);
 
 /* Begin and end of a group; operations outside one are a group of their own. */
 int group_start(void);
 int group_end(void);
 int group_depth(void);
-int group_defer_wait(struct comm *comm);
+/* Wait for @comm at the end of the group; @out gets the handle then, unless it is NULL. */
+int group_defer_wait(struct comm *comm, struct comm **out);
 
 enum operation_kind {
 	OPERATION_COLLECTIVE,
@@ -78,6 +83,7 @@ struct operation {
 	int peer;
 	double bytes;			/* that pass the slowest link */
 	uint64_t sequence;		/* which operation of its kind (and peer), from 1; set when added */
+	struct gpusim_truth_collective truth;	/* what the caller asked for */
 };
 
 int group_add(struct operation operation);
