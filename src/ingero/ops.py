@@ -5,7 +5,7 @@ One row is one traced call. Whatever else names a call (BPF programs, database, 
 Argument positions count 8-byte integer argument slots from 1, as the C ABI passes them: on x86-64 the slots 1-6 are
 registers and the rest stack slots; on arm64 1-8 are registers. A `dim3` passed by value takes two slots.
 
-Sources: CUDA Runtime API and Driver API reference manuals (module pages of 11.8, 12.9, 13.0); NCCL 2.27 `nccl.h`.
+Sources: CUDA Runtime API and Driver API reference manuals (module pages of 11.8, 12.9, 13.0); NCCL `nccl.h` (2.31).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Library(enum.Enum):
 
 
 class Kind(enum.IntFlag):
-    """What a call does to streams and memory; the BPF programs act on these bits (cookie bits 8-23)."""
+    """What a call does to streams and memory; the BPF programs act on these bits (cookie bits 8-27)."""
 
     NONE = 0
     LAUNCH = 1 << 0  # enqueues a kernel, a graph or a host function
@@ -56,25 +56,81 @@ class Kind(enum.IntFlag):
     LOAD = 1 << 13  # module or library load
     GRAPH = 1 << 14  # launches a graph: argument `handle` is the instantiated graph
     CONTEXT = 1 << 15  # makes (stores) a context of device `extra` or ends it: argument `handle` is the context
+    NCCL = 1 << 16  # begins or ends a group, or argument `handle` is a communicator
 
     ENQUEUE = LAUNCH | COPY | COLLECTIVE
     DRAIN = SYNC_STREAM | SYNC_DEVICE | SYNC_EVENT
 
 
 class Flag(enum.IntFlag):
-    """How arguments are read, and what the call means to the current device (cookie bits 54-63)."""
+    """How arguments are read, and what the call means to the current device (cookie bits 52-63)."""
 
     NONE = 0
     PER_THREAD_STREAM = 1 << 0  # the default stream means the calling thread's own (`_ptsz`, `_ptds` symbols)
     STREAM_IN_CONFIG = 1 << 1  # the stream argument points to a launch config; the stream is 32 bytes into it
     HANDLE_OUT = 1 << 2  # the handle argument points to where the call stores the handle
     ASYNC_IF_ON_DEVICE = 1 << 3  # no wait when the extra argument says device to device (cudaMemcpyKind 3)
-    POPS = 1 << 7  # the context below becomes the current one
-    PUSHES = 1 << 8  # the context becomes the current one, the one before comes back when it is popped
-    RUNTIME = 1 << 9  # a call of libcudart: on a thread that has chosen no device it works on device 0
+    TYPED = 1 << 4  # size counts elements of ncclDataType_t `extra`; `times` is ncclRedOp_t, `function` root or peer
+    PEER_TO_PEER = 1 << 5  # ncclSend, ncclRecv: not all ranks take part, so it is no step in the communicator's order
+    GROUP_BEGIN = 1 << 6
+    GROUP_END = 1 << 7
+    POPS = 1 << 8  # the context below becomes the current one
+    PUSHES = 1 << 9  # the context becomes the current one, the one before comes back when it is popped
+    RUNTIME = 1 << 10  # a call of libcudart: on a thread that has chosen no device it works on device 0
 
 
 STREAM_OFFSET_IN_CONFIG_BYTES = 32  # cudaLaunchConfig_t.stream and CUlaunchConfig.hStream (CUDA 11.8 - 13 headers)
+
+# ncclDataType_t by value, with the bytes of one element (nccl.h: enum ncclDataType_t; the last two since 2.24)
+NCCL_DATATYPES: tuple[tuple[str, int], ...] = (
+    ("int8", 1),
+    ("uint8", 1),
+    ("int32", 4),
+    ("uint32", 4),
+    ("int64", 8),
+    ("uint64", 8),
+    ("float16", 2),
+    ("float32", 4),
+    ("float64", 8),
+    ("bfloat16", 2),
+    ("float8e4m3", 1),
+    ("float8e5m2", 1),
+)
+# ncclRedOp_t by value (nccl.h: enum ncclRedOp_t); what ncclRedOpCreatePreMulSum makes comes after these
+NCCL_REDUCE_OPS = ("sum", "prod", "max", "min", "avg")
+
+
+class CommunicatorRole(enum.IntEnum):
+    """What a call tells of a communicator; `bpf/nccl.bpf.c` acts on it (attach cookie)."""
+
+    INIT_RANK = 1
+    INIT_ALL = 2
+    INIT_SCALABLE = 3
+    SPLIT = 4
+    SHRINK = 5
+    GROW = 6
+    GROUP_END = 7
+    END = 8
+    FINALIZE = 9
+    USER_RANK = 10
+    COUNT = 11
+
+
+COMMUNICATOR_CALLS: dict[str, CommunicatorRole] = {
+    "ncclCommInitRank": CommunicatorRole.INIT_RANK,
+    "ncclCommInitRankConfig": CommunicatorRole.INIT_RANK,
+    "ncclCommInitAll": CommunicatorRole.INIT_ALL,
+    "ncclCommInitRankScalable": CommunicatorRole.INIT_SCALABLE,
+    "ncclCommSplit": CommunicatorRole.SPLIT,
+    "ncclCommShrink": CommunicatorRole.SHRINK,
+    "ncclCommGrow": CommunicatorRole.GROW,
+    "ncclGroupEnd": CommunicatorRole.GROUP_END,
+    "ncclCommDestroy": CommunicatorRole.END,
+    "ncclCommAbort": CommunicatorRole.END,
+    "ncclCommFinalize": CommunicatorRole.FINALIZE,
+    "ncclCommUserRank": CommunicatorRole.USER_RANK,
+    "ncclCommCount": CommunicatorRole.COUNT,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +152,7 @@ class Op:
         default stream.
     bytes, times: the size of the call is the first, multiplied by the second where there is one.
     handle: event, graph, communicator, allocation or device; function: the kernel of a launch.
+    reduce_op, root: of a collective (Flag.TYPED), in the cookie's places of `times` and `function`.
     """
 
     id: int
@@ -112,6 +169,8 @@ class Op:
     handle: Arg | None = None
     function: Arg | None = None
     extra: Arg | None = None
+    reduce_op: Arg | None = None
+    root: Arg | None = None
     aliases: tuple[str, ...] = ()
 
     @cached_property
@@ -123,10 +182,11 @@ class Op:
         """The attach cookie of this call for one of its symbols (layout: `bpf/ops_gen.h`)."""
         flags = self.flags | (Flag.PER_THREAD_STREAM if symbol.endswith(("_ptsz", "_ptds")) else Flag.NONE)
         value = self.id | int(self.kind) << 8
-        slots = (self.bytes, self.times, self.stream, self.handle, self.function, self.extra)
+        times, function = self.times or self.reduce_op, self.function or self.root
+        slots = (self.bytes, times, self.stream, self.handle, function, self.extra)
         for index, arg in enumerate(slots):
-            value |= (arg.slot if arg else 0) << (24 + 5 * index)
-        return value | int(flags) << 54
+            value |= (arg.slot if arg else 0) << (28 + 4 * index)
+        return value | int(flags) << 52
 
 
 def _bytes(slot: int) -> Arg:
@@ -168,6 +228,8 @@ class _Table:
         handle: Arg | None = None,
         function: int = 0,
         extra: Arg | None = None,
+        reduce_op: int = 0,
+        root: int = 0,
         aliases: tuple[str, ...] = (),
     ) -> None:
         names = only or (name, *also)
@@ -189,6 +251,8 @@ class _Table:
                 handle=handle,
                 function=Arg(slot=function, name="function") if function else None,
                 extra=extra,
+                reduce_op=Arg(slot=reduce_op, name="ncclRedOp_t") if reduce_op else None,
+                root=Arg(slot=root, name="root or peer") if root else None,
                 aliases=aliases,
             )
         )
@@ -388,34 +452,42 @@ def _driver_copy_rows(table: _Table) -> None:
 
 
 def _nccl_rows(table: _Table) -> None:
-    nccl, add = Source.NCCL, table.add
-    group = Kind.COLLECTIVE
-    comm = "communicator"
-    add(nccl, 1, "ncclCommInitRank", handle=_out(1, comm), flags=Flag.HANDLE_OUT, aliases=("ncclInitRank",))
-    add(nccl, 2, "ncclCommDestroy", handle=Arg(slot=1, name=comm), aliases=("ncclDestroy",))
-    add(nccl, 3, "ncclAllReduce", group, size=3, stream=7, handle=Arg(slot=6, name=comm), extra=Arg(slot=4,
-        name="ncclDataType_t"))
-    add(nccl, 4, "ncclAllGather", group, size=3, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=4,
-        name="ncclDataType_t"))
-    add(nccl, 5, "ncclReduceScatter", group, size=3, stream=7, handle=Arg(slot=6, name=comm), extra=Arg(slot=4,
-        name="ncclDataType_t"))
-    add(nccl, 6, "ncclBroadcast", group, size=3, stream=7, handle=Arg(slot=6, name=comm), extra=Arg(slot=4,
-        name="ncclDataType_t"))
-    add(nccl, 7, "ncclSend", group, size=2, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=3,
-        name="ncclDataType_t"))
-    add(nccl, 8, "ncclRecv", group, size=2, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=3,
-        name="ncclDataType_t"))
-    add(nccl, 9, "ncclCommInitAll", handle=_out(1, comm), flags=Flag.HANDLE_OUT)
-    add(nccl, 10, "ncclCommInitRankConfig", handle=_out(1, comm), flags=Flag.HANDLE_OUT)
-    add(nccl, 11, "ncclCommSplit", handle=Arg(slot=1, name=comm))
-    add(nccl, 12, "ncclReduce", group, size=3, stream=8, handle=Arg(slot=7, name=comm), extra=Arg(slot=4,
-        name="ncclDataType_t"))
-    add(nccl, 13, "ncclBcast", group, size=2, stream=6, handle=Arg(slot=5, name=comm), extra=Arg(slot=3,
-        name="ncclDataType_t"))
-    add(nccl, 14, "ncclGroupStart")
-    add(nccl, 15, "ncclGroupEnd")
-    add(nccl, 16, "ncclCommAbort", handle=Arg(slot=1, name=comm))
-    add(nccl, 17, "ncclCommFinalize", handle=Arg(slot=1, name=comm))
+    nccl, add, kind = Source.NCCL, table.add, Kind.NCCL
+    out, comm = _out(1, "communicator"), Arg(slot=1, name="communicator")
+    add(nccl, 1, "ncclCommInitRank", handle=out, flags=Flag.HANDLE_OUT, aliases=("ncclInitRank",))
+    add(nccl, 2, "ncclCommDestroy", kind, handle=comm, aliases=("ncclDestroy",))
+    _collective_rows(table)
+    add(nccl, 9, "ncclCommInitAll", handle=out, flags=Flag.HANDLE_OUT)
+    add(nccl, 10, "ncclCommInitRankConfig", handle=out, flags=Flag.HANDLE_OUT)
+    add(nccl, 11, "ncclCommSplit", kind, handle=comm)
+    add(nccl, 14, "ncclGroupStart", kind, flags=Flag.GROUP_BEGIN)
+    add(nccl, 15, "ncclGroupEnd", kind, also=("ncclGroupSimulateEnd",), flags=Flag.GROUP_END)
+    add(nccl, 16, "ncclCommAbort", kind, handle=comm)
+    add(nccl, 17, "ncclCommFinalize", kind, handle=comm)
+    add(nccl, 21, "ncclCommInitRankScalable", handle=out, flags=Flag.HANDLE_OUT)
+    add(nccl, 22, "ncclCommShrink", kind, handle=comm)
+    add(nccl, 23, "ncclCommGrow", handle=_out(5, "communicator"), flags=Flag.HANDLE_OUT)
+
+
+def _collective_rows(table: _Table) -> None:
+    def add(code: int, name: str, count: int, *, reduce_op: int = 0, root: int = 0, comm: int, peer: bool = False,
+            has_config: bool = True) -> None:
+        table.add(Source.NCCL, code, name, Kind.COLLECTIVE | Kind.NCCL, also=(f"{name}Config",) if has_config else (),
+            size=count, extra=Arg(slot=count + 1, name="ncclDataType_t"), reduce_op=reduce_op, root=root,
+            handle=Arg(slot=comm, name="communicator"), stream=comm + 1,
+            flags=Flag.TYPED | (Flag.PEER_TO_PEER if peer else Flag.NONE))
+
+    add(3, "ncclAllReduce", 3, reduce_op=5, comm=6)
+    add(4, "ncclAllGather", 3, comm=5)
+    add(5, "ncclReduceScatter", 3, reduce_op=5, comm=6)
+    add(6, "ncclBroadcast", 3, root=5, comm=6)
+    add(7, "ncclSend", 2, root=4, comm=5, peer=True, has_config=False)
+    add(8, "ncclRecv", 2, root=4, comm=5, peer=True, has_config=False)
+    add(12, "ncclReduce", 3, reduce_op=5, root=6, comm=7)
+    add(13, "ncclBcast", 2, root=4, comm=5, has_config=False)
+    add(18, "ncclAlltoAll", 3, comm=5)
+    add(19, "ncclGather", 3, root=5, comm=6)
+    add(20, "ncclScatter", 3, root=5, comm=6)
 
 
 # fmt: on

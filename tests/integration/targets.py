@@ -42,6 +42,7 @@ class Simulation:
     folder: Path
     libraries: Path
     environment: dict[str, str]
+    nccl: Path | None = None  # another file that NCCL is in
 
     @property
     def knobs(self) -> Path:
@@ -54,7 +55,8 @@ class Simulation:
 
     def mapped(self) -> list[Path]:
         """The library files that a program with the default runtime uses."""
-        return [self.libraries / name for name in ("libcudart.so.12", "libcuda.so.1", "libnccl.so.2")]
+        cuda = [self.libraries / name for name in ("libcudart.so.12", "libcuda.so.1")]
+        return [*cuda, self.nccl or self.libraries / "libnccl.so.2"]
 
 
 def simulation(folder: Path, **options: Any) -> Simulation:

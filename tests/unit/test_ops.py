@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 
 import ingero.demo.gpusim
-from ingero.ops import BY_CODE, BY_ID, BY_NAME, OPS, Arg, Flag, Kind, Library, Op, op_named
+from ingero.ops import (
+    BY_CODE,
+    BY_ID,
+    BY_NAME,
+    COMMUNICATOR_CALLS,
+    NCCL_DATATYPES,
+    OPS,
+    Arg,
+    Flag,
+    Kind,
+    Library,
+    Op,
+    op_named,
+)
 
 EVERY_OP = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 NAMES = Path(ingero.demo.gpusim.__file__).parent / "names"  # the exported names of the real libraries
@@ -16,7 +29,7 @@ MAX_SLOT = 9  # six registers and three stack slots on x86-64; bpf/arguments.h r
 
 def arguments(op: Op) -> list[Arg | None]:
     """In the order of the cookie."""
-    return [op.bytes, op.times, op.stream, op.handle, op.function, op.extra]
+    return [op.bytes, op.times or op.reduce_op, op.stream, op.handle, op.function or op.root, op.extra]
 
 
 @lru_cache
@@ -107,3 +120,19 @@ def test_flags_that_read_an_argument_have_one(op: Op) -> None:
 
 def test_the_indices_hold_every_row() -> None:
     assert set(BY_ID.values()) == set(BY_CODE.values()) == set(BY_NAME.values()) == set(OPS)
+
+
+def test_a_collective_has_everything_that_its_bytes_and_place_are_made_from() -> None:
+    collectives = [op for op in OPS if op.kind & Kind.COLLECTIVE]
+    assert all(op.flags & Flag.TYPED and op.bytes and op.extra and op.handle and op.stream for op in collectives)
+    assert all(op.kind & Kind.NCCL for op in collectives)
+    assert not [op.name for op in OPS if op.flags & Flag.TYPED and (op.times or op.function)], "they share their places"
+
+
+def test_every_call_that_tells_of_a_communicator_is_exported() -> None:
+    names = (NAMES / "libnccl.so.2.txt").read_text().split()
+    assert not COMMUNICATOR_CALLS.keys() - set(names)
+
+
+def test_element_sizes_are_powers_of_two_as_the_kernel_side_needs() -> None:
+    assert all(size in (1, 2, 4, 8) for _, size in NCCL_DATATYPES)

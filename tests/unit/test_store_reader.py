@@ -165,7 +165,7 @@ def fill(writer: Writer) -> None:
     add(
         tables.COMMUNICATORS,
         tables.COMMUNICATORS.rows(
-            1, process=trainer, handle=0xC0, comm_id_hash=99, rank=1, nranks=2, created_ns=BEGIN_NS - 5
+            1, process=trainer, number=1, handle=0xC0, comm_id_hash=99, rank=1, nranks=2, created_ns=BEGIN_NS - 5
         ),
     )
     add(

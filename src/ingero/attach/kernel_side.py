@@ -77,6 +77,7 @@ class KernelSide:
             self.calls, self.mode = self._load_calls(constants, mode)
             self.maps.update(self.calls.maps)
             self.probes = CallProbes(self.calls, self.mode)
+            self.communicator_probes = self._load_communicators()
         except BaseException:
             self.close()
             raise
@@ -132,6 +133,15 @@ class KernelSide:
             f"no kind of probe can be loaded: {self.unavailable[-1].reason}", hint="ingero check names what is missing"
         )
 
+    def _load_communicators(self) -> CallProbes | None:
+        """The programs that tell who a communicator is; without them NCCL calls are recorded all the same."""
+        try:
+            loaded = self._load("nccl", programs=PROGRAMS[self.mode], uprobe_types=UPROBE_TYPES[self.mode])
+        except BpfError as error:
+            self.unavailable.append(Unavailable(name="identity of NCCL communicators", reason=str(error)))
+            return None
+        return CallProbes(loaded, self.mode)
+
     def _fill_slots(self) -> None:
         for slot in reversed(range(MAX_PROCESSES)):
             self.maps["free_slots"].push(struct.pack("<I", slot))
@@ -171,6 +181,18 @@ class KernelSide:
     def attach_calls(self, sites: list[CallSite]) -> dict[CallSite, str]:
         """Probes sites; those that could not be probed, with the reason."""
         return {failed.site: failed.reason for failed in self.probes.attach(sites)}
+
+    def attach_communicators(self, sites: list[CallSite]) -> dict[CallSite, str]:
+        """Probes the calls that make, name or end communicators; those that could not be probed, with the reason."""
+        if self.communicator_probes is None:
+            return {}
+        return {failed.site: failed.reason for failed in self.communicator_probes.attach(sites)}
+
+    def detach_calls(self) -> None:
+        """Detaches the calls, last attached first."""
+        self.probes.close()
+        if self.communicator_probes:
+            self.communicator_probes.close()
 
     def enroll(self, pid: int, start_boottime_ns: int) -> int | None:
         """Makes a running process a target: accounts for all its threads, then its calls. None: no slot is left."""
@@ -237,8 +259,8 @@ class KernelSide:
 
     def close(self) -> None:
         """Detaches calls (driver before runtime), then the rest, and unloads."""
-        if hasattr(self, "probes"):
-            self.probes.close()
+        if hasattr(self, "communicator_probes"):
+            self.detach_calls()
         self._links.close()
         self._resources.close()
 

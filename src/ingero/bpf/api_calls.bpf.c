@@ -11,6 +11,7 @@
 #include "clocks.h"
 #include "contexts.h"
 #include "lanes.h"
+#include "nccl_calls.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -174,6 +175,8 @@ INLINE int on_entry(struct pt_regs *context, bool is_counted_here)
 	call->function = argument(&arguments, COOKIE_FUNCTION(cookie));
 	call->stream = stream_argument(&arguments, cookie);
 	call->worst_culprit_ns = 0;
+	if (COOKIE_KIND(cookie) & KIND_NCCL)
+		note_nccl(call, thread, &arguments, slot);
 	first = begin_streams(call, slot, thread, id);
 	/* last, so that as little as possible of this program lies inside the call's account */
 	take_snapshot(thread, &at);
@@ -308,6 +311,8 @@ INLINE void end_call(struct thread *thread, struct open_call *call, struct snaps
 
 	if (COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT)
 		call->handle = ret ? 0 : read_user_word(call->handle);
+	if (kind & KIND_NCCL)
+		undo_nccl(call, slot, ret);
 	if (kind & CURRENT_KINDS && !ret)
 		change_current(thread, call, slot);
 	if (kind & KIND_ENQUEUE && call->stream_slot >= 0) {
@@ -354,7 +359,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 	end_call(thread, call, &at, slot, ret);
 	leave_out_probe(call, &at);
 	duration = at.now_ns - call->start_ns;
-	if (call->function)
+	if (call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH)
 		count_kernel(slot, call->function);
 	cell = cell_of(slot, COOKIE_OP(call->cookie), call->caller);
 	if (cell) {

@@ -86,10 +86,21 @@ INLINE u64 stream_argument(const struct arguments *arguments, u64 cookie)
 	return stream;
 }
 
+/* `count` elements of an ncclDataType_t; 0 where this agent does not know the type. */
+INLINE u64 typed_bytes(u64 count, u32 type)
+{
+	if (type < NCCL_DATATYPES)
+		return count << (NCCL_DATATYPE_SHIFTS >> 2 * type & 3);
+	count_loss(LOSS_DATATYPE_UNKNOWN, 1);
+	return 0;
+}
+
 INLINE u64 size_argument(const struct arguments *arguments, u64 cookie)
 {
 	u64 size = argument(arguments, COOKIE_SIZE(cookie));
 	u32 times = COOKIE_TIMES(cookie);
 
+	if (COOKIE_FLAGS(cookie) & FLAG_TYPED)
+		return typed_bytes(size, argument(arguments, COOKIE_EXTRA(cookie)));
 	return times ? size * argument(arguments, times) : size;
 }

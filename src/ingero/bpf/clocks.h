@@ -95,7 +95,7 @@ struct thread {
 	u8 pad;
 	u32 is_claimed;  /* someone starts this account */
 	u32 is_draining; /* someone empties `offcpu` */
-	u32 pad2;
+	u32 nccl_group;	 /* nccl_calls.h */
 	u64 offcpu_head; /* written by the switch-in */
 	u64 offcpu_tail; /* written by whoever empties */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */

@@ -68,6 +68,8 @@ INLINE void describe_open_call(struct thread_dump *dump, struct thread *thread)
 			continue;
 		dump->call_start_ns = start;
 		dump->call_caller = call->caller;
+		dump->call_handle = call->handle;
+		dump->call_function = call->function;
 		dump->call_op = call->cookie & 0xff;
 	}
 }

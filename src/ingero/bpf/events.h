@@ -80,6 +80,10 @@ enum loss {
 	LOSS_USER_READ_FAILED,	     /* user memory (return address, arguments) could not be read */
 	LOSS_BLOCK_IO_UNMATCHED,
 	LOSS_HOST_START_UNMATCHED,
+	LOSS_COMMUNICATORS_FULL,
+	LOSS_COMMUNICATOR_RING_FULL,
+	LOSS_COMMUNICATOR_HANDLE_UNKNOWN, /* made, but its handle was not there at the return */
+	LOSS_DATATYPE_UNKNOWN,
 	LOSS_COUNT,
 };
 
@@ -100,10 +104,10 @@ struct call_record {
 	u64 clock_ns[CLOCKS];
 	s64 residual_ns; /* duration minus the sum of clock_ns */
 	u64 caller;	 /* return address at entry */
-	u64 function;	 /* launches: the kernel's handle; else 0 */
+	u64 function;	 /* launches: the kernel's handle; NCCL: communicator << 40 | sequence; else 0 */
 	u64 size_bytes;
 	u64 handle;
-	u64 extra;
+	u64 extra; /* NCCL: nccl_calls.h */
 	u64 stream;
 	u64 cgroup_id;
 	u64 waker_ns; /* time of the last wake-up inside the call; 0 = none */
@@ -216,6 +220,49 @@ struct lifecycle_record {
 	u8 kind;
 	u8 pad[5];
 	char comm[COMM_BYTES];
+};
+
+/* map `communicators`: what is known of one NCCL communicator of a target */
+struct communicator {
+	u64 hash; /* equal on all ranks; 0: unknown */
+	u64 process_start_ns;
+	u64 collectives; /* entered so far */
+	u32 number;	 /* which one of the recording; 24 bits */
+	u32 children;	 /* made from it so far */
+	s32 rank;	 /* -1: unknown */
+	s32 nranks;
+	u32 is_whole; /* its making was seen: `collectives` are all */
+	u32 pad;
+};
+
+enum communicator_kind {
+	COMMUNICATOR_MADE = 1,
+	COMMUNICATOR_FOUND, /* in use, made before tracing began */
+	COMMUNICATOR_RANKED, /* ncclCommUserRank or ncclCommCount told its rank or size */
+	COMMUNICATOR_ENDED,
+	COMMUNICATOR_LEFT, /* this rank of the parent takes no part in what a split made */
+};
+
+/* ring `nccl`: never sampled */
+struct communicator_record {
+	u64 time_ns; /* entry of the call */
+	u64 handle;  /* 0: unknown */
+	u64 hash;    /* 0: unknown */
+	u64 collectives; /* ended: how many there were */
+	u32 pid;
+	u32 tid;
+	u32 number; /* 0: none */
+	u32 parent; /* number; 0: none */
+	u32 nth_child; /* of its parent */
+	s32 rank;      /* -1: unknown */
+	s32 nranks;
+	s32 color;
+	s32 key;
+	u16 process_slot;
+	u8 kind;
+	u8 call; /* which of ops.COMMUNICATOR_CALLS */
+	u32 excluded; /* shrink: ranks of the parent that are left out */
+	u32 pad;
 };
 
 enum host_kind {
@@ -346,6 +393,8 @@ struct thread_dump {
 	u64 flaws;
 	u64 call_start_ns; /* of the open call; 0 = none */
 	u64 call_caller;
+	u64 call_handle;
+	u64 call_function;
 	u32 pid;
 	u32 tid;
 	u32 waker_tid;

@@ -26,6 +26,7 @@ _RECORD_OF_RING = {
     "offcpu": "offcpu_record",
     "host": "host_record",
     "lifecycle": "lifecycle_record",
+    "nccl": "communicator_record",
 }
 
 

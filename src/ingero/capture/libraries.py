@@ -12,7 +12,7 @@ from ingero.attach.probes import CallSite
 from ingero.discover.driver_offsets import driver_offsets
 from ingero.discover.elf import UnreadableElfError
 from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner
-from ingero.discover.sites import MissingSite, Site, SiteReport, probe_sites
+from ingero.discover.sites import MissingSite, Site, SiteReport, communicator_sites, probe_sites
 from ingero.ops import Kind, Library
 
 logger = logging.getLogger(__name__)
@@ -48,11 +48,17 @@ class LibraryProbes:
         self._launches_at_driver_only = launches_at_driver_only
         self._scanner = LibraryScanner()
         self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
+        self._reported: set[tuple[str, str]] = set()
         self.copies: list[LibraryCopy] = []
 
     def scan(self) -> LibraryScan:
         """Which processes use which copies right now; cheap when nothing has changed."""
-        return self._scanner.scan()
+        scan = self._scanner.scan()
+        for problem in scan.unreadable:
+            if (problem.mapped_path, problem.reason) not in self._reported:
+                self._reported.add((problem.mapped_path, problem.reason))
+                logger.warning("%s is not traced: %s", problem.mapped_path, problem.reason)
+        return scan
 
     def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
         """Probes the copies that are not probed yet; one result per site and per missing call."""
@@ -70,6 +76,8 @@ class LibraryProbes:
         except (OSError, UnreadableElfError) as error:
             reason = f"{copy.file.path} cannot be read: {error}"
             return [ProbeResult(copy=copy, site=None, missing=None, reason=reason)]
+        if copy.file.library is Library.NCCL:
+            self._attach_communicators(copy)
         calls = {CallSite(path=str(copy.file.path), offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
         failed = self._kernel.attach_calls(list(calls))
         logger.info("%s: %d probes, %d failed", copy.mapped_path, len(calls) - len(failed), len(failed))
@@ -78,6 +86,15 @@ class LibraryProbes:
         ]
         missing = [ProbeResult(copy=copy, site=None, missing=one, reason=one.reason) for one in report.missing]
         return attached + missing
+
+    def _attach_communicators(self, copy: LibraryCopy) -> None:
+        path = str(copy.file.path)
+        sites = communicator_sites(copy.file).items()
+        failed = self._kernel.attach_communicators(
+            [CallSite(path=path, offset=at, cookie=tells) for at, tells in sites]
+        )
+        for site, reason in failed.items():
+            logger.warning("%s+%#x: communicators are not seen: %s", copy.mapped_path, site.offset, reason)
 
     def _sites(self, copy: LibraryCopy) -> SiteReport:
         report = probe_sites(copy.file)

@@ -42,6 +42,10 @@ MEANINGS: dict[str, str] = {
     "epoch_race": "drains of one stream that ended at the same moment in two threads",
     "user_read_failed": "arguments that could not be read from the process",
     "block_io_unmatched": "block I/O completed whose start was not seen",
+    "communicators_full": "NCCL calls without a communicator or sequence: too many communicators or peers",
+    "communicator_ring_full": "facts about NCCL communicators dropped: the agent drained too slowly",
+    "communicator_handle_unknown": "NCCL communicators whose handle was not there when their call returned",
+    "datatype_unknown": "NCCL calls without bytes: a datatype that this agent does not know",
     "host_start_unmatched": "reclaim, compaction or socket calls whose start was not seen",
 }
 

@@ -17,6 +17,7 @@ import numpy as np
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
+from ingero.capture.communicators import CommunicatorRows
 from ingero.capture.drainer import Drainer
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.host_sums import lifecycle_sums
@@ -80,12 +81,15 @@ class Recorder:
             cgroup_keys=self._cgroups.keys,
             default_device=gpus.default_device,
         )
+        self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
+        self.seconds.on_forget = self._communicators.forget
         consumers = {
             "lifecycle": self._on_lifecycle,
             "calls": self._on_calls,
             "epochs": self._on_epochs,
             "offcpu": self._on_offcpu,
             "host": self._rows.host_events,
+            "nccl": self._communicators.add,
         }
         self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
@@ -138,7 +142,7 @@ class Recorder:
         for target in self.targets:
             self._kernel.release(target.pid)
         self._drainer.empty_buffers()  # detaching takes long enough to fill them
-        self._kernel.probes.close()
+        self._kernel.detach_calls()
         self._drainer.drain_all()
         self._add_clock_pair()
         second = self._read_second(elapsed_ns)
@@ -152,6 +156,7 @@ class Recorder:
 
     def _read_second(self, elapsed_ns: int) -> Second:
         self._wakers.write(time.time_ns() - elapsed_ns)
+        self._communicators.write()
         second = self.seconds.read(time.time_ns(), max(elapsed_ns, 1) / 1e9)
         self._count_own_losses(second)
         records, self._records = self._records, 0

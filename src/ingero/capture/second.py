@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,9 @@ from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
 from ingero.capture.targets import Target, Targets
+from ingero.decode.nccl import SEQUENCE_BITS, SEQUENCE_MASK
 from ingero.discover.system import SystemSample
-from ingero.ops import BY_ID
+from ingero.ops import BY_ID, Source
 from ingero.store import histograms, tables
 from ingero.store.tables import Row
 from ingero.store.vocabulary import CLOCKS, CulpritKind
@@ -104,6 +105,7 @@ class SecondReader:
         self._threads_seen: dict[tuple[int, int], str] = {}
         self.thread_names: dict[int, str] = {}
         self.losses_total: dict[str, int] = defaultdict(int)
+        self.on_forget: Callable[[int], None] = lambda _slot: None  # whoever else keeps something by slot
 
     def read(self, now_ns: int, elapsed_s: float) -> Second:
         """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
@@ -159,6 +161,7 @@ class SecondReader:
         self.culprits.forget(slot)
         self._clocks_before.pop(slot, None)
         self._host.forget(slot)
+        self.on_forget(slot)
         self._kernel.recycle(slot)
 
     def _known(self, cells: Iterable[CellGrowth]) -> list[tuple[Target, CellGrowth]]:
@@ -347,6 +350,9 @@ class SecondReader:
                     op=op.code,
                     since_ns=self._clock.unix_ns_of(int(thread["call_start_ns"])),
                     caller=thread["call_caller"].astype(np.int64),
+                    handle=thread["call_handle"].astype(np.int64),
+                    communicator=int(thread["call_function"]) >> SEQUENCE_BITS if op.source is Source.NCCL else 0,
+                    sequence=int(thread["call_function"]) & SEQUENCE_MASK if op.source is Source.NCCL else 0,
                 )
         self._sink.append(tables.IN_FLIGHT, rows)
         return len(rows)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ingero.discover.elf import ElfFile
 from ingero.discover.instructions import FirstInstruction, probe_offset
 from ingero.discover.library_files import LibraryFile
-from ingero.ops import OPS, Op
+from ingero.discover.symbol_table import function_offsets
+from ingero.ops import COMMUNICATOR_CALLS, OPS, Op
 
 
 class Origin(enum.Enum):
@@ -84,10 +85,27 @@ def probe_sites(file: LibraryFile) -> SiteReport:
     """
     rows = [op for op in OPS if op.library is file.library]
     with ElfFile(file.path) as elf:
-        offsets = elf.functions(symbol for op in rows for symbol in op.symbols)
+        offsets = function_offsets(elf, [symbol for op in rows for symbol in op.symbols])
         named = ((op, symbol, offset) for op in rows for symbol in op.symbols for offset in offsets.get(symbol, ()))
         sites, shared = assign(elf, named, Origin.EXPORTED)
     return SiteReport(file=file, sites=sites, shared=shared, missing=tuple(_missing(rows, (*sites, *shared))))
+
+
+def communicator_sites(file: LibraryFile) -> dict[int, int]:
+    """Where a copy of NCCL tells of communicators: file offset -> cookie of `bpf/nccl.bpf.c`; one per address.
+
+    Raises:
+        OSError: the file is gone or may not be read.
+        UnreadableElfError: it is damaged.
+    """
+    sites: dict[int, int] = {}
+    with ElfFile(file.path) as elf:
+        found = function_offsets(elf, COMMUNICATOR_CALLS)
+        for index, (name, role) in enumerate(COMMUNICATOR_CALLS.items()):
+            for offset in found.get(name, ()):
+                point = probe_offset(elf.read_at(offset), elf.machine)
+                sites.setdefault(offset + point.skip_bytes, role | index << 8)
+    return sites
 
 
 def assign(

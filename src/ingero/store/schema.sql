@@ -369,7 +369,10 @@ CREATE TABLE raw_in_flight (
     source   INTEGER NOT NULL,
     op       INTEGER NOT NULL,
     since_ns INTEGER NOT NULL,
-    caller   INTEGER NOT NULL DEFAULT 0
+    caller   INTEGER NOT NULL DEFAULT 0,
+    handle   INTEGER NOT NULL DEFAULT 0,
+    communicator INTEGER NOT NULL DEFAULT 0,   -- NCCL: raw_communicators.number, 0 = none
+    sequence INTEGER NOT NULL DEFAULT 0        -- NCCL: place in the communicator's sequence, 0 = unknown
 ) STRICT;
 CREATE INDEX raw_in_flight_time ON raw_in_flight(time_ns);
 
@@ -420,16 +423,23 @@ CREATE TABLE raw_process_gpus (
     PRIMARY KEY (process, ordinal)
 ) STRICT, WITHOUT ROWID;
 
+-- One rank's communicator. A NULL is not known: `note` says why.
 CREATE TABLE raw_communicators (
-    id           INTEGER PRIMARY KEY,
     process      INTEGER NOT NULL,
-    handle       INTEGER NOT NULL,
-    comm_id_hash INTEGER NOT NULL,
-    rank         INTEGER NOT NULL,
-    nranks       INTEGER NOT NULL,
-    created_ns   INTEGER NOT NULL,
-    destroyed_ns INTEGER NOT NULL DEFAULT 9223372036854775807
-) STRICT;
+    number       INTEGER NOT NULL,             -- in the recording; column function of a NCCL call holds number << 40 | sequence
+    handle       INTEGER,
+    comm_id_hash INTEGER,                      -- equal on all ranks, on every node
+    rank         INTEGER,
+    nranks       INTEGER,
+    parent       INTEGER,                      -- number of the communicator it was split from
+    origin       TEXT NOT NULL DEFAULT '',     -- the call that made it; empty: made before tracing began
+    created_ns   INTEGER NOT NULL,             -- entry of that call, or when it was first seen
+    destroyed_ns INTEGER NOT NULL DEFAULT 9223372036854775807,
+    ended_by     TEXT NOT NULL DEFAULT '',     -- the call that ended it
+    collectives  INTEGER NOT NULL DEFAULT 0,   -- entered so far, recorded or not; since created_ns
+    note         TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (process, number)
+) STRICT, WITHOUT ROWID;
 CREATE INDEX raw_communicators_handle ON raw_communicators(process, handle);
 
 CREATE TABLE raw_stacks (
@@ -495,6 +505,8 @@ CREATE TABLE ops (
     PRIMARY KEY (source_id, op_id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE nccl_datatypes (id INTEGER PRIMARY KEY, name TEXT NOT NULL, bytes INTEGER NOT NULL) STRICT;
+CREATE TABLE nccl_reduce_ops (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE thread_states (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE waker_kinds (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE call_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;

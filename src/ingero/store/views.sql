@@ -33,9 +33,10 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
        coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
-       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid, nullif(e.function, 0) AS function,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
+       iif(e.source = 9, NULL, nullif(e.function, 0)) AS function,
        coalesce((SELECT text FROM raw_strings WHERE string = e.kernel_name),
-                iif(e.function <> 0, printf('0x%x', e.function), NULL)) AS kernel_name,
+                iif(e.function <> 0 AND e.source <> 9, printf('0x%x', e.function), NULL)) AS kernel_name,
        nullif(e.caller, 0) AS caller,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library,
        (SELECT text FROM raw_strings WHERE string = e.detail) AS detail, nullif(e.cpu, -1) AS cpu, e.run_ns,
@@ -67,25 +68,67 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
 FROM raw_events e
 WHERE +e.source IN (1, 4, 8);  -- the plus keeps it from an index: these are most of the rows
 
--- rank and nranks are those of the communicator; NULL where the communicator's creation was not seen. arg2 holds
--- ncclDataType_t and, 8 bits higher, ncclRedOp_t + 1 (0: not read).
+-- One rank's communicators. comm_id_hash is equal on all its ranks, on every node. What is NULL is not known; `note`
+-- says why. collectives: how many were entered since created_at, recorded or not.
+CREATE VIEW communicators AS
+SELECT p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.pid, c.process, c.number,
+       c.handle, c.comm_id_hash, c.rank, c.nranks, c.parent, nullif(c.origin, '') AS origin,
+       c.created_ns AS created_at, nullif(c.destroyed_ns, 9223372036854775807) AS ended_at,
+       nullif(c.ended_by, '') AS ended_by, c.collectives, c.note
+FROM raw_communicators c JOIN raw_processes p ON p.process = c.process;
+
+-- rank and nranks are those of the communicator; NULL where its making was not seen. sequence: the how manyeth
+-- collective of its communicator this is (of sends and receives: to or from that peer), equal on all ranks; counted
+-- before anything is left out. bytes: count times element size, of the count that the call is given: ncclAllGather and
+-- ncclGather what each rank sends, ncclReduceScatter and ncclScatter what each receives, ncclAlltoAll what goes to each
+-- peer. group_id: calls of one thread with the same group_id belong to one ncclGroupStart .. ncclGroupEnd; they only
+-- enqueue at its last ncclGroupEnd, so their own duration is not the time it took to enqueue them. lane: the stream as
+-- view epochs names it (there a default stream has its device's number).
 CREATE VIEW nccl_events AS
 SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_sessions WHERE session = e.session) AS id,
        (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.session, e.start_ns AS timestamp, e.pid,
        e.tid, e.process, (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op, e.source,
        e.op AS op_code, e.duration_ns, c.comm_id_hash, e.arg1 AS communicator, c.rank, c.nranks,
-       iif(e.op IN (3, 4, 5, 6, 7, 8, 12, 13), e.arg2 & 255, NULL) AS datatype,
-       nullif(e.arg2 >> 8 & 255, 0) - 1 AS reduce_op, e.arg0 AS bytes, e.stream, e.ret_code, e.stack_hash,
-       e.cgroup_id, coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
+       nullif(e.function & 1099511627775, 0) AS sequence, t.id AS datatype, t.name AS datatype_name,
+       nullif(e.arg2 >> 8 & 255, 0) - 1 AS reduce_op,
+       (SELECT name FROM nccl_reduce_ops WHERE id = (e.arg2 >> 8 & 255) - 1) AS reduce_op_name,
+       iif(e.op IN (7, 8), NULL, nullif(e.arg2 >> 16 & 16777215, 0) - 1) AS root,
+       iif(e.op IN (7, 8), nullif(e.arg2 >> 16 & 16777215, 0) - 1, NULL) AS peer,
+       iif(t.id IS NULL, NULL, e.arg0) AS bytes, nullif(e.arg2 >> 40 & 16777215, 0) AS group_id, e.stream,
+       iif(e.stream IN (0, 1), 36028797018963969 | max(e.gpu_id, 0) << 56, e.stream) AS lane, e.ret_code,
+       e.stack_hash, e.cgroup_id,
+       coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
        (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
        e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
 FROM raw_events e
-LEFT JOIN raw_communicators c ON c.id = (
-    SELECT max(id) FROM raw_communicators m
-    WHERE m.process = e.process AND m.handle = e.arg1 AND e.start_ns BETWEEN m.created_ns AND m.destroyed_ns)
+LEFT JOIN raw_communicators c ON c.process = e.process AND c.number = iif(e.function <> 0, e.function >> 40, (
+    SELECT max(number) FROM raw_communicators m
+    WHERE m.process = e.process AND m.handle = e.arg1 AND m.created_ns <= e.start_ns + e.duration_ns))
+LEFT JOIN nccl_datatypes t ON t.id = iif(e.op IN (3, 4, 5, 6, 7, 8, 12, 13, 18, 19, 20), e.arg2 & 255, NULL)
 WHERE e.source = 9;
+
+-- What came of each recorded collective, send and receive: the next wait, begun after it, that ended an epoch (view
+-- epochs) of its own stream or was its own thread's (waited_by 'stream', 'thread'); where neither ever waits, as the
+-- threads that torch runs the backward pass in, the next one of any thread for that device ('process'). A wait for the
+-- whole device by another thread counts as the last. device_wait_ns is the part in which the device was still busy:
+-- of the ranks of one (comm_id_hash, sequence), the straggler is the one with the least.
+CREATE VIEW nccl_waits AS
+SELECT n.session, n.node, n.timestamp, n.pid, n.tid, n.process, n.op, n.comm_id_hash, n.communicator, n.rank, n.nranks,
+       n.sequence, n.bytes, n.group_id, n.stream, n.gpu_id, w.b_ns - w.s_ns AS wait_ns,
+       max(w.r_ns - w.s_ns, 0) AS device_wait_ns, w.b_ns - max(w.r_ns, w.s_ns) AS picked_up_late_ns,
+       w.s_ns AS wait_start_ns, w.b_tid AS wait_tid,
+       CASE WHEN w.id IS NULL THEN NULL WHEN w.stream = n.lane THEN 'stream' WHEN w.b_tid = n.tid THEN 'thread'
+       ELSE 'process' END AS waited_by
+FROM nccl_events n
+LEFT JOIN raw_epochs w ON n.datatype IS NOT NULL AND w.id = coalesce(
+    (SELECT id FROM raw_epochs WHERE b_ns > n.timestamp AND process = n.process AND s_ns >= n.timestamp
+     AND (b_tid = n.tid OR stream = n.lane AND (source, op) NOT IN (VALUES (1, 6), (4, 4)))
+     ORDER BY b_ns, stream <> n.lane LIMIT 1),
+    (SELECT id FROM raw_epochs WHERE b_ns > n.timestamp AND process = n.process
+     AND device = max(coalesce(n.gpu_id, 0), 0) AND s_ns >= n.timestamp ORDER BY b_ns, stream <> n.lane LIMIT 1))
+WHERE n.datatype IS NOT NULL;
 
 -- One row per control group seen; container_id is NULL for those that are no container. cgroup_id is unique in the file,
 -- also after merging nodes, so a join on it alone never crosses nodes. cgroup_path is NULL where a group was gone before it

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import apsw
 
 from ingero.events import CLOCK_COLUMNS, CLOCKS, THREAD_STATES, WAKER_KINDS, CallFlag, EpochFlag
-from ingero.ops import OPS, Arg, HostOp, IoOp, Kind, NetOp, Source, TcpOp
+from ingero.ops import NCCL_DATATYPES, NCCL_REDUCE_OPS, OPS, Arg, Flag, HostOp, IoOp, Kind, NetOp, Op, Source, TcpOp
 
 __all__ = [
     "CLOCKS",
@@ -87,7 +87,7 @@ def op_rows() -> Iterator[OpRow]:
             text,
             size,
             _name(op.handle),
-            _name(op.extra),
+            _extra(op),
             ",".join(op.aliases),
             kind_text(op.kind),
         )
@@ -101,13 +101,25 @@ def kind_text(kind: Kind) -> str:
     return ",".join(word for bits, word in words if kind & bits)
 
 
+def _extra(op: Op) -> str:
+    group = "group << 40" if op.kind & Kind.NCCL else ""
+    typed = "ncclDataType_t | ncclRedOp_t + 1 << 8 | root or peer + 1 << 16" if op.flags & Flag.TYPED else ""
+    return " | ".join(part for part in (typed, group) if part) or _name(op.extra)
+
+
 def _name(arg: Arg | None) -> str:
     return arg.name if arg else ""
 
 
+_TABLES = (
+    *("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags"),
+    *("nccl_datatypes", "nccl_reduce_ops"),
+)
+
+
 def fill(db: apsw.Connection) -> None:
     """Write every lookup table anew, e.g. after an upgrade that traces more calls."""
-    for table in ("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags"):
+    for table in _TABLES:
         db.execute(f"DELETE FROM {table}")
     db.executemany("INSERT INTO sources VALUES (?, ?, ?)", ((s, s.name, text) for s, text in _SOURCES.items()))
     db.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", op_rows())
@@ -115,3 +127,6 @@ def fill(db: apsw.Connection) -> None:
     db.executemany("INSERT INTO waker_kinds VALUES (?, ?)", enumerate(WAKER_KINDS))
     db.executemany("INSERT INTO call_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in CallFlag if f.name))
     db.executemany("INSERT INTO epoch_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in EpochFlag if f.name))
+    types = ((value, name, size) for value, (name, size) in enumerate(NCCL_DATATYPES))
+    db.executemany("INSERT INTO nccl_datatypes VALUES (?, ?, ?)", types)
+    db.executemany("INSERT INTO nccl_reduce_ops VALUES (?, ?)", enumerate(NCCL_REDUCE_OPS))

@@ -1,0 +1,112 @@
+"""Finds functions in a file's .symtab, for code that was linked in statically and is not exported.
+
+Such tables have hundreds of thousands of entries, so both the names and the entries are read in pieces, never mapped
+(a mapped file that shrinks kills its reader).
+
+Source: System V ABI, gABI chapters 4 (section header, symbol table) and 5.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.discover.elf import ElfFile, UnreadableElfError
+
+_HEADER = struct.Struct("<40xQ10xHHH")  # Elf64_Ehdr: e_shoff, e_shentsize, e_shnum, e_shstrndx
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+_ENTRY = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+_SYMTAB, _FUNCTION = 2, 2  # SHT_SYMTAB, STT_FUNC
+_PIECE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: int
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+
+def function_offsets(elf: ElfFile, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """As ElfFile.functions; where the file exports none of them, its .symtab is asked.
+
+    Raises:
+        UnreadableElfError: the file is damaged.
+    """
+    wanted = list(names)
+    return elf.functions(wanted) or _local_functions(elf, wanted)
+
+
+def section_contains(elf: ElfFile, section_name: str, text: bytes) -> bool:
+    """Whether the bytes of a section hold a text; False where there is no such section."""
+    sections, names_at = _sections(elf)
+    for section in sections:
+        label = elf.read_at(names_at + section.name, len(section_name) + 1)
+        if label == section_name.encode() + b"\0":
+            return any(text in piece for _, piece in _pieces(elf, section, len(text)))
+    return False
+
+
+def _local_functions(elf: ElfFile, names: list[str]) -> dict[str, tuple[int, ...]]:
+    sections, _ = _sections(elf)
+    found: dict[str, tuple[int, ...]] = {}
+    for table in sections:
+        if table.kind == _SYMTAB and table.link < len(sections):
+            places = _name_places(elf, sections[table.link], names)
+            for name_at, address in _functions_named(elf, table, np.fromiter(places, np.uint32, len(places))):
+                offset = elf.file_offset(address)
+                if offset is not None and offset not in found.get(places[name_at], ()):
+                    found[places[name_at]] = (*found.get(places[name_at], ()), offset)
+    return found
+
+
+def _sections(elf: ElfFile) -> tuple[list[_Section], int]:
+    """All sections, and where their names begin; none where the section headers were stripped."""
+    at, entry_bytes, count, names = _HEADER.unpack(elf.read_at(0, _HEADER.size))
+    raw = elf.read_at(at, entry_bytes * count) if at and entry_bytes == _SECTION.size else b""
+    rows = list(_SECTION.iter_unpack(raw[: len(raw) // _SECTION.size * _SECTION.size]))
+    sections = [_Section(row[0], row[1], row[4], row[5], row[6]) for row in rows]
+    return sections, sections[names].offset if names < len(sections) else 0
+
+
+def _pieces(elf: ElfFile, section: _Section, overlap_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """A section's bytes with their place in it; each piece begins with the end of the last one."""
+    for begin in range(0, section.size, _PIECE_BYTES):
+        size = min(_PIECE_BYTES + overlap_bytes, section.size - begin)
+        piece = elf.read_at(section.offset + begin, size)
+        if len(piece) != size:
+            raise UnreadableElfError(elf.path, f"it ends before offset {section.offset + begin + size}")
+        yield begin, piece
+
+
+def _name_places(elf: ElfFile, strings: _Section, names: list[str]) -> dict[int, str]:
+    """Every place in a string table where one of the names can begin: linkers share the ends of longer names."""
+    pattern = re.compile(b"(?:" + b"|".join(re.escape(name.encode()) for name in sorted(names, key=len)) + rb")(?=\0)")
+    longest = max(map(len, names)) + 1
+    return {
+        begin + match.start(): match[0].decode()
+        for begin, piece in _pieces(elf, strings, longest)
+        for match in pattern.finditer(piece)
+    }
+
+
+def _functions_named(elf: ElfFile, table: _Section, places: npt.NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
+    """(place of the name, address) of the functions whose name begins at one of the places."""
+    if not len(places):
+        return
+    step = _PIECE_BYTES // _ENTRY.itemsize * _ENTRY.itemsize
+    for begin in range(0, table.size, step):
+        raw = elf.read_at(table.offset + begin, min(step, table.size - begin))
+        entries = np.frombuffer(raw[: len(raw) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY)
+        is_wanted = (entries["info"] & 0xF == _FUNCTION) & (entries["section"] != 0) & np.isin(entries["name"], places)
+        for entry in entries[is_wanted]:
+            yield int(entry["name"]), int(entry["value"])
