@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ingero.discover.elf import UnreadableElfError
 from ingero.discover.library_files import MAPPED_NAME, LibraryFile, identify
 from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.mappings import mappings_named, read_maps
 from ingero.discover.processes import PROC
+from ingero.discover.static_nccl import SymbolsMissingError, candidates, identify_static_nccl
 from ingero.errors import IngeroError
 
 
@@ -101,6 +103,7 @@ class LibraryScanner:
         self._seen: dict[int, _Seen] = {}
         self._copies: dict[int, LibraryCopy] = {}
         self._numbers: dict[tuple[int, int, int, int], int] = {}  # by what stat() says, to read each file once
+        self._without_nccl: dict[tuple[int, int, int, int], str] = {}  # why; empty: it holds none
         self._next_number = 1
 
     def scan(self) -> LibraryScan:
@@ -156,6 +159,7 @@ class LibraryScanner:
         # A library has several mappings, one per segment: the last stands for all.
         files = {(mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, MAPPED_NAME)}
         found = [self._use(pid, mapped) for mapped in files.values()]
+        found += filter(None, (self._static_use(pid, mapped) for mapped in candidates(raw)))
         return _Seen(
             sign,
             tuple(use for use in found if isinstance(use, _Use)),
@@ -172,6 +176,31 @@ class LibraryScanner:
             return number
         return _Use(number, mapped.path, path, reach)
 
+    def _static_use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
+        """As `_use`, of a file that may hold NCCL; None if it does not, or cannot be looked at."""
+        try:
+            path, reach = reachable_path(self._proc / str(pid), mapped)
+            key = _file_key(path.stat())
+            if key not in self._numbers and key not in self._without_nccl:
+                self._look_for_nccl(key, path, mapped.path, reach)
+        except (OSError, UnreadableElfError):
+            return None
+        if key in self._numbers:
+            return _Use(self._numbers[key], mapped.path, path, reach)
+        reason = self._without_nccl[key]
+        return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=reason) if reason else None
+
+    def _look_for_nccl(self, key: tuple[int, int, int, int], path: Path, mapped_path: str, reach: Reach) -> None:
+        try:
+            file = identify_static_nccl(path, Path(mapped_path).name)
+        except SymbolsMissingError as error:
+            self._without_nccl[key] = str(error)
+            return
+        if file:
+            self._numbers[key] = self._number_of_file(file, mapped_path, reach)
+        else:
+            self._without_nccl[key] = ""
+
     def _try_number_of(self, pid: int, path: Path, mapped_path: str, reach: Reach) -> int | UnreadableLibrary:
         try:
             return self._number_of(path, mapped_path, reach)
@@ -179,19 +208,18 @@ class LibraryScanner:
             return UnreadableLibrary(pid=pid, mapped_path=mapped_path, reason=_reason(error))
 
     def _number_of(self, path: Path, mapped_path: str, reach: Reach) -> int:
-        status = path.stat()
-        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        key = _file_key(path.stat())
         if key not in self._numbers:
-            file = identify(path, name=Path(mapped_path).name)
-            known = (copy.number for copy in self._copies.values() if copy.file.is_same_file(file))
-            number = next(known, self._next_number)
-            if number == self._next_number:
-                self._next_number += 1
-                self._copies[number] = LibraryCopy(
-                    number=number, file=file, mapped_path=mapped_path, reach=reach, pids=()
-                )
-            self._numbers[key] = number
+            self._numbers[key] = self._number_of_file(identify(path, name=Path(mapped_path).name), mapped_path, reach)
         return self._numbers[key]
+
+    def _number_of_file(self, file: LibraryFile, mapped_path: str, reach: Reach) -> int:
+        known = (copy.number for copy in self._copies.values() if copy.file.is_same_file(file))
+        number = next(known, self._next_number)
+        if number == self._next_number:
+            self._next_number += 1
+            self._copies[number] = LibraryCopy(number=number, file=file, mapped_path=mapped_path, reach=reach, pids=())
+        return number
 
     def _collect_uses(self) -> None:
         """Gives each copy its processes, and a path that does not go through one that has ended."""
@@ -245,6 +273,10 @@ def _address_space_pages(statm: str) -> bytes:
         return os.read(descriptor, 32).partition(b" ")[0]
     finally:
         os.close(descriptor)
+
+
+def _file_key(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _stat(path: Path) -> os.stat_result | None:

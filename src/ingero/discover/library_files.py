@@ -90,16 +90,21 @@ def identify(path: Path, name: str | None = None) -> LibraryFile:
         kind = library_kind(name or path.name) or library_kind(elf.soname) or _kind_by_exports(elf)
         if kind is None:
             raise NotATracedLibraryError(path)
-        return LibraryFile(
-            library=kind,
-            path=path,
-            device=None if _is_on_overlay(elf.fileno()) else elf.status.st_dev,
-            inode=elf.status.st_ino,
-            size_bytes=elf.status.st_size,
-            build=elf.build_id or _fingerprint(elf),
-            soname=elf.soname,
-            machine=elf.machine,
-        )
+        return describe(elf, kind)
+
+
+def describe(elf: ElfFile, kind: Library) -> LibraryFile:
+    """An open file as a copy of a traced library."""
+    return LibraryFile(
+        library=kind,
+        path=elf.path,
+        device=None if _is_on_overlay(elf.fileno()) else elf.status.st_dev,
+        inode=elf.status.st_ino,
+        size_bytes=elf.status.st_size,
+        build=elf.build_id or _fingerprint(elf),
+        soname=elf.soname,
+        machine=elf.machine,
+    )
 
 
 def _is_on_overlay(descriptor: int) -> bool:
