@@ -127,7 +127,7 @@ LEFT JOIN raw_epochs w ON n.datatype IS NOT NULL AND w.id = coalesce(
      AND (b_tid = n.tid OR stream = n.lane AND (source, op) NOT IN (VALUES (1, 6), (4, 4)))
      ORDER BY b_ns, stream <> n.lane LIMIT 1),
     (SELECT id FROM raw_epochs WHERE b_ns > n.timestamp AND process = n.process
-     AND device = max(coalesce(n.gpu_id, 0), 0) AND s_ns >= n.timestamp ORDER BY b_ns, stream <> n.lane LIMIT 1))
+     AND max(device, 0) = max(coalesce(n.gpu_id, 0), 0) AND s_ns >= n.timestamp ORDER BY b_ns, stream <> n.lane LIMIT 1))
 WHERE n.datatype IS NOT NULL;
 
 -- One row per control group seen; container_id is NULL for those that are no container. cgroup_id is unique in the file,
