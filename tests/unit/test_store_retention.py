@@ -54,8 +54,8 @@ def add_op_stats(db: apsw.Connection, seconds: int) -> None:
 
 
 def enforce(db: apsw.Connection, max_bytes: int) -> int:
-    steps, is_over = 0, False
-    while is_over := retention.enforce(db, max_bytes, is_over=is_over):
+    trimmer, steps = retention.Trimmer(db, max_bytes, SlowClock(0)), 0
+    while trimmer.step():
         steps += 1
     return steps
 
@@ -133,3 +133,51 @@ def test_recorder_keeps_its_file_near_the_limit(tmp_path: Path, parts: int) -> N
     ((count, newest),) = db.execute("SELECT count(*), max(timestamp) FROM events")
     assert newest == BEGIN_NS + (parts * 5_000 - 1) * 1_000_000
     assert count < parts * 5_000
+
+
+class SlowClock:
+    """Says of every step that it has taken so long."""
+
+    def __init__(self, step_ns: int) -> None:
+        self._step_ns, self._now_ns = step_ns, 0
+
+    def __call__(self) -> int:
+        self._now_ns += self._step_ns
+        return self._now_ns
+
+
+def trimmed(tmp_path: Path, step_ns: int) -> tuple[apsw.Connection, retention.Trimmer]:
+    db = database(tmp_path / "a.db")
+    add_events(db, 30_000)
+    return db, retention.Trimmer(db, retention.used_bytes(db) // 2, SlowClock(step_ns))
+
+
+def test_steps_shrink_while_they_take_too_long(tmp_path: Path) -> None:
+    db, trimmer = trimmed(tmp_path, 100_000_000)
+    deleted = []
+    for _ in range(6):
+        before = db.total_changes()
+        trimmer.step()
+        deleted.append(db.total_changes() - before)
+    assert deleted == [2_000, 1_000, 500, 250, 125, 100]
+
+
+def test_steps_grow_while_they_are_quick(tmp_path: Path) -> None:
+    db, trimmer = trimmed(tmp_path, 1_000_000)
+    before = db.total_changes()
+    trimmer.step()
+    trimmer.step()
+    assert db.total_changes() - before == 2_000 + 4_000
+
+
+def test_a_full_minute_is_folded_part_by_part_with_every_sum_unchanged(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    add_op_stats(db, 60)
+    sums = db.execute(SUMS).fetchall()
+    steps = 0
+    trimmer = retention.Trimmer(db, 1)
+    while trimmer.fold_seconds(BEGIN_NS + 60 * SECOND_NS, 500):
+        steps += 1
+    assert steps == 60 * 20 // 500 + 1
+    assert db.execute("SELECT DISTINCT period_s FROM raw_op_stats").fetchall() == [(60,)]
+    assert db.execute(SUMS).fetchall() == sums

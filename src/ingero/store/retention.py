@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import apsw
 
 from ingero.store.migrations import pragma
@@ -10,17 +13,16 @@ from ingero.store.vocabulary import CLOCK_COLUMNS
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
 
-# Aim below the limit, so that the work is done now and then and not at every commit.
-TARGET_RATIO = 0.9
+# Begin before the limit is passed, since the rows of the next commit come on top, and aim below it, so that the work is
+# done now and then and not at every commit.
+START_RATIO, TARGET_RATIO = 0.95, 0.9
 
-# Rows per step: about 0.1 s of deleting, which the recorder's queue bridges.
-STEP_ROWS = 50_000
+# Steps are as large as takes so long: the recorder writes nothing meanwhile, and must not wait for 0.1 s.
+STEP_NS = 20_000_000
+FIRST_STEP_ROWS, MIN_STEP_ROWS, MAX_STEP_ROWS = 2_000, 100, 50_000
 
 # The newest seconds keep their resolution while there is anything else to drop.
 KEEP_SECONDS_NS = 10 * MINUTE_NS
-
-# Folded at once; the caller's loop does the rest.
-FOLD_STEP_NS = 10 * MINUTE_NS
 
 _DETAIL = (("raw_events", "start_ns"), ("raw_offcpu", "start_ns"), ("raw_in_flight", "time_ns"))
 _AGGREGATES = (
@@ -64,24 +66,66 @@ def used_bytes(db: apsw.Connection) -> int:
     return (pragma(db, "page_count") - pragma(db, "freelist_count")) * pragma(db, "page_size")
 
 
-def enforce(db: apsw.Connection, max_bytes: int, *, is_over: bool) -> bool:
-    """One bounded step towards the limit, its own transaction; true while there is more to do.
+class Trimmer:
+    """Keeps one database under its limit by steps of about `STEP_NS`. max_bytes: 0 = no limit. clock: monotonic ns."""
 
-    max_bytes: 0 = no limit. is_over: what the last call answered (false at first). Work starts above the limit and goes
-    on until `TARGET_RATIO` of it.
-    """
-    if max_bytes == 0 or used_bytes(db) <= max_bytes * (TARGET_RATIO if is_over else 1):
+    def __init__(self, db: apsw.Connection, max_bytes: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._db, self._max_bytes, self._clock = db, max_bytes, clock
+        self.step_rows = FIRST_STEP_ROWS
+        self._is_over = False
+        self._folded_ns: dict[str, int] = {}  # by table: nothing older is left to fold
+
+    @property
+    def is_past_limit(self) -> bool:
+        """Whether the database is larger than it may be."""
+        return self._max_bytes != 0 and used_bytes(self._db) > self._max_bytes
+
+    def step(self) -> bool:
+        """One step towards the limit, its own transaction; true while there is more to do."""
+        ratio = TARGET_RATIO if self._is_over else START_RATIO
+        if self._max_bytes == 0 or used_bytes(self._db) <= self._max_bytes * ratio:
+            self._is_over = False
+            return False
+        begin_ns = self._clock()
+        self._is_over = self._trim(self.step_rows)
+        elapsed_ns = self._clock() - begin_ns
+        if elapsed_ns > STEP_NS:
+            self.step_rows = max(MIN_STEP_ROWS, self.step_rows // 2)
+        elif 2 * elapsed_ns < STEP_NS:
+            self.step_rows = min(MAX_STEP_ROWS, self.step_rows * 2)
+        return self._is_over
+
+    def _trim(self, rows: int) -> bool:
+        """Fold or delete about `rows` rows; false where nothing is left to go."""
+        db = self._db
+        newest = _number(db, "SELECT coalesce(max(start_ns), 0) FROM raw_op_stats")
+        has_worked = False
+        with db:
+            has_worked = (
+                self.fold_seconds(newest - KEEP_SECONDS_NS, rows)
+                or _delete_oldest(db, _DETAIL, rows)
+                or self.fold_seconds(newest, rows)
+                or _delete_oldest(db, _AGGREGATES, rows)
+            )
+        return has_worked  # noqa: RET504  # returning inside: for mypy apsw's `with` may swallow exceptions
+
+    def fold_seconds(self, before_ns: int, rows: int) -> bool:
+        """Fold rows of one second into rows of one minute: of the oldest minute of one table, ended by `before_ns`."""
+        end_ns = before_ns // MINUTE_NS * MINUTE_NS
+        for table, fold in _FOLDED.items():
+            oldest = _number(
+                self._db,
+                f"SELECT coalesce(min(start_ns), ?1) FROM {table} "
+                "WHERE period_s < 60 AND start_ns < ?1 AND start_ns >= ?2",
+                end_ns,
+                self._folded_ns.get(table, 0),
+            )
+            begin_ns = oldest // MINUTE_NS * MINUTE_NS
+            self._folded_ns[table] = max(begin_ns, self._folded_ns.get(table, 0))
+            if begin_ns < end_ns:
+                _fold(self._db, table, fold, begin_ns, rows)
+                return True
         return False
-    newest = _number(db, "SELECT coalesce(max(start_ns), 0) FROM raw_op_stats")
-    has_worked = False
-    with db:
-        has_worked = (
-            _fold_seconds(db, newest - KEEP_SECONDS_NS)
-            or _delete_oldest(db, _DETAIL)
-            or _fold_seconds(db, newest)
-            or _delete_oldest(db, _AGGREGATES)
-        )
-    return has_worked  # noqa: RET504  # returning inside: for mypy apsw's `with` may swallow exceptions
 
 
 def _number(db: apsw.Connection, sql: str, *values: int) -> int:
@@ -90,45 +134,39 @@ def _number(db: apsw.Connection, sql: str, *values: int) -> int:
     return value
 
 
-def _fold_seconds(db: apsw.Connection, before_ns: int) -> bool:
-    """Fold rows of one second into rows of one minute, for the oldest minutes that have ended by `before_ns`."""
-    has_folded = False
-    end_ns = before_ns // MINUTE_NS * MINUTE_NS
-    for table, fold in _FOLDED.items():
-        oldest = _number(
-            db, f"SELECT coalesce(min(start_ns), ?1) FROM {table} WHERE period_s < 60 AND start_ns < ?1", end_ns
-        )
-        begin_ns = oldest // MINUTE_NS * MINUTE_NS
-        if begin_ns < end_ns:
-            _fold(db, table, fold, begin_ns, min(end_ns, begin_ns + FOLD_STEP_NS))
-            has_folded = True
-    return has_folded
-
-
-def _fold(db: apsw.Connection, table: str, fold: _Fold, begin_ns: int, end_ns: int) -> None:
+def _fold(db: apsw.Connection, table: str, fold: _Fold, begin_ns: int, rows: int) -> None:
+    """Up to `rows` rows of one minute; of a fuller minute several rows may share a key, which readers sum."""
     keys, sums, maxima = fold
     columns = ", ".join(("start_ns", "period_s", *keys, *sums, *maxima))
     minute = f"start_ns / {MINUTE_NS} * {MINUTE_NS}"
     values = ", ".join((minute, "60", *keys, *(f"sum({n})" for n in sums), *(f"max({n})" for n in maxima)))
-    where = "start_ns >= ? AND start_ns < ? AND period_s < 60"
     db.execute(
-        f"CREATE TEMP TABLE folded AS SELECT {values} FROM {table} WHERE {where} GROUP BY {minute}, {', '.join(keys)}",
-        (begin_ns, end_ns),
+        f"CREATE TEMP TABLE chosen AS SELECT id FROM {table} WHERE start_ns >= ? AND start_ns < ? AND period_s < 60 "
+        "ORDER BY start_ns LIMIT ?",
+        (begin_ns, begin_ns + MINUTE_NS, rows),
     )
-    db.execute(f"DELETE FROM {table} WHERE {where}", (begin_ns, end_ns))
+    where = "id IN (SELECT id FROM temp.chosen)"
+    db.execute(
+        f"CREATE TEMP TABLE folded AS SELECT {values} FROM {table} WHERE {where} GROUP BY {minute}, {', '.join(keys)}"
+    )
+    db.execute(f"DELETE FROM {table} WHERE {where}")
     db.execute(f"INSERT INTO {table}({columns}) SELECT * FROM temp.folded")
     db.execute("DROP TABLE temp.folded")
+    db.execute("DROP TABLE temp.chosen")
 
 
-def _delete_oldest(db: apsw.Connection, tables: tuple[tuple[str, str], ...]) -> bool:
-    """Delete up to `STEP_ROWS` rows of the largest table and, in the others, what is older than the rows deleted."""
-    # Ids grow with time, so their span is the size; counting would read the whole table.
-    spans = {name: _number(db, f"SELECT coalesce(max(id) - min(id) + 1, 0) FROM {name}") for name, _ in tables}
-    largest, time = max(tables, key=lambda entry: spans[entry[0]])
+def _delete_oldest(db: apsw.Connection, tables: tuple[tuple[str, str], ...], rows: int) -> bool:
+    """Delete up to `rows` rows of the largest table and as many, of those that are as old, in each of the others."""
+    # Ids grow with time, so their span is the size. Counting would read the whole table, and so would max and min in
+    # one query: SQLite looks up only a single one of them.
+    span = "SELECT coalesce((SELECT max(id) FROM {0}) - (SELECT min(id) FROM {0}) + 1, 0)"
+    spans = {name: _number(db, span.format(name)) for name, _ in tables}
+    largest, largest_time = max(tables, key=lambda entry: spans[entry[0]])
     if not spans[largest]:
         return False
-    oldest = f"SELECT {time} FROM {largest} ORDER BY {time} LIMIT ?"
-    cutoff = _number(db, f"SELECT max({time}) FROM ({oldest})", STEP_ROWS)
+    oldest = f"SELECT {largest_time} AS t FROM {largest} ORDER BY {largest_time} LIMIT ?"
+    cutoff = _number(db, f"SELECT max(t) FROM ({oldest})", rows)
     for name, column in tables:
-        db.execute(f"DELETE FROM {name} WHERE {column} <= ?", (cutoff,))
+        chosen = f"SELECT id FROM {name} WHERE {column} <= ? ORDER BY {column} LIMIT ?"
+        db.execute(f"DELETE FROM {name} WHERE id IN ({chosen})", (cutoff, rows))
     return True

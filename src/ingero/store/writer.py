@@ -34,6 +34,9 @@ _COMMIT_INTERVAL_S = 0.5
 # Commit early above it: large enough that the commit costs nothing per row, small enough to stay in the page cache.
 _COMMIT_ROWS = 20_000
 
+# Deleting between two commits; a step that has begun is finished, so that the writer waits for 0.1 s at most.
+_TRIM_NS = 80_000_000 - retention.STEP_NS
+
 # SQLite runs without the interpreter lock, so each statement hands it over; with CPython's 5 ms a busy second thread
 # holds the inserts down to a few thousand rows a second.
 _SWITCH_INTERVAL_S = 0.0005
@@ -95,6 +98,7 @@ class Writer:
             StoreError: the file is not ours to write, another recorder has it, or it cannot be written.
         """
         self._recording = Recording(self.path, self._facts, self._node, self._owner)
+        self._trimmer = retention.Trimmer(self._recording.db, self._max_db_bytes)
         self._interner = Interner(self._recording.strings())
         self._next_process = self._recording.next_process()
         self._switch_interval_s = sys.getswitchinterval()
@@ -227,7 +231,6 @@ class Writer:
 
     def _write_until_closed(self) -> None:
         batch: _Batch = {}
-        is_over = False
         is_closing = False
         while not is_closing:
             with self._changed:
@@ -239,7 +242,7 @@ class Writer:
                 batch.setdefault(table.name, (table, []))[1].extend(rows)
             if self._store(batch, appended, is_last=is_closing):
                 batch = {}
-                is_over = self._keep_limit(is_over=is_over)
+                self._keep_limit()
         for table, rows in batch.values():
             self._lost[table.name, "write failed"] += len(rows)
         if not batch:
@@ -304,13 +307,16 @@ class Writer:
         _insert(db, tables.LOSSES, [(self.session, now, "store_rows_lost", f"{t}: {why}", n) for (t, why), n in growth])
         self._reported = lost
 
-    def _keep_limit(self, *, is_over: bool) -> bool:
+    def _keep_limit(self) -> None:
+        """Small steps between two commits; while the limit is passed even if rows wait, or they would outrun it."""
+        end_ns = time.monotonic_ns() + _TRIM_NS
         try:
-            return retention.enforce(self._recording.db, self._max_db_bytes, is_over=is_over)
+            while self._trimmer.step() and time.monotonic_ns() < end_ns:
+                if self._is_urgent and not self._trimmer.is_past_limit:
+                    break
         except apsw.Error as error:
             _roll_back(self._recording.db)
             self._error = writing_error(self.path, error)
-            return is_over
 
     def _finish(self) -> None:
         try:
