@@ -107,7 +107,7 @@ def test_everything_is_ready_on_a_good_kernel() -> None:
         ({"has_btf": False}, "type information", "CONFIG_DEBUG_INFO_BTF"),
         ({"lockdown": "confidentiality"}, "locked down", "lockdown=confidentiality"),
         ({"is_init_pid_namespace": False}, "PID namespace", "hostPID: true"),
-        ({"capabilities": frozenset({"BPF"})}, "CAP_PERFMON missing", "sudo"),
+        ({"capabilities": frozenset({"BPF"})}, "CAP_PERFMON and CAP_SYS_PTRACE missing", "sudo"),
         ({"features": frozenset({"sched_switch"})}, "no sched_waking", "upgrade"),
     ],
 )
@@ -153,6 +153,6 @@ def test_an_unreadable_copy_is_said() -> None:
 
 def test_one_missing_host_event_is_a_restriction_and_all_missing_block() -> None:
     some = dataclasses.replace(GOOD, features=GOOD.features - {"mark_victim"})
-    assert host_events(some).ok
-    assert "mark_victim" in host_events(some).reason
-    assert not host_events(dataclasses.replace(GOOD, features=frozenset())).ok
+    assert host_events(some, "memory").ok
+    assert "mark_victim" in host_events(some, "memory").reason
+    assert not host_events(dataclasses.replace(GOOD, features=frozenset()), "memory").ok

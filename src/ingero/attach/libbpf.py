@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _BPF_LINK_CREATE = 28
 _SONAMES = ("libbpf.so.1",)
+_KERNEL_BTF = b"/sys/kernel/btf/vmlinux"
+_SYS_ADMIN = 21  # uapi/linux/capability.h
 
 
 class AttachType(enum.IntEnum):
@@ -93,6 +95,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "bpf_iter_create": (c.c_int, c.c_int),
     "libbpf_set_print": (_PTR, _PRINT),
     "libbpf_num_possible_cpus": (c.c_int,),
+    "libbpf_version_string": (c.c_char_p,),
     "btf__load_vmlinux_btf": (_PTR,),
     "btf__find_by_name_kind": (c.c_int, _PTR, c.c_char_p, c.c_uint32),
     "btf__type_by_id": (_PTR, _PTR, c.c_uint32),
@@ -113,6 +116,42 @@ class _UprobeOptions(c.Structure):
 
 
 _said: list[str] = []  # what libbpf printed since the last call that may fail
+
+
+def libbpf_version() -> str:
+    """Such as `v1.1`.
+
+    Raises:
+        LibbpfMissingError: it is not installed.
+    """
+    return str(_library().libbpf_version_string().decode())
+
+
+class _OpenOptions(c.Structure):
+    """struct bpf_object_open_opts of libbpf 1.0, up to what is set."""
+
+    _fields_ = (
+        ("sz", c.c_size_t),
+        ("object_name", c.c_char_p),
+        ("relaxed_maps", c.c_bool),
+        ("pin_root_path", c.c_char_p),
+        ("reserved", c.c_uint32),
+        ("kconfig", c.c_char_p),
+        ("btf_custom_path", c.c_char_p),
+    )
+
+
+@lru_cache(maxsize=1)
+def _open_options() -> _OpenOptions | None:
+    """Without CAP_SYS_ADMIN the types of modules cannot be listed, where libbpf looks for a type that vmlinux lacks.
+
+    Told which file to use, it does not look there. Not always: it then reads the kernel's types twice.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    capabilities = int(status.partition("CapEff:")[2].split(maxsplit=1)[0], 16)
+    if capabilities >> _SYS_ADMIN & 1:
+        return None
+    return _OpenOptions(sz=c.sizeof(_OpenOptions), btf_custom_path=_KERNEL_BTF)
 
 
 @lru_cache(maxsize=1)
@@ -334,7 +373,8 @@ class BpfObject:
         uprobe_types: Mapping[str, AttachType] | None = None,
     ) -> None:
         self.path = path
-        pointer = _library().bpf_object__open_file(os.fsencode(path), None)
+        options = _open_options()
+        pointer = _library().bpf_object__open_file(os.fsencode(path), options and c.byref(options))
         if not pointer:
             raise _failure(f"{path}", hint="make build")
         self._pointer: int | None = pointer

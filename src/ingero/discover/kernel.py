@@ -17,6 +17,7 @@ from ingero.discover.processes import PROC
 SYS = Path("/sys")
 MIN_RELEASE = (5, 15)
 _INIT_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+_INIT_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO
 _CAPABILITIES = {
     2: "DAC_READ_SEARCH",
     12: "NET_ADMIN",
@@ -44,6 +45,9 @@ FEATURES: Mapping[str, str] = {
     "mm_page_alloc": "btf_trace_mm_page_alloc",
     "direct_reclaim": "btf_trace_mm_vmscan_direct_reclaim_begin",
     "mark_victim": "btf_trace_mark_victim",
+    "sock_send_length": "btf_trace_sock_send_length",
+    "sock_recv_length": "btf_trace_sock_recv_length",
+    "signal_generate": "btf_trace_signal_generate",
 }
 """Feature -> the name in the kernel's type information that stands for it."""
 
@@ -58,6 +62,8 @@ class KernelFacts:
     ptrace_scope: Yama's switch 0-3; None where Yama is absent.
     capabilities: the effective ones among those the agent can use, without the prefix CAP_.
     is_init_pid_namespace: whether pids seen here are the kernel's own.
+    is_init_user_namespace: whether capabilities count for the whole machine; a rootless container's do not.
+    is_root: whether the agent runs under uid 0.
     """
 
     release: str
@@ -73,6 +79,8 @@ class KernelFacts:
     kptr_restrict: int | None
     capabilities: frozenset[str]
     is_init_pid_namespace: bool
+    is_init_user_namespace: bool = True
+    is_root: bool = False
 
     def lacks(self, *capabilities: str) -> tuple[str, ...]:
         """Those of the named capabilities that this process does not have; SYS_ADMIN stands for BPF and PERFMON."""
@@ -86,6 +94,7 @@ def read_kernel(proc: Path = PROC, sys: Path = SYS) -> KernelFacts:
     release = _text(proc / "sys/kernel/osrelease") or system.release
     btf = sys / "kernel/btf/vmlinux"
     stats = _number(proc / "sys/kernel/bpf_stats_enabled")
+    status = _text(proc / "self/status")
     return KernelFacts(
         release=release,
         version=parse_release(release),
@@ -98,8 +107,10 @@ def read_kernel(proc: Path = PROC, sys: Path = SYS) -> KernelFacts:
         bpf_stats_enabled=None if stats is None else bool(stats),
         unprivileged_bpf_disabled=_number(proc / "sys/kernel/unprivileged_bpf_disabled"),
         kptr_restrict=_number(proc / "sys/kernel/kptr_restrict"),
-        capabilities=_effective_capabilities(_text(proc / "self/status")),
-        is_init_pid_namespace=_is_init_pid_namespace(proc),
+        capabilities=_effective_capabilities(status),
+        is_init_pid_namespace=_is_namespace(proc, "pid", _INIT_PID_NAMESPACE),
+        is_init_user_namespace=_is_namespace(proc, "user", _INIT_USER_NAMESPACE, unless_known=True),
+        is_root=bool(re.search(r"^Uid:\s+\d+\s+0\s", status, re.MULTILINE)),
     )
 
 
@@ -124,11 +135,12 @@ def _effective_capabilities(status: str) -> frozenset[str]:
     return frozenset(name for bit, name in _CAPABILITIES.items() if bits >> bit & 1)
 
 
-def _is_init_pid_namespace(proc: Path) -> bool:
+def _is_namespace(proc: Path, kind: str, inode: int, *, unless_known: bool = False) -> bool:
+    """Whether the agent is in the namespace with this inode; `unless_known` on a kernel without such namespaces."""
     try:
-        return (proc / "self/ns/pid").stat().st_ino == _INIT_PID_NAMESPACE
+        return (proc / "self/ns" / kind).stat().st_ino == inode
     except OSError:
-        return False
+        return unless_known
 
 
 def _lockdown(text: str) -> str | None:

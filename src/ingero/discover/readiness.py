@@ -12,9 +12,24 @@ from ingero.discover.kernel import MIN_RELEASE, KernelFacts
 from ingero.discover.libraries import LibraryScan
 from ingero.ops import Library
 
-_BTF_FIX = "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (the distributions' own kernels are, since 2021)"
-_KERNEL_FIX = "upgrade the kernel: sudo apt install linux-image-generic (or your distribution's current kernel)"
-_ROOT_FIX = "run it as root: sudo ingero ..."
+BTF_FIX = "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (the distributions' own kernels are, since 2021)"
+KERNEL_FIX = "upgrade the kernel: sudo apt install linux-image-generic (or your distribution's current kernel)"
+LOCKDOWN_FIX = "boot without lockdown=confidentiality"
+PID_NAMESPACE_FIX = (
+    "start its container with the host's PID namespace: docker run --pid=host, or hostPID: true in the pod"
+)
+ROOT_FIX = "sudo ingero trace"
+USER_NAMESPACE_FIX = f"run it outside: {ROOT_FIX}"
+_NEEDED = ("BPF", "PERFMON", "SYS_PTRACE")
+
+# Group of host events -> the tracepoints it lives by (keys of kernel.FEATURES).
+HOST_GROUPS: dict[str, tuple[str, ...]] = {
+    "block I/O": ("block_rq_issue",),
+    "memory": ("mm_page_alloc", "direct_reclaim", "mark_victim"),
+    "signals": ("signal_generate",),
+    "TCP retransmits": ("tcp_retransmit_skb",),
+    "socket bytes": ("sock_send_length", "sock_recv_length"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +38,27 @@ class Readiness:
 
     reason: why not; with `ok` something worth knowing, or empty.
     fix: the command that mends it; empty where nothing can or need be done.
+    is_required: whether nothing can be traced without it.
     """
 
     group: str
     ok: bool
     reason: str = ""
     fix: str = ""
+    is_required: bool = True
 
 
 def all_groups(kernel: KernelFacts, scan: LibraryScan) -> tuple[Readiness, ...]:
     """Every group, in the order in which they are shown."""
     calls = tuple(call_probes(kernel, scan, library) for library in Library)
-    return (*calls, scheduler_clocks(kernel), host_events(kernel), python_frames(kernel))
+    host = tuple(host_events(kernel, group) for group in HOST_GROUPS)
+    return (*calls, scheduler_clocks(kernel), *host, python_frames(kernel))
+
+
+def what_blocks(kernel: KernelFacts) -> Readiness | None:
+    """The first group that is required and cannot run; None: `trace` can start."""
+    groups = all_groups(kernel, LibraryScan(copies=(), unreadable=(), processes=0, read_again=0, skipped={}))
+    return next((group for group in groups if group.is_required and not group.ok), None)
 
 
 def call_probes(kernel: KernelFacts, scan: LibraryScan, library: Library) -> Readiness:
@@ -44,15 +68,8 @@ def call_probes(kernel: KernelFacts, scan: LibraryScan, library: Library) -> Rea
     if blocked is not None:
         return blocked
     if "uprobe_multi" not in kernel.features and "SYS_ADMIN" not in kernel.capabilities:
-        return Readiness(
-            group=group,
-            ok=False,
-            reason=f"Linux {kernel.release} has no multi-uprobes (6.6); the older kind needs CAP_SYS_ADMIN",
-            fix=_ROOT_FIX,
-        )
-    missing = kernel.lacks("SYS_PTRACE")
-    if missing:
-        return _no_capability(group, missing, "to see other users' processes")
+        reason = f"Linux {kernel.release} has no multi-uprobes (6.6); the older kind needs CAP_SYS_ADMIN"
+        return Readiness(group=group, ok=False, reason=reason, fix=capability_fix(kernel, ("SYS_ADMIN",)))
     return Readiness(group=group, ok=True, reason=_library_note(scan, library))
 
 
@@ -67,63 +84,75 @@ def scheduler_clocks(kernel: KernelFacts) -> Readiness:
     return readiness
 
 
-def host_events(kernel: KernelFacts) -> Readiness:
-    """Block I/O, memory, TCP and process events."""
-    group = "host events"
-    wanted = ("block_rq_issue", "tcp_retransmit_skb", "mm_page_alloc", "direct_reclaim", "mark_victim")
+def host_events(kernel: KernelFacts, group: str) -> Readiness:
+    """Events of one of HOST_GROUPS. Recording goes on without them, and says so."""
+    wanted = HOST_GROUPS[group]
     blocked = _bpf(group, kernel)
     if blocked is not None:
         return blocked
     absent = [name for name in wanted if name not in kernel.features]
     if len(absent) == len(wanted):
-        return _needs_features(group, kernel, wanted)
+        return _needs_features(group, kernel, wanted, is_required=False)
     note = f"this kernel has no {', '.join(absent)}: those events are not seen" if absent else ""
-    return Readiness(group=group, ok=True, reason=note)
+    return Readiness(group=group, ok=True, reason=note, is_required=False)
 
 
 def python_frames(kernel: KernelFacts) -> Readiness:
     """Lines of Python code of a traced call."""
     group = "Python frames"
-    blocked = _bpf(group, kernel)
-    if blocked is not None:
-        return blocked
-    missing = kernel.lacks("SYS_PTRACE")
-    return _no_capability(group, missing, "to read interpreters") if missing else Readiness(group=group, ok=True)
+    return _bpf(group, kernel) or Readiness(group=group, ok=True, is_required=False)
 
 
 def _bpf(group: str, kernel: KernelFacts) -> Readiness | None:
     """What keeps any BPF program of this project from loading; None if nothing does."""
     reason, fix = "", ""
-    missing = kernel.lacks("BPF", "PERFMON")
+    missing = kernel.lacks(*_NEEDED)
     if (0, 0) < kernel.version < MIN_RELEASE:
-        reason, fix = f"Linux {kernel.release} is older than {MIN_RELEASE[0]}.{MIN_RELEASE[1]}", _KERNEL_FIX
+        reason, fix = f"Linux {kernel.release} is older than {MIN_RELEASE[0]}.{MIN_RELEASE[1]}", KERNEL_FIX
     elif not kernel.has_btf:
-        reason, fix = "the kernel carries no type information (/sys/kernel/btf/vmlinux)", _BTF_FIX
+        reason, fix = "the kernel carries no type information (/sys/kernel/btf/vmlinux)", BTF_FIX
     elif kernel.lockdown == "confidentiality":
         reason = "the kernel is locked down in confidentiality mode, which forbids BPF programs to read memory"
-        fix = "boot without lockdown=confidentiality"
+        fix = LOCKDOWN_FIX
     elif not kernel.is_init_pid_namespace:
         reason = "the agent runs in a PID namespace of its own, so its pids are not the kernel's"
-        fix = "start its container with the host's PID namespace: docker run --pid=host, or hostPID: true in the pod"
+        fix = PID_NAMESPACE_FIX
+    elif not kernel.is_init_user_namespace:
+        reason = "the agent runs in a user namespace (a rootless container), where capabilities do not reach the kernel"
+        fix = USER_NAMESPACE_FIX
     elif missing:
-        return _no_capability(group, missing, "to load BPF programs")
+        return _no_capability(group, kernel, missing)
     else:
         return None
     return Readiness(group=group, ok=False, reason=reason, fix=fix)
 
 
-def _needs_features(group: str, kernel: KernelFacts, names: Sequence[str]) -> Readiness:
+def _needs_features(group: str, kernel: KernelFacts, names: Sequence[str], *, is_required: bool = True) -> Readiness:
     absent = [name for name in names if name not in kernel.features]
     if not absent:
-        return Readiness(group=group, ok=True)
-    return Readiness(
-        group=group, ok=False, reason=f"Linux {kernel.release} has no {', '.join(absent)}", fix=_KERNEL_FIX
-    )
+        return Readiness(group=group, ok=True, is_required=is_required)
+    reason = f"Linux {kernel.release} has no {', '.join(absent)}"
+    return Readiness(group=group, ok=False, reason=reason, fix=KERNEL_FIX, is_required=is_required)
 
 
-def _no_capability(group: str, missing: Sequence[str], purpose: str) -> Readiness:
+def _no_capability(group: str, kernel: KernelFacts, missing: Sequence[str]) -> Readiness:
     names = " and ".join(f"CAP_{name}" for name in missing)
-    return Readiness(group=group, ok=False, reason=f"{names} missing {purpose}", fix=_ROOT_FIX)
+    purposes = []
+    if {"BPF", "PERFMON"} & set(missing):
+        purposes.append("to load BPF programs")
+    if "SYS_PTRACE" in missing:
+        purposes.append("to see what other users' processes have mapped")
+    reason = f"{names} missing {' and '.join(purposes)}"
+    return Readiness(group=group, ok=False, reason=reason, fix=capability_fix(kernel, missing))
+
+
+def capability_fix(kernel: KernelFacts, missing: Sequence[str]) -> str:
+    """How to get capabilities: root without one sits in a container, and sudo would not give it back."""
+    if not kernel.is_root:
+        return ROOT_FIX
+    options = " ".join(f"--cap-add {name}" for name in missing)
+    names = ", ".join(missing)
+    return f"docker run {options}, or securityContext: {{capabilities: {{add: [{names}]}}}} in the pod"
 
 
 def _library_note(scan: LibraryScan, library: Library) -> str:
