@@ -19,7 +19,8 @@ class LazyGroup(click.RichGroup):
 
     # name -> (module, one-line help for the list of commands)
     commands_by_name: ClassVar[dict[str, tuple[str, str]]] = {
-        "trace": ("ingero.cli.trace", "Record what GPU processes do (needs root)."),
+        "check": ("ingero.cli.check", "Say whether this machine can be traced, and what mends it."),
+        "trace": ("ingero.cli.trace", "Record what GPU processes do (needs root or capabilities)."),
         "explain": ("ingero.cli.explain", "Say where the time of a recording went."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }

@@ -1,0 +1,246 @@
+"""What `ingero check` says: one row per fact, from facts that have been gathered before. No file is read here."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.discover.containers import Placement
+from ingero.discover.gpus import Gpu
+from ingero.discover.host import library_version
+from ingero.discover.interpreters import Interpreter
+from ingero.discover.kernel import MIN_RELEASE, KernelFacts
+from ingero.discover.libraries import LibraryCopy, LibraryScan
+from ingero.discover.readiness import (
+    BTF_FIX,
+    HOST_GROUPS,
+    KERNEL_FIX,
+    LOCKDOWN_FIX,
+    PID_NAMESPACE_FIX,
+    USER_NAMESPACE_FIX,
+    Readiness,
+    all_groups,
+    capability_fix,
+)
+from ingero.units import format_bytes
+
+MIN_DRIVER = 550
+_DRIVER_FIX = "sudo apt install nvidia-driver-550 (or your distribution's package)"
+
+
+class State(enum.Enum):
+    """How a row stands. Only MISSING keeps `trace` from running."""
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+    NOT_HERE = "not here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One checked thing. section: the heading it stands under. fix: the command that mends it."""
+
+    section: str
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaProcess:
+    """A process that has mapped a traced library. interpreter: None where it is no Python."""
+
+    pid: int
+    name: str
+    user: str
+    interpreter: Interpreter | None
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """The driver and its GPUs. version: of the kernel's driver. reason: why NVML shows no GPU."""
+
+    version: str | None
+    gpus: Sequence[Gpu]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything the rows are made of.
+
+    on_disk: library files in the usual places. agent: rows about what ingero needs installed.
+    """
+
+    kernel: KernelFacts
+    scan: LibraryScan
+    on_disk: Sequence[Path]
+    gpu: GpuFacts
+    processes: Sequence[CudaProcess]
+    placement: Placement
+    runtimes: Sequence[str]
+    orchestrators: Sequence[str]
+    agent: Sequence[Row]
+
+
+def all_rows(facts: Facts) -> tuple[Row, ...]:
+    """Every row, in the order in which they are shown."""
+    kernel = facts.kernel
+    return (
+        *_kernel_rows(kernel),
+        *_privilege_rows(kernel),
+        *facts.agent,
+        *_gpu_rows(facts.gpu),
+        *_library_rows(facts.scan, facts.on_disk),
+        *_process_rows(facts.processes),
+        *_container_rows(facts),
+        *map(_probe_row, all_groups(kernel, facts.scan)),
+    )
+
+
+def is_ready(rows: Sequence[Row]) -> bool:
+    """Whether `trace` can run."""
+    return all(row.state is not State.MISSING for row in rows)
+
+
+def _row(section: str, name: str, state: State, found: str, fix: str = "") -> Row:
+    return Row(section=section, name=name, state=state, found=found, fix="" if state is State.OK else fix)
+
+
+def _needed(section: str, name: str, is_there: bool, found: str, fix: str) -> Row:
+    """A row without which nothing can be traced."""
+    return _row(section, name, State.OK if is_there else State.MISSING, found, fix)
+
+
+def _kernel_rows(kernel: KernelFacts) -> Iterator[Row]:
+    is_old = (0, 0) < kernel.version < MIN_RELEASE
+    wanted = f"{MIN_RELEASE[0]}.{MIN_RELEASE[1]} or newer"
+    found = f"{kernel.release} on {kernel.architecture} ({wanted} is needed)"
+    yield _needed("kernel", "Linux", not is_old, found, KERNEL_FIX)
+    found = "BTF there" if kernel.has_btf else "no BTF: /sys/kernel/btf/vmlinux"
+    yield _needed("kernel", "type information", kernel.has_btf, found, BTF_FIX)
+    yield _needed("kernel", "kind of probe", bool(kernel.features), _probe_kind(kernel), BTF_FIX)
+    if kernel.lockdown is None:
+        yield _row("kernel", "lockdown", State.NOT_HERE, "this kernel has no lockdown")
+    else:
+        yield _needed("kernel", "lockdown", kernel.lockdown != "confidentiality", kernel.lockdown, LOCKDOWN_FIX)
+    if kernel.bpf_stats_enabled:
+        fix = "sudo sysctl kernel.bpf_stats_enabled=0"
+        yield _row("kernel", "BPF statistics", State.WARNING, "on: each BPF program run costs 55 ns more", fix)
+
+
+def _probe_kind(kernel: KernelFacts) -> str:
+    if "uprobe_session" in kernel.features:
+        return "uprobe.session (Linux 6.13)"
+    if "uprobe_multi" in kernel.features:
+        return "uprobe.multi (Linux 6.6)"
+    return "perf events, which need CAP_SYS_ADMIN" if kernel.features else "unknown without BTF"
+
+
+def _privilege_rows(kernel: KernelFacts) -> Iterator[Row]:
+    section = "privileges"
+    needed = ("BPF", "PERFMON", "SYS_PTRACE", *(() if "uprobe_multi" in kernel.features else ("SYS_ADMIN",)))
+    missing = set(kernel.lacks(*needed))
+    for name in needed:
+        found = "held" if name not in missing else "not held"
+        yield _needed(section, f"CAP_{name}", name not in missing, found, capability_fix(kernel, (name,)))
+    has_restore = not kernel.lacks("CHECKPOINT_RESTORE")
+    found = "held" if has_restore else "not held: a library file deleted since it was loaded cannot be probed"
+    fix = capability_fix(kernel, ("CHECKPOINT_RESTORE",))
+    yield _row(section, "CAP_CHECKPOINT_RESTORE", State.OK if has_restore else State.WARNING, found, fix)
+    found = "the machine's own" if kernel.is_init_pid_namespace else "a container's own"
+    yield _needed(section, "PID namespace", kernel.is_init_pid_namespace, found, PID_NAMESPACE_FIX)
+    if not kernel.is_init_user_namespace:
+        yield _row(section, "user namespace", State.MISSING, "a rootless container's", USER_NAMESPACE_FIX)
+    yield _ptrace_scope(kernel.ptrace_scope)
+    yield _perf_event_paranoid(kernel)
+
+
+def _ptrace_scope(scope: int | None) -> Row:
+    if scope is None:
+        return _row("privileges", "ptrace_scope", State.NOT_HERE, "this kernel has no Yama")
+    # Yama judges PTRACE_MODE_ATTACH only (security/yama/yama_lsm.c); maps, environ and map_files need MODE_READ.
+    return _row("privileges", "ptrace_scope", State.OK, f"{scope}: no hindrance, ingero attaches to no process")
+
+
+def _perf_event_paranoid(kernel: KernelFacts) -> Row:
+    value = kernel.perf_event_paranoid
+    if value is None:
+        return _row("privileges", "perf_event_paranoid", State.NOT_HERE, "this kernel has no perf events")
+    if "uprobe_multi" in kernel.features:
+        return _row("privileges", "perf_event_paranoid", State.OK, f"{value}: no hindrance, perf events are not used")
+    # Perf-event uprobes need CAP_SYS_ADMIN, which stands above this switch.
+    fix = capability_fix(kernel, ("SYS_ADMIN",))
+    return _needed("privileges", "perf_event_paranoid", not kernel.lacks("SYS_ADMIN"), str(value), fix)
+
+
+def _gpu_rows(gpu: GpuFacts) -> Iterator[Row]:
+    if gpu.version is None:
+        yield _row("GPU", "NVIDIA driver", State.NOT_HERE, gpu.reason or "not loaded", _DRIVER_FIX)
+        return
+    major = gpu.version.split(".", maxsplit=1)[0]
+    is_old = major.isdecimal() and int(major) < MIN_DRIVER
+    found = f"{gpu.version}" + (f": older than {MIN_DRIVER}, not tried" if is_old else "")
+    state = State.WARNING if is_old else State.OK
+    yield _row("GPU", "NVIDIA driver", state, found, _DRIVER_FIX if is_old else "")
+    for one in gpu.gpus:
+        yield _row("GPU", f"GPU {one.index}", State.OK, f"{one.name}, {format_bytes(one.memory_bytes)}, {one.uuid}")
+    if not gpu.gpus:
+        yield _row("GPU", "GPUs", State.WARNING, gpu.reason, "nvidia-smi -L")
+
+
+def _library_rows(scan: LibraryScan, on_disk: Sequence[Path]) -> Iterator[Row]:
+    for copy in scan.copies:
+        version = ".".join(map(str, library_version(copy.file)))
+        users = f"{len(copy.pids)} process{'' if len(copy.pids) == 1 else 'es'}"
+        yield _row("libraries", _copy_name(copy, version), State.OK, f"{copy.mapped_path}, {users}")
+    problems = {(one.mapped_path, one.reason): one for one in scan.unreadable}
+    for one in problems.values():
+        fix = "sudo ingero check" if "not permitted" in one.reason else ""
+        yield _row("libraries", Path(one.mapped_path).name, State.WARNING, f"{one.mapped_path}: {one.reason}", fix)
+    mapped = {copy.file.path for copy in scan.copies}
+    for path in on_disk:
+        if path not in mapped:
+            yield _row("libraries", path.name, State.OK, f"{path}, not in use")
+    if not scan.copies and not on_disk:
+        yield _row("libraries", "CUDA and NCCL", State.NOT_HERE, "no copy in the usual places, and no process has one")
+
+
+def _copy_name(copy: LibraryCopy, version: str) -> str:
+    return f"{copy.file.library.value} {version}".rstrip()
+
+
+def _process_rows(processes: Sequence[CudaProcess]) -> Iterator[Row]:
+    for one in processes:
+        parts = [one.name, f"of {one.user}", str(one.interpreter) if one.interpreter else "no Python"]
+        parts += [text for text in (_place(one.placement),) if text]
+        yield _row("processes", f"pid {one.pid}", State.OK, ", ".join(parts))
+    if not processes:
+        yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for them")
+
+
+def _place(place: Placement) -> str:
+    if place.container_id:
+        by = f" by {place.orchestrator}" if place.orchestrator not in (None, place.runtime) else ""
+        return f"{place.runtime} container {place.container_id[:12]}{by}"
+    return f"Slurm job {place.job}" if place.job else ""
+
+
+def _container_rows(facts: Facts) -> Iterator[Row]:
+    own = _place(facts.placement)
+    yield _row("containers", "ingero itself", State.OK, own or "in no container")
+    for name, found in (("runtimes", facts.runtimes), ("orchestrators", facts.orchestrators)):
+        yield _row("containers", name, State.OK if found else State.NOT_HERE, ", ".join(found) or "none found")
+
+
+def _probe_row(group: Readiness) -> Row:
+    name = group.group
+    if group.ok:
+        state = State.WARNING if group.fix or (group.reason and group.group in HOST_GROUPS) else State.OK
+        return _row("probes", name, state, group.reason or "can run", group.fix)
+    return _row("probes", name, State.MISSING if group.is_required else State.WARNING, group.reason, group.fix)

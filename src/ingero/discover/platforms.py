@@ -1,0 +1,67 @@
+"""What starts the processes of this machine: container runtimes and orchestrators, by their sockets and daemons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ingero.discover.containers import Placement, placement_of
+from ingero.discover.processes import PROC
+
+_SOCKETS = {
+    "docker": ("run/docker.sock",),
+    "containerd": ("run/containerd/containerd.sock", "run/k3s/containerd/containerd.sock"),
+    "cri-o": ("run/crio/crio.sock",),
+    "podman": ("run/podman/podman.sock",),
+}
+_DAEMONS = {
+    "kubelet": "kubernetes",
+    "k3s-server": "kubernetes",
+    "k3s-agent": "kubernetes",
+    "slurmd": "slurm",
+    "slurmstepd": "slurm",
+    "ecs-agent": "ecs",
+    "amazon-ecs-agent": "ecs",
+    "dockerd": "docker",
+    "containerd": "containerd",
+    "crio": "cri-o",
+    "conmon": "podman",
+}
+_VARIABLES = {
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+    "ECS_CONTAINER_METADATA_URI_V4": "ecs",
+    "SLURM_JOB_ID": "slurm",
+}
+_ORCHESTRATORS = ("kubernetes", "slurm", "ecs")
+
+
+def container_runtimes(process_names: Iterable[str], root: Path = Path("/")) -> tuple[str, ...]:
+    """The runtimes whose socket or daemon is here."""
+    running = {_DAEMONS[name] for name in process_names if name in _DAEMONS}
+    answering = {name for name, paths in _SOCKETS.items() if any((root / path).exists() for path in paths)}
+    return tuple(sorted((running | answering) - {*_ORCHESTRATORS}))
+
+
+def orchestrators(process_names: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The orchestrators whose daemon runs here, or that started this very process."""
+    running = {_DAEMONS[name] for name in process_names if name in _DAEMONS}
+    telling = {name for variable, name in _VARIABLES.items() if variable in environ}
+    return tuple(sorted((running | telling) & {*_ORCHESTRATORS}))
+
+
+def own_placement(proc: Path = PROC) -> Placement:
+    """Where the agent itself runs."""
+    return placement_of_process(os.getpid(), proc)
+
+
+def placement_of_process(pid: int, proc: Path = PROC) -> Placement:
+    """The first of a process's control groups that tells of a container or a job; an empty placement otherwise."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return Placement()
+    places = [placement_of(line.split(":", 2)[2]) for line in lines if line.count(":") >= 2]
+    return next(
+        (place for place in places if place.is_containerized or place.job), places[0] if places else Placement()
+    )

@@ -1,0 +1,168 @@
+"""The rows of `ingero check`: states, texts and ways out, from made-up facts."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ingero.cli.check import as_text
+from ingero.cli.plan import NotReadyError, refuse_if_blocked
+from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
+from ingero.discover.containers import Placement, placement_of
+from ingero.discover.gpus import Gpu
+from ingero.discover.interpreters import Interpreter, interpreter_of
+from ingero.discover.libraries import UnreadableLibrary
+from ingero.discover.platforms import container_runtimes, orchestrators
+from tests.unit.test_discover_kernel import EMPTY, GOOD
+
+NO_GPU = GpuFacts(version=None, gpus=(), reason="NVML: NVML Shared Library Not Found")
+A_GPU = Gpu(index=0, uuid="GPU-1", name="H100", memory_bytes=80 << 30, pci_bus_id="", max_sm_clock_mhz=None)
+FACTS = Facts(
+    kernel=GOOD,
+    scan=EMPTY,
+    on_disk=(),
+    gpu=NO_GPU,
+    processes=(),
+    placement=Placement(),
+    runtimes=(),
+    orchestrators=(),
+    agent=(),
+)
+
+
+def rows_of(facts: Facts = FACTS, **changes: object) -> dict[str, Row]:
+    kernel = dataclasses.replace(facts.kernel, **changes)  # type: ignore[arg-type]  # any field
+    return {row.name: row for row in all_rows(dataclasses.replace(facts, kernel=kernel))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "way_out"),
+    [
+        ({"version": (5, 10), "release": "5.10.0"}, "Linux", "linux-image"),
+        ({"has_btf": False}, "type information", "CONFIG_DEBUG_INFO_BTF"),
+        ({"lockdown": "confidentiality"}, "lockdown", "lockdown=confidentiality"),
+        ({"is_init_pid_namespace": False}, "PID namespace", "--pid=host"),
+        ({"is_init_user_namespace": False}, "user namespace", "sudo ingero trace"),
+        ({"capabilities": frozenset()}, "CAP_BPF", "sudo ingero trace"),
+        ({"capabilities": frozenset(), "is_root": True}, "CAP_PERFMON", "--cap-add PERFMON"),
+        ({"features": GOOD.features - {"uprobe_multi", "uprobe_session"}}, "CAP_SYS_ADMIN", "sudo ingero trace"),
+    ],
+)
+def test_what_keeps_trace_from_running_is_missing_and_trace_says_the_same(
+    changes: dict[str, object], name: str, way_out: str
+) -> None:
+    rows = rows_of(**changes)
+    assert rows[name].state is State.MISSING
+    assert way_out in rows[name].fix
+    assert not is_ready(tuple(rows.values()))
+    kernel = dataclasses.replace(GOOD, **changes)  # type: ignore[arg-type]  # any field
+    with pytest.raises(NotReadyError) as refused:
+        refuse_if_blocked(kernel, ["ingero", "trace", "--duration", "5s"])
+    said = str(refused.value).removeprefix("cannot trace: ")
+    assert said in {row.found for row in rows.values() if row.section == "probes"}
+
+
+def test_on_a_good_machine_trace_starts_and_check_is_ready() -> None:
+    refuse_if_blocked(GOOD, ["ingero", "trace"])
+    assert is_ready(tuple(rows_of().values()))
+
+
+def test_the_command_that_mends_a_refusal_keeps_the_users_options() -> None:
+    kernel = dataclasses.replace(GOOD, capabilities=frozenset())
+    with pytest.raises(NotReadyError) as refused:
+        refuse_if_blocked(kernel, ["ingero", "trace", "--duration", "5s"])
+    assert refused.value.hint == "sudo ingero trace --duration 5s"
+
+
+def test_a_missing_host_event_is_no_reason_not_to_trace() -> None:
+    rows = rows_of(features=GOOD.features - {"sock_send_length", "sock_recv_length"})
+    assert rows["socket bytes"].state is State.WARNING
+    assert is_ready(tuple(rows.values()))
+
+
+@pytest.mark.parametrize(
+    ("scope", "state", "found"),
+    [(None, State.NOT_HERE, "no Yama"), (0, State.OK, "0:"), (3, State.OK, "3: no hindrance")],
+)
+def test_ptrace_scope_hinders_nothing_even_at_3(scope: int | None, state: State, found: str) -> None:
+    row = rows_of(ptrace_scope=scope)["ptrace_scope"]
+    assert row.state is state
+    assert found in row.found
+
+
+def test_perf_event_paranoid_matters_only_where_perf_events_are_used() -> None:
+    assert rows_of(perf_event_paranoid=4)["perf_event_paranoid"].state is State.OK
+    old = GOOD.features - {"uprobe_multi", "uprobe_session"}
+    row = rows_of(perf_event_paranoid=4, features=old)["perf_event_paranoid"]
+    assert row.state is State.MISSING
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("550.54.15", State.OK), ("580.1", State.OK), ("535.183.01", State.WARNING)]
+)
+def test_an_old_driver_is_a_warning(version: str, state: State) -> None:
+    facts = dataclasses.replace(FACTS, gpu=GpuFacts(version=version, gpus=[A_GPU], reason=""))
+    rows = rows_of(facts)
+    assert rows["NVIDIA driver"].state is state
+    assert "H100, 80.0 GiB" in rows["GPU 0"].found
+
+
+def test_no_driver_is_no_reason_not_to_trace() -> None:
+    rows = rows_of()
+    assert rows["NVIDIA driver"].state is State.NOT_HERE
+    assert "nvidia-driver" in rows["NVIDIA driver"].fix
+
+
+def test_a_cuda_process_is_shown_with_its_interpreter_and_its_container() -> None:
+    one = CudaProcess(
+        pid=7,
+        name="train",
+        user="alice",
+        interpreter=Interpreter(version=(3, 13), is_free_threaded=True),
+        placement=placement_of("/docker/" + "a" * 64),
+    )
+    found = rows_of(dataclasses.replace(FACTS, processes=[one]))["pid 7"].found
+    assert found == "train, of alice, Python 3.13 free-threaded, docker container aaaaaaaaaaaa"
+
+
+def test_a_library_that_cannot_be_read_is_a_warning() -> None:
+    problem = UnreadableLibrary(pid=7, mapped_path="/x/libcudart.so.12", reason="it has gone")
+    facts = dataclasses.replace(FACTS, scan=dataclasses.replace(EMPTY, unreadable=(problem,)))
+    assert rows_of(facts)["libcudart.so.12"].state is State.WARNING
+
+
+def test_the_text_fits_80_columns_and_says_a_repeated_reason_once() -> None:
+    facts = dataclasses.replace(FACTS, on_disk=[Path("/opt") / ("deep/" * 30) / "libcudart.so.12"])
+    rows = all_rows(dataclasses.replace(facts, kernel=dataclasses.replace(GOOD, capabilities=frozenset())))
+    lines = list(as_text(rows))
+    assert max(map(len, lines)) <= 80
+    assert sum("as above" in line for line in lines) > 3
+    assert lines[-1].startswith("  ") or lines[-1].startswith("not ready")
+
+
+@pytest.mark.parametrize(
+    ("maps", "executable", "shown"),
+    [
+        ("7f00-7f01 r-xp 0 08:01 5 /opt/lib/libpython3.12.so.1.0\n", "/opt/app", "Python 3.12"),
+        ("", "/usr/bin/python3.11", "Python 3.11"),
+        ("", "/usr/bin/python3.13t", "Python 3.13 free-threaded"),
+        ("7f00-7f01 r-xp 0 08:01 5 /x/_json.cpython-310-x86_64-linux-gnu.so\n", "/x/renamed", "Python 3.10"),
+        ("7f00-7f01 r-xp 0 08:01 5 /usr/lib/libc.so.6\n", "/bin/cat", None),
+    ],
+)
+def test_an_interpreter_is_told_by_its_files(tmp_path: Path, maps: str, executable: str, shown: str | None) -> None:
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "maps").write_text(maps)
+    (folder / "exe").symlink_to(executable)
+    found = interpreter_of(7, tmp_path)
+    assert (str(found) if found else None) == shown
+
+
+def test_runtimes_and_orchestrators_are_told_by_daemons_sockets_and_variables(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/docker.sock").touch()
+    assert container_runtimes({"crio", "kubelet"}, tmp_path) == ("cri-o", "docker")
+    assert orchestrators({"kubelet", "dockerd"}, {"SLURM_JOB_ID": "7"}) == ("kubernetes", "slurm")
