@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytimeparse2
-
 from ingero.errors import IngeroError
 
 _NS_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
@@ -26,6 +24,8 @@ def parse_duration_s(text: str) -> float:
     """
     if text.endswith("ms") and text[:-2].replace(".", "", 1).isdigit():
         return float(text[:-2]) / 1000
+    import pytimeparse2  # noqa: PLC0415  # takes 10 ms, and most commands read no duration
+
     seconds = pytimeparse2.parse(text)
     if not isinstance(seconds, (int, float)) or seconds < 0:
         raise QuantityError(f"{text!r} is no duration", hint="write it like 90s, 5m, 1h30m or 2d")

@@ -1,5 +1,6 @@
 """The command line: help everywhere, errors with a way out, and small commands that start fast."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from ingero import __version__
 from ingero.cli.main import LazyGroup, main
+from ingero.discover.kernel import read_kernel
 
 COMMANDS = list(LazyGroup.commands_by_name)
 Run = Callable[..., tuple[int, str, str]]
@@ -118,8 +120,11 @@ def test_a_wrong_process_id_is_named(run: Run, pids: str, complaint: str) -> Non
     assert complaint in re.sub(r"\s*│\s*", " ", err)
 
 
-def test_tracing_without_root_comes_with_the_command_that_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
+def test_tracing_without_capabilities_comes_with_the_command_that_works(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = dataclasses.replace(read_kernel(), capabilities=frozenset(), is_root=False, is_init_pid_namespace=True)
+    monkeypatch.setattr("ingero.cli.trace.read_kernel", lambda: kernel)
     code, out, err = run("trace", "--duration", "5s")
     assert (code, out) == (2, "")
     assert "sudo ingero trace --duration 5s" in err

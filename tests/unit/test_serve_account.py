@@ -170,6 +170,15 @@ def test_the_longest_call_names_its_taker_and_its_waker(reader: Reader) -> None:
     assert "woken by timer" in line
 
 
+def test_what_was_not_traced_is_said_because_silence_is_no_zero(tmp_path: Path) -> None:
+    facts = SessionFacts(uuid="u", started_ns=START_NS, not_traced={"IO": "switched off (io)"})
+    path = tmp_path / "recording.db"
+    with Writer(path, session=facts, node="node", clock=lambda: START_NS) as writer:
+        record(writer)
+    with open_reader(path) as opened:
+        assert "not traced: block I/O: switched off (io)" in text(opened)
+
+
 def test_losses_are_shown_with_their_reason(tmp_path: Path) -> None:
     path = tmp_path / "recording.db"
     with Writer(

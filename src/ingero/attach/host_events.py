@@ -28,10 +28,19 @@ class HostProgram:
     tracepoint: str
     without: str
 
+    @property
+    def group(self) -> str:
+        """Which switch leaves it out: "io", "tcp" or "net"; empty: none does."""
+        return _GROUPS.get(self.program) or _GROUPS.get(self.object_name, "")
+
 
 def _program(object_name: str, program: str, tracepoint: str, without: str) -> HostProgram:
     return HostProgram(object_name=object_name, program=program, tracepoint=tracepoint, without=without)
 
+
+# What --no-io, --no-tcp and --no-net leave out.
+IO, TCP, NET = "io", "tcp", "net"
+_GROUPS = {"block_io": IO, "socket_send": NET, "socket_receive": NET, "tcp": TCP}
 
 _NO_BLOCK_IO = "no block I/O"
 _NO_RECLAIM = "direct reclaim for want of memory on the host is not seen"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 
-from ingero.attach.host_events import HostEvents
+from ingero.attach.host_events import HOST_PROGRAMS, HostEvents, HostProgram
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Map, percpu_offsets, possible_cpus
 from ingero.attach.objects import object_path
 from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, ProbeMode
@@ -53,15 +53,26 @@ class Unavailable:
 class KernelSide:
     """Owns every BPF object and link of a recording; closing detaches all, calls before clocks.
 
+    sampling_rate: 1 in so many ordinary calls is recorded; 0: about 10 a second of each kind.
+    host_programs: what watches the host.
+
     Raises:
         BpfError: the scheduler or call programs cannot be loaded at all.
     """
 
-    def __init__(self, sizes: KernelSizes, *, record_all: bool = False, mode: ProbeMode | None = None) -> None:
+    def __init__(
+        self,
+        sizes: KernelSizes,
+        *,
+        record_all: bool = False,
+        sampling_rate: int = 0,
+        host_programs: Sequence[HostProgram] = HOST_PROGRAMS,
+        mode: ProbeMode | None = None,
+    ) -> None:
         self.layouts: Btf = btf_of(object_path("layouts"))
         self.unavailable: list[Unavailable] = []
         self.is_running = False
-        self._sizes = sizes
+        self._sizes, self._host_programs = sizes, host_programs
         self._resources = ExitStack()
         self._links = ExitStack()
         try:
@@ -70,6 +81,7 @@ class KernelSide:
             self._fill_slots()
             constants = {
                 "record_all": struct.pack("<I", record_all),
+                "sampling_rate": struct.pack("<I", sampling_rate),
                 "calls_ring_bytes": struct.pack("<Q", sizes.calls_bytes),
                 "cell_count": struct.pack("<I", sizes.cells),
                 "kernel_count": struct.pack("<I", sizes.kernels),
@@ -158,7 +170,7 @@ class KernelSide:
             for name, section in loaded.sections().items():
                 if section.startswith("tp_btf/"):
                     self._links.callback(loaded.program(name).attach().close)
-        host = self._links.enter_context(HostEvents(self.maps))
+        host = self._links.enter_context(HostEvents(self.maps, programs=self._host_programs))
         # Only what they brought themselves, and for as long as they are loaded: their descriptors end with them.
         own = host.maps.keys() - self.maps.keys()
         self.maps.update({name: host.maps[name] for name in own})

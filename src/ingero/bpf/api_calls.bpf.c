@@ -21,6 +21,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define ACCOUNT_WAIT_TRIES 64
 
 const volatile u32 record_all = 0;
+const volatile u32 sampling_rate = 0; /* 1 in so many ordinary calls is recorded; 0: as the cell says */
 const volatile u64 calls_ring_bytes = 1 << 20;
 
 struct {
@@ -237,8 +238,10 @@ INLINE void add_to_cell(struct cell *cell, struct open_call *call, const struct 
 /* Why this call gets a record of its own; 0: it does not. */
 INLINE u32 reason_to_record(struct cell *cell, u64 nth, u64 duration)
 {
-	u64 threshold = READ_ONCE(cell->threshold_ns), sample = READ_ONCE(cell->sample);
+	u64 threshold = READ_ONCE(cell->threshold_ns), sample = sampling_rate;
 
+	if (!sample)
+		sample = READ_ONCE(cell->sample);
 	if (nth < NEW_CELL_RECORDS)
 		return CALL_RARE;
 	if (threshold && duration >= threshold)

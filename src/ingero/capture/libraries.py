@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import CallSite
@@ -41,12 +42,20 @@ class LibraryProbes:
 
     launches_at_driver_only: the runtime's launch calls get no probe, which saves a quarter of what tracing costs; the
     driver's still count every launch, only the runtime's caller is lost.
+    libraries: which of them are probed. given_files: files with names of their own, probed before anybody maps them.
     """
 
-    def __init__(self, kernel: KernelSide, *, launches_at_driver_only: bool = False) -> None:
-        self._kernel = kernel
+    def __init__(
+        self,
+        kernel: KernelSide,
+        *,
+        launches_at_driver_only: bool = False,
+        libraries: Collection[Library] = frozenset(Library),
+        given_files: Sequence[Path] = (),
+    ) -> None:
+        self._kernel, self._libraries = kernel, libraries
         self._launches_at_driver_only = launches_at_driver_only
-        self._scanner = LibraryScanner()
+        self._scanner = LibraryScanner(given_files=given_files)
         self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
         self._reported: set[tuple[str, str]] = set()
         self.copies: list[LibraryCopy] = []
@@ -58,11 +67,12 @@ class LibraryProbes:
             if (problem.mapped_path, problem.reason) not in self._reported:
                 self._reported.add((problem.mapped_path, problem.reason))
                 logger.warning("%s is not traced: %s", problem.mapped_path, problem.reason)
-        return scan
+        return replace(scan, copies=tuple(copy for copy in scan.copies if copy.file.library in self._libraries))
 
     def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
         """Probes the copies that are not probed yet; one result per site and per missing call."""
-        new = [copy for copy in copies if copy.number not in self.probed_ns]
+        wanted = {copy.number: copy for copy in (*self._scanner.given, *copies)}
+        new = [copy for copy in wanted.values() if copy.number not in self.probed_ns]
         results: list[ProbeResult] = []
         for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
             self.copies.append(copy)

@@ -24,6 +24,7 @@ from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.processes import ProcessRows
+from ingero.capture.recorded_calls import RecordedCalls
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
@@ -31,6 +32,7 @@ from ingero.capture.targets import Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
 from ingero.discover.processes import descendants, list_processes
+from ingero.ops import Library
 from ingero.store import tables
 from ingero.store.tables import Row
 
@@ -46,11 +48,23 @@ _FORK, _EXEC, _EXIT = 1, 2, 3  # struct lifecycle_record kind
 class RecorderOptions:
     """pids: the processes to trace with their children; empty: every process that uses a traced library.
 
-    launches_at_driver_only: see LibraryProbes.
+    uid: of the processes to trace; None: everybody's. is_target must agree.
+    launches_at_driver_only, libraries, given_files: see LibraryProbes.
+    deadband_percent, heartbeat_s: see SnapshotRows.
+    max_overhead_ratio: of the busiest traced thread's time; max_cpu_ratio: of one core; 0: no limit.
+    shown_calls: so many recorded calls a second are kept to be shown, see `Recorder.recorded_calls`.
     """
 
     pids: Sequence[int] = ()
+    uid: int | None = None
     launches_at_driver_only: bool = False
+    libraries: frozenset[Library] = frozenset(Library)
+    given_files: Sequence[Path] = ()
+    deadband_percent: float = 0
+    heartbeat_s: float = 0
+    max_overhead_ratio: float = 0
+    max_cpu_ratio: float = 0
+    shown_calls: int = 0
     is_target: Callable[[int], bool] = field(default=lambda _pid: True)
 
 
@@ -64,14 +78,20 @@ class Recorder:
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
-        self.libraries = LibraryProbes(kernel, launches_at_driver_only=options.launches_at_driver_only)
+        self.libraries = LibraryProbes(
+            kernel,
+            launches_at_driver_only=options.launches_at_driver_only,
+            libraries=options.libraries,
+            given_files=options.given_files,
+        )
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink)
         self.seconds = SecondReader(kernel, sink, self.clock, self.targets, self._cgroups)
         gpus = GpuRows(sink, present_gpus())
         self._processes = ProcessRows(sink, self._cgroups, gpus)
         self._unseen = UnseenCalls(kernel)
-        self._snapshots = SnapshotRows(sink)
+        self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
+        self.recorded_calls = RecordedCalls(options.shown_calls, self.clock)
         self._rows = RowMaker(
             sink,
             self.clock,
@@ -239,6 +259,7 @@ class Recorder:
 
     def _on_calls(self, batch: np.ndarray[Any, Any]) -> None:
         self._records += len(batch)
+        self.recorded_calls.add(batch, self._name_of_pid, self._name_of_thread)
         self._rows.calls(batch)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:

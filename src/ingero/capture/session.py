@@ -5,16 +5,26 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ingero import __version__
 from ingero.discover.host import read_host
 from ingero.store.records import SessionFacts
 
+Value = str | int | float | bool | None
 
-def session_facts(pids: Sequence[int]) -> SessionFacts:
-    """Facts of a recording that starts now."""
+
+def session_facts(
+    pids: Sequence[int],
+    *,
+    options: Mapping[str, Value] | None = None,
+    not_traced: Mapping[str, str] | None = None,
+) -> SessionFacts:
+    """Facts of a recording that starts now.
+
+    options: what was asked for. not_traced: sources of events that are left out, by name, and why.
+    """
     host = read_host()
     return SessionFacts(
         uuid=str(uuid.uuid4()),
@@ -32,4 +42,6 @@ def session_facts(pids: Sequence[int]) -> SessionFacts:
         ingero_ver=__version__,
         targets=",".join(map(str, pids)),
         flags=" ".join(sys.argv[1:]),
+        options=dict(options or {}),
+        not_traced=dict(not_traced or {}),
     )

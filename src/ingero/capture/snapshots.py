@@ -13,6 +13,41 @@ from ingero.discover.system import Pressure, SystemSample, SystemSampler
 from ingero.store import tables
 from ingero.store.tables import Row
 
+_MIB = 1 << 20
+
+
+class Deadband:
+    """Decides which snapshots are worth storing; see SnapshotRows."""
+
+    def __init__(self, percent: float, heartbeat_s: float) -> None:
+        self._percent, self._heartbeat_ns = percent, int(heartbeat_s * 1e9)
+        self._stored: tuple[float, ...] | None = None
+        self._stored_ns = 0
+
+    def passes(self, time_ns: int, sample: SystemSample) -> bool:
+        """Whether the snapshot of this time is stored."""
+        now = _levels(sample)
+        if self._stored is not None and self._percent:
+            is_due = time_ns - self._stored_ns >= self._heartbeat_ns
+            pairs = zip(now, self._stored, strict=True)
+            # below 1 (percent, MiB, task) a share of the value would be noise
+            has_moved = any(abs(a - b) > max(abs(b), 1.0) * self._percent / 100 for a, b in pairs)
+            if not is_due and not has_moved:
+                return False
+        self._stored, self._stored_ns = now, time_ns
+        return True
+
+
+def _levels(sample: SystemSample) -> tuple[float, ...]:
+    """CPU and memory in percent, free memory and swap in MiB, load."""
+    return (
+        sample.cpu_percent or 0.0,
+        sample.mem_percent,
+        sample.mem_available_bytes / _MIB,
+        sample.swap_used_bytes / _MIB,
+        sample.load_avg[0],
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentUsage:
@@ -23,16 +58,21 @@ class AgentUsage:
 
 
 class SnapshotRows:
-    """Writes `raw_snapshots`; pressure and own cost are growth since the row before."""
+    """Writes `raw_snapshots`; pressure and own cost are growth since the row before.
 
-    def __init__(self, sink: Sink) -> None:
+    deadband_percent: a row is stored only when CPU, memory, free memory, swap or load has moved by more than that since
+    the row before, but every `heartbeat_s` at least; 0: every row.
+    """
+
+    def __init__(self, sink: Sink, deadband_percent: float = 0, heartbeat_s: float = 0) -> None:
         self._sink = sink
+        self._deadband = Deadband(deadband_percent, heartbeat_s)
         self._sampler = SystemSampler()
         self._pressure = self._sampler.sample().pressure
         self._cpu_ns = agent_cpu_ns()
         self._throttling: dict[Path, Throttling] = {}
         self.last: SystemSample | None = None
-        self.agent_cpu_ns = 0
+        self.agent_cpu_ns = self._unstored_cpu_ns = 0
 
     def write(self, time_ns: int, elapsed_ns: int, cpu_stats: Mapping[Path, int]) -> tuple[SystemSample, AgentUsage]:
         """Samples now, `elapsed_ns` after the last time. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
@@ -40,7 +80,10 @@ class SnapshotRows:
         self._write_throttling(sample, time_ns - elapsed_ns, cpu_stats)
         cpu_ns = agent_cpu_ns()
         self.agent_cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
+        self._unstored_cpu_ns += self.agent_cpu_ns
         agent = AgentUsage(cpu_ns=self.agent_cpu_ns, peak_rss_bytes=agent_rss_bytes())
+        if not self._deadband.passes(time_ns, sample):
+            return sample, agent
         row = tables.SNAPSHOTS.rows(
             1,
             session=self._sink.session,
@@ -55,10 +98,10 @@ class SnapshotRows:
             psi_memory_full_ns=self._growth(sample, "memory", "full"),
             psi_io_some_ns=self._growth(sample, "io", "some"),
             psi_io_full_ns=self._growth(sample, "io", "full"),
-            agent_cpu_ns=agent.cpu_ns,
+            agent_cpu_ns=self._unstored_cpu_ns,
             agent_rss_bytes=agent.peak_rss_bytes,
         )
-        self._pressure = sample.pressure
+        self._pressure, self._unstored_cpu_ns = sample.pressure, 0
         self._sink.append(tables.SNAPSHOTS, row)
         return sample, agent
 

@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Protocol
 
 import rich_click as click
 
 from ingero.attach.kernel_side import KernelSide
+from ingero.capture.recorded_calls import RecordedCall, RecordedCalls
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.cli.trace_summary import Echo, Summary
@@ -40,20 +42,22 @@ class View(Protocol):
 
 
 @contextmanager
-def open_view(*, as_json: bool, database: Path | None) -> Iterator[View]:
+def open_view(*, as_json: bool, verbose: bool, database: Path | None) -> Iterator[View]:
     """The view that suits standard output. database: where the recording goes, None if nothing is kept.
+
+    verbose: recorded calls are shown one by one, which takes lines: the live view is for the whole picture.
 
     Enter it innermost: a live view gives the terminal back at the first signal, before handlers that are there act.
     """
     if as_json:
-        yield JsonView(click.echo)
-    elif can_show_live(sys.stdout, os.environ):
+        yield JsonView(click.echo, verbose=verbose)
+    elif not verbose and can_show_live(sys.stdout, os.environ):
         from ingero.cli.live.view import LiveView  # noqa: PLC0415  # rich's live display takes 20 ms to import
 
         with LiveView(Summary(click.echo), database) as view:
             yield view
     else:
-        yield LineView(click.echo)
+        yield LineView(click.echo, verbose=verbose)
 
 
 def can_show_live(stream: IO[str], environ: Mapping[str, str]) -> bool:
@@ -64,9 +68,10 @@ def can_show_live(stream: IO[str], environ: Mapping[str, str]) -> bool:
 class LineView:
     """Plain lines."""
 
-    def __init__(self, echo: Echo) -> None:
-        self._echo = echo
+    def __init__(self, echo: Echo, *, verbose: bool = False) -> None:
+        self._echo, self._is_verbose = echo, verbose
         self._summary = Summary(echo)
+        self._calls: RecordedCalls | None = None
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
         """What is traced, and what could not be."""
@@ -77,9 +82,9 @@ class LineView:
                 self._echo(f"  {target.name} [{target.pid}], {target.identity}")
         for copy in recorder.libraries.copies:
             self._echo(f"  {copy.mapped_path}")
-        for result in recorder.probes:
-            if result.site and result.reason:
-                self._echo(f"  not probed: {result.site.symbol}: {result.reason}")
+        self._calls = recorder.recorded_calls
+        for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose):
+            self._echo(f"  not probed: {symbol} of {library}: {reason}")
         for missing in kernel.unavailable:
             self._echo(f"  not available: {missing.name}: {missing.reason}")
         self._echo("")
@@ -87,6 +92,7 @@ class LineView:
     def second(self, second: Second) -> None:
         """Calls, waiting for the device, and who took the CPU."""
         self._summary.add(second)
+        self._show_calls()
         parts = [
             time.strftime("%H:%M:%S", time.localtime(second.time_ns / 1e9)),
             f"{second.targets} processes",
@@ -105,6 +111,13 @@ class LineView:
             parts.append("lost: " + ", ".join(f"{name} {count}" for name, count in second.losses.items()))
         self._echo("  ".join(parts))
 
+    def _show_calls(self) -> None:
+        calls, left_out = self._calls.take() if self._calls else ([], 0)
+        for call in calls:
+            self._echo(f"  {call_line(call)}")
+        if left_out:
+            self._echo(f"  ... and {format_count(left_out)} more recorded calls")
+
     def finished(self, recorder: Recorder, path: Path | None) -> None:
         """The closing summary."""
         self._echo("")
@@ -112,13 +125,15 @@ class LineView:
 
 
 class JsonView:
-    """One JSON object per line."""
+    """One JSON object per line, as trace_events.schema.json says."""
 
-    def __init__(self, echo: Echo) -> None:
-        self._echo = echo
+    def __init__(self, echo: Echo, *, verbose: bool = False) -> None:
+        self._echo, self._is_verbose = echo, verbose
+        self._calls: RecordedCalls | None = None
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
         """Type `started`."""
+        self._calls = recorder.recorded_calls
         self._write(
             "started",
             processes=[target.pid for target in recorder.targets],
@@ -127,10 +142,17 @@ class JsonView:
             probes=sum(result.is_attached for result in recorder.probes),
             mode=kernel.mode.value,
             unavailable={missing.name: missing.reason for missing in kernel.unavailable},
+            not_probed=[
+                {"symbol": symbol, "library": library, "reason": reason}
+                for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose)
+            ],
         )
 
     def second(self, second: Second) -> None:
-        """Type `second`."""
+        """Types `call`, with --verbose, and `second`."""
+        recorded, left_out = self._calls.take() if self._calls else ([], 0)
+        for call in recorded:
+            self._write("call", **asdict(call))
         calls: Counter[str] = Counter()
         for cell in second.cells:
             calls[BY_ID[cell.op].name] += int(cell.growth["count"])
@@ -142,6 +164,7 @@ class JsonView:
             threads=second.threads,
             calls=dict(calls),
             records=second.records,
+            records_not_shown=left_out if self._is_verbose else None,
             epochs=len(second.epochs),
             in_flight=second.in_flight,
             clocks_ns={clock: int(second.clocks_ns[index]) for index, clock in enumerate(CLOCKS)},
@@ -157,6 +180,34 @@ class JsonView:
 
     def _write(self, kind: str, **fields: object) -> None:
         self._echo(json.dumps({"type": kind, "version": 1, **fields}))
+
+
+def not_probed(recorder: Recorder, *, is_all: bool) -> Iterator[tuple[str, str, str]]:
+    """(symbol, library, reason) of what the kernel refused; with `is_all` also of what a library does not have."""
+    for result in recorder.probes:
+        if result.site and result.reason:
+            yield result.site.symbol, result.copy.mapped_path, result.reason
+        elif result.missing and is_all:
+            yield result.missing.op.name, result.copy.mapped_path, result.reason
+        elif result.reason and not result.missing:
+            yield "every call", result.copy.mapped_path, result.reason
+
+
+def call_line(call: RecordedCall) -> str:
+    """One recorded call: when, who, how long, where the time went, who took it and who ended it."""
+    at = time.strftime("%H:%M:%S", time.localtime(call.time_ns / 1e9))
+    parts = [
+        f"{at}.{call.time_ns // 10**6 % 1000:03} {call.comm}[{call.tid}] {call.name} {format_ns(call.duration_ns)}"
+    ]
+    if call.clocks_ns:
+        parts.append("= " + " + ".join(f"{format_ns(ns)} {clock}" for clock, ns in call.clocks_ns.items()))
+    if call.culprit_ns:
+        parts.append(f"{call.culprit_name}[{call.culprit_pid}] took {format_ns(call.culprit_ns)}")
+    if call.waker:
+        parts.append(f"woken by {call.waker}")
+    if call.ret_code:
+        parts.append(f"returned {call.ret_code}")
+    return "  ".join(parts)
 
 
 def _rate(second: Second) -> str:

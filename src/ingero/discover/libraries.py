@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingero.discover.elf import UnreadableElfError
-from ingero.discover.library_files import MAPPED_NAME, LibraryFile, identify
+from ingero.discover.library_files import MAPPED_NAME, LibraryFile, identify, library_kind
 from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.mappings import mappings_named, read_maps
 from ingero.discover.processes import PROC
@@ -96,15 +97,30 @@ class _Seen:
 
 
 class LibraryScanner:
-    """Remembers between two scans which process mapped what, and gives each file one number for good."""
+    """Remembers between two scans which process mapped what, and gives each file one number for good.
 
-    def __init__(self, proc: Path = PROC) -> None:
+    given_files: looked for as well, whatever they are called.
+
+    Raises:
+        OSError, IngeroError: a given file is gone, damaged or exports no traced call.
+    """
+
+    def __init__(self, proc: Path = PROC, given_files: Sequence[Path] = ()) -> None:
         self._proc = proc
+        self._given_names = [path.resolve().name for path in given_files]
         self._seen: dict[int, _Seen] = {}
         self._copies: dict[int, LibraryCopy] = {}
         self._numbers: dict[tuple[int, int, int, int], int] = {}  # by what stat() says, to read each file once
         self._without_nccl: dict[tuple[int, int, int, int], str] = {}  # why; empty: it holds none
         self._next_number = 1
+        self._given_numbers = [self._number_of(path.resolve(), str(path), Reach.PLAIN) for path in given_files]
+        self._given_hints = [b"/" + os.fsencode(name) for name in self._given_names]
+        self._mapped_name = _named(self._given_names)
+
+    @property
+    def given(self) -> list[LibraryCopy]:
+        """The copies of the given files."""
+        return [self._copies[number] for number in dict.fromkeys(self._given_numbers) if number in self._copies]
 
     def scan(self) -> LibraryScan:
         """Looks at every process once.
@@ -154,10 +170,12 @@ class LibraryScanner:
             raw = read_maps(pid, self._proc)
         except OSError as error:
             return error
-        if b"/libcuda" not in raw and b"/libnccl" not in raw:
+        if b"/libcuda" not in raw and b"/libnccl" not in raw and not any(hint in raw for hint in self._given_hints):
             return _Seen(sign)
         # A library has several mappings, one per segment: the last stands for all.
-        files = {(mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, MAPPED_NAME)}
+        files = {
+            (mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, self._mapped_name)
+        }
         found = [self._use(pid, mapped) for mapped in files.values()]
         found += filter(None, (self._static_use(pid, mapped) for mapped in candidates(raw)))
         return _Seen(
@@ -166,11 +184,14 @@ class LibraryScanner:
             tuple(problem for problem in found if isinstance(problem, UnreadableLibrary)),
         )
 
-    def _use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary:
+    def _use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
+        is_chance = library_kind(Path(mapped.path).name) is None  # a namesake of a given file may be anything
         try:
             path, reach = reachable_path(self._proc / str(pid), mapped)
+            if is_chance and _file_key(path.stat()) not in self._numbers:
+                return None
         except OSError as error:
-            return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=_reason(error))
+            return None if is_chance else UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=_reason(error))
         number = self._try_number_of(pid, path, mapped.path, reach)
         if isinstance(number, UnreadableLibrary):
             return number
@@ -239,6 +260,15 @@ class LibraryScanner:
                     reach=best.reach,
                 )
             self._copies[number] = copy
+
+
+def _named(given_names: Sequence[str]) -> re.Pattern[bytes]:
+    """Matches the end of a maps line that names a traced library, or a file with one of the given names."""
+    if not given_names:
+        return MAPPED_NAME
+    names = b"|".join(re.escape(os.fsencode(name)) for name in given_names)
+    known = MAPPED_NAME.pattern.removeprefix(b"/").removesuffix(b"$")
+    return re.compile(rb"/(?:" + known + rb"|(?:" + names + rb")(?: \(deleted\))?)$", re.MULTILINE)
 
 
 def reachable_path(process: Path, mapped: MappedRange) -> tuple[Path, Reach]:

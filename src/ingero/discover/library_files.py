@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.discover.elf import ElfFile
+from ingero.discover.symbol_table import function_offsets
 from ingero.errors import IngeroError
 from ingero.ops import OPS, Library
 
@@ -117,7 +118,7 @@ def _is_on_overlay(descriptor: int) -> bool:
 def _kind_by_exports(elf: ElfFile) -> Library | None:
     for library in Library:
         symbols = [op.symbols[0] for op in OPS if op.library is library][:_PROBES_PER_KIND]
-        if elf.functions(symbols):
+        if function_offsets(elf, symbols):
             return library
     return None
 

@@ -113,6 +113,12 @@ def read_process_id(pid: int, proc: Path = PROC) -> ProcessId | None:
     return None if stat is None else ProcessId(pid, stat.start_ticks)
 
 
+def real_uid(pid: int, proc: Path = PROC) -> int | None:
+    """Whose process it is; None when it is gone."""
+    status = _read_bytes(proc / str(pid) / "status")
+    return None if status is None else _real_uid(status)
+
+
 def is_alive(process: ProcessId, proc: Path = PROC) -> bool:
     """Whether this very process still runs code.
 

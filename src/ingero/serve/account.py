@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from ingero.store.records import Call, Clocks, ClockTotals, Container, CulpritTo
 from ingero.units import format_bytes, format_count, format_ns, format_percent
 
 _CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
+_SOURCE_TEXTS = {"IO": "block I/O", "TCP": "TCP retransmits", "NET": "bytes on sockets", "NCCL": "NCCL calls"}
 _TOP_CULPRITS = 5
 _TOP_PIDS = 4
 _WORST_CALLS = 5
@@ -33,6 +35,7 @@ def account_text(reader: Reader, window: Window, *, pid: int | None = None) -> I
     lanes = lane_accounts(epochs)
     containers = {one.cgroup_id: one for one in reader.containers()}
     yield from _header(reader, window)
+    yield from _not_traced(reader, window)
     with_calls = {total.process for total in totals}
     shown = [process for process in processes if process.process in with_calls]
     if not shown:
@@ -57,6 +60,20 @@ def _header(reader: Reader, window: Window) -> Iterator[str]:
         mean = sum(cpu) / len(cpu)
         yield f"machine: CPU {mean:.0f} % (most {max(cpu):.0f} %), memory {memory:.0f} %, load {load:.1f}"
     yield ""
+
+
+def _not_traced(reader: Reader, window: Window) -> Iterator[str]:
+    """Sources of which nothing can be in the recording: silence about them is not a zero."""
+    reasons = {
+        source: why
+        for session in reader.sessions()
+        if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns
+        for source, why in json.loads(session.not_traced).items()
+    }
+    for source, why in reasons.items():
+        yield f"not traced: {_SOURCE_TEXTS.get(source, source)}: {why}"
+    if reasons:
+        yield ""
 
 
 def _process(

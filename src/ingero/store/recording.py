@@ -28,6 +28,9 @@ _CACHE_KIB = 16_000
 _BUSY_MS = 2_000
 _STATEMENTS = 256
 
+# Ids have no holes but at the beginning. SQLite looks up max or min, but reads the whole table for both at once.
+_EVENTS_SPAN = "SELECT coalesce((SELECT max(id) FROM raw_events) - (SELECT min(id) FROM raw_events), 0)"
+
 Owner = tuple[int, int]  # uid, gid
 
 
@@ -76,7 +79,7 @@ class Recording:
             StoreError: the disk refused.
         """
         try:
-            if _number(self.db, "SELECT coalesce(max(id) - min(id), 0) FROM raw_events") <= MAX_INDEXED_EVENTS:
+            if _number(self.db, _EVENTS_SPAN) <= MAX_INDEXED_EVENTS:
                 self.db.execute(sql_text("indexes.sql"))
             if max_db_bytes and self.path.stat().st_size > max_db_bytes >= used_bytes(self.db):
                 list(self.db.execute("PRAGMA incremental_vacuum"))
@@ -172,6 +175,7 @@ def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple
             targets=facts.targets,
             flags=facts.flags,
             options=json.dumps(facts.options),
+            not_traced=json.dumps(facts.not_traced),
             cgroup_base=cgroup_base,
         )
         db.executemany(SESSIONS.insert_sql(), row)

@@ -27,6 +27,7 @@ class SessionFacts:
     targets: str = ""
     flags: str = ""
     options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    not_traced: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One recording. stopped_ns is None while it goes on, and after it was killed; then last_seen_ns is its end."""
+    """One recording. stopped_ns is None while it goes on, and after it was killed; then last_seen_ns is its end.
+
+    options, not_traced: JSON objects; the second says of a source why nothing of it can be there.
+    """
 
     session: int
     uuid: str
@@ -66,6 +70,7 @@ class Session:
     targets: str
     flags: str
     options: str
+    not_traced: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,180 @@
+"""The options of `ingero trace`: one row each, from which flags, variables, keys of ingero.yaml and help are made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.errors import IngeroError
+from ingero.units import parse_duration_s, parse_size_bytes
+
+TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
+_NODE = re.compile(r"[A-Za-z0-9._-]{1,253}")  # what a host name may hold; a colon would end it in event ids
+_MAX_SAMPLING_RATE = (1 << 32) - 1  # the BPF program's constant is 32 bits wide
+_MIN_DB_BYTES = 1 << 20  # an empty database with its indexes takes a quarter of it
+_MIN_RING_BYTES, _MAX_RING_BYTES = 64 << 10, 1 << 30  # 280 records; beyond 1 GiB no drain is that late
+
+
+class OptionError(IngeroError):
+    """The value of an option cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    name: the flag without its dashes; it is also the key in ingero.yaml, and INGERO_NAME in the environment.
+    field: of `TraceSettings`. parse: from text; raises IngeroError. default: as text; empty: see help.
+    metavar: what stands for the value in the help; empty for a switch. separator: between several values.
+    """
+
+    name: str
+    field: str
+    parse: Callable[[str], object]
+    default: str
+    metavar: str
+    help: str
+    separator: str = ","
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off: `--name`, `--name=false`, `--no-name`."""
+        return not self.metavar
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return "INGERO_" + self.name.upper().replace("-", "_")
+
+
+def parse_switch(text: str) -> bool:
+    """True of `true`, `yes`, `on`, `1`; False of their opposites."""
+    if text.lower() not in (*TRUE_WORDS, *_FALSE_WORDS):
+        raise OptionError(f"{text!r} is neither true nor false", hint="write true or false")
+    return text.lower() in TRUE_WORDS
+
+
+def _pids(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(\s*,\s*\d+)*", text):
+        raise OptionError(f"{text!r} is no list of process ids like 1234,5678", hint="pgrep -f 'the program'")
+    pids = tuple(int(part) for part in text.split(","))
+    for pid in pids:
+        if not Path(f"/proc/{pid}").exists():
+            raise OptionError(f"no process {pid} is running", hint="ingero check lists the CUDA processes")
+    return pids
+
+
+def _duration_s(text: str) -> float:
+    seconds = parse_duration_s(text)
+    if not seconds:
+        raise OptionError(f"{text!r} is no time at all", hint="write it like 90s, 5m, 1h30m or 2d")
+    return seconds
+
+
+def _db_bytes(text: str) -> int:
+    size = parse_size_bytes(text)
+    if 0 < size < _MIN_DB_BYTES:
+        raise OptionError(f"{text!r} is less than a database needs", hint="give it 1m or more; 0 means no limit")
+    return size
+
+
+def _ring_bytes(text: str) -> int:
+    size = parse_size_bytes(text)
+    if not _MIN_RING_BYTES <= size <= _MAX_RING_BYTES:
+        raise OptionError(f"{text!r} is no size for a ring buffer", hint="between 64k and 1g; 8m is the default")
+    return size
+
+
+def _ratio(text: str) -> float:
+    return _percent(text) / 100
+
+
+def _percent(text: str) -> float:
+    found = _PERCENT.fullmatch(text.strip())
+    if found is None or float(found[1]) > 100:
+        raise OptionError(f"{text!r} is no percentage from 0 to 100", hint="write it like 2% or 0.5%")
+    return float(found[1])
+
+
+def _sampling_rate(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_SAMPLING_RATE:
+        raise OptionError(f"{text!r} is no sampling rate", hint="100 records one call in 100; 0 adapts to the load")
+    return int(text)
+
+
+def _node(text: str) -> str:
+    if not _NODE.fullmatch(text):
+        raise OptionError(f"{text!r} is no name for a node", hint="use letters, digits, dots, dashes and underscores")
+    return text
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(Path(part).absolute() for part in text.split(":") if part)
+
+
+def _driver_only(text: str) -> bool:
+    if text not in ("driver", "both"):
+        raise OptionError(f"{text!r} is neither driver nor both", hint="write driver or both")
+    return text == "driver"
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise OptionError("it is empty", hint="leave the option out instead")
+    return text
+
+
+def _option(
+    name: str, parse: Callable[[str], object], default: str, metavar: str, help_text: str, separator: str = ","
+) -> Option:
+    return Option(
+        name=name,
+        field=name.replace("-", "_"),
+        parse=parse,
+        default=default,
+        metavar=metavar,
+        help=help_text,
+        separator=separator,
+    )
+
+
+def _switch(name: str, default: str, help_text: str) -> Option:
+    return _option(name, parse_switch, default, "", help_text)
+
+
+# In the order of the help.
+OPTIONS: tuple[Option, ...] = (
+    _option("pid", _pids, "", "A,B", "Trace these processes and their children only."),
+    _option("user", _text, "", "U", "Trace the processes of this user (name or uid), or of all. Default: of whoever "
+            "called sudo; for root and for services, of all."),
+    _option("duration", _duration_s, "", "D", "Stop after this time: 90s, 5m, 1h30m."),
+    _option("db", _text, "", "F", "Database. Default: ~/.ingero/ingero.db of whoever called sudo."),
+    _option("max-db", _db_bytes, "10g", "SIZE", "Keep the database below this size, oldest detail goes first; "
+            "0: no limit."),
+    _switch("record", "true", "Write the database, or only watch."),
+    _switch("record-all", "false", "Store every call instead of rare, slow and sampled ones."),
+    _option("sampling-rate", _sampling_rate, "0", "N", "Store one ordinary call in N; 0: about 10 a second."),
+    _option("launches-at", _driver_only, "both", "driver|both", "Probe launches in the driver only: cheaper, and the "
+            "caller of a launch is then the CUDA runtime."),
+    _option("cuda-lib", _paths, "", "PATH", "Probe this file as well, whatever its name: a renamed library, or a "
+            "program with the CUDA runtime linked in. Several: A:B.", ":"),
+    _switch("nccl", "true", "Probe NCCL."),
+    _switch("io", "true", "Watch block I/O."),
+    _switch("tcp", "true", "Watch TCP retransmits."),
+    _switch("net", "true", "Count the bytes that targets send and receive on sockets."),
+    _option("deadband", _percent, "0", "P", "Store a system snapshot only when a figure has moved by more than P "
+            "percent; 0: each second."),
+    _option("heartbeat", _duration_s, "60s", "D", "With --deadband: store one at least this often."),
+    _option("max-overhead", _ratio, "2%", "P", "What tracing may cost the busiest traced thread; 0: no limit."),
+    _option("max-cpu", _ratio, "5%", "P", "What ingero itself may use of one core; 0: no limit."),
+    _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
+    _option("node", _node, "", "N", "Name of this machine in the recording. Default: its host name."),
+    _switch("json", "false", "One JSON object per second on standard output."),
+    _switch("verbose", "false", "Show recorded calls, too, and why calls are not probed."),
+    _switch("debug", "false", "Log what ingero does, to standard error."),
+    _option("log", _text, "", "F", "Log to this file."),
+)  # fmt: skip
+BY_NAME = {option.name: option for option in OPTIONS}

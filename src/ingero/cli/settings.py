@@ -1,0 +1,205 @@
+"""From flags, environment and ingero.yaml to the typed settings of a recording: flag > environment > file > default."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ingero.cli.config_file import ConfigError, find_config, read_config
+from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, OptionError, parse_switch
+from ingero.errors import IngeroError
+from ingero.store.locations import Owner, database_path, invoking_user
+
+CONFIG_VARIABLE = "INGERO_CONFIG"
+# Debian, Fedora and Ubuntu number people from 1000 (UID_MIN of login.defs); 65534 is nobody, whom services run as.
+_FIRST_PERSON, _NOBODY = 1000, 65534
+_EVERYBODY = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """What a recording is to do; the field of each option, see OPTIONS.
+
+    pid: empty: every CUDA process of `uid`. uid: None: of everybody. duration: s, None: until stopped.
+    max_db, ringbuf_size: bytes. max_overhead, max_cpu: ratios. deadband: percent. heartbeat: s.
+    launches_at: in the driver only.
+    """
+
+    pid: tuple[int, ...]
+    uid: int | None
+    duration: float | None
+    db: Path
+    max_db: int
+    record: bool
+    record_all: bool
+    sampling_rate: int
+    launches_at: bool
+    cuda_lib: tuple[Path, ...]
+    nccl: bool
+    io: bool
+    tcp: bool
+    net: bool
+    deadband: float
+    heartbeat: float
+    max_overhead: float
+    max_cpu: float
+    ringbuf_size: int
+    node: str
+    json: bool
+    verbose: bool
+    debug: bool
+    log: Path | None
+    owner: Owner
+
+    @property
+    def ring_bytes(self) -> int:
+        """The ring's size as the kernel takes it: a power of two."""
+        return 1 << (self.ringbuf_size - 1).bit_length()
+
+    def as_texts(self) -> dict[str, str | int | float | bool | None]:
+        """The settings of the session's row."""
+        plain = (str, int, float, bool, type(None))
+        values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.name != "owner")
+        return {name: value if isinstance(value, plain) else _joined(value) for name, value in values}
+
+
+class _Rank(enum.IntEnum):
+    """Which source wins."""
+
+    DEFAULT = 0
+    FILE = 1
+    ENVIRONMENT = 2
+    FLAG = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as text, with its source in the user's words."""
+
+    text: str
+    origin: str
+    rank: _Rank
+
+
+def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid: int) -> TraceSettings:
+    """The settings.
+
+    flags: texts by option name, None where not given; `config` names a file. uid: of this process.
+
+    Raises:
+        IngeroError: a value cannot be used, a key is unknown, or two options contradict each other.
+    """
+    owner = invoking_user(environ, uid=uid)
+    path = find_config(flags.get("config") or environ.get(CONFIG_VARIABLE), owner.home)
+    given = dict((*(_from_file(path) if path else ()), *_from_environment(environ), *_from_flags(flags)))
+    _refuse_contradictions(given)
+    values: dict[str, Any] = {option.field: _value(option, given.get(option.name)) for option in OPTIONS}
+    user = values.pop("user")
+    values |= {
+        "pid": values["pid"] or (),
+        "uid": None if values["pid"] else _chosen_uid(user, given.get("user"), owner),
+        "db": database_path(_in_home(values["db"], owner), environ, uid=uid),
+        "cuda_lib": values["cuda_lib"] or (),
+        "node": values["node"] or os.uname().nodename,
+        "log": _in_home(values["log"], owner),
+        "owner": owner,
+    }
+    return TraceSettings(**values)
+
+
+def _from_flags(flags: Mapping[str, str | None]) -> Iterator[tuple[str, _Given]]:
+    for option in OPTIONS:
+        text = flags.get(option.field)
+        if text is not None:
+            yield option.name, _Given(text, f"--{option.name}", _Rank.FLAG)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
+    for option in OPTIONS:
+        off = option.variable.replace("INGERO_", "INGERO_NO_", 1)
+        if option.is_switch and environ.get(off):  # an empty variable is one that is not set
+            yield option.name, _Given(_opposite(environ[off], off), off, _Rank.ENVIRONMENT)
+        if environ.get(option.variable):
+            yield option.name, _Given(environ[option.variable], option.variable, _Rank.ENVIRONMENT)
+
+
+def _from_file(path: Path) -> Iterator[tuple[str, _Given]]:
+    for key, (texts, place) in read_config(path).items():
+        name, origin = key.replace("_", "-"), f"{place}: {key}"
+        switched_off = BY_NAME.get(name.removeprefix("no-"))
+        if name in BY_NAME:
+            yield name, _Given(BY_NAME[name].separator.join(texts), origin, _Rank.FILE)
+        elif name.startswith("no-") and switched_off and switched_off.is_switch:
+            yield switched_off.name, _Given(_opposite(",".join(texts), origin), origin, _Rank.FILE)
+        else:
+            near = difflib.get_close_matches(name, BY_NAME, n=1)
+            hint = f"perhaps {near[0]}" if near else f"one of {', '.join(BY_NAME)}"
+            raise ConfigError(f"{place}: there is no option {key!r}", hint=hint)
+
+
+def _opposite(text: str, origin: str) -> str:
+    try:
+        return "false" if parse_switch(text) else "true"
+    except OptionError as error:
+        raise OptionError(f"{origin}: {error}", hint=error.hint) from None
+
+
+def _value(option: Option, given: _Given | None) -> object:
+    """The parsed value; None where nothing is given and the default is not a plain one."""
+    text, origin = (given.text, given.origin) if given else (option.default, "")
+    if not given and not text:
+        return None
+    try:
+        return option.parse(text)
+    except IngeroError as error:
+        raise OptionError(f"{origin}: {error}", hint=error.hint) from error
+
+
+def _refuse_contradictions(given: dict[str, _Given]) -> None:
+    """Two options of which one would be without effect: the stronger source wins; from one source it is an error."""
+    for first, second, why in (
+        ("pid", "user", "the processes are named already"),
+        ("record-all", "sampling-rate", "every call is stored already"),
+    ):
+        a, b = given.get(first), given.get(second)
+        if a is None or b is None or (first == "record-all" and (a.text.lower() not in TRUE_WORDS or b.text == "0")):
+            continue
+        if a.rank == b.rank:
+            raise OptionError(f"{a.origin} and {b.origin} contradict each other: {why}", hint="leave one of them out")
+        del given[first if a.rank < b.rank else second]
+    heartbeat, deadband = given.get("heartbeat"), given.get("deadband")
+    if heartbeat and not deadband:
+        raise OptionError(
+            f"{heartbeat.origin} has no effect without --deadband: every snapshot is stored", hint="add --deadband 5"
+        )
+
+
+def _chosen_uid(user: str | None, given: _Given | None, owner: Owner) -> int | None:
+    """Whose processes: None means everybody's."""
+    if user is None or given is None:
+        return owner.uid if owner.uid >= _FIRST_PERSON and owner.uid != _NOBODY else None
+    if user == _EVERYBODY:
+        return None
+    if user.isdecimal():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise OptionError(f"{given.origin}: there is no user {user!r}", hint="getent passwd lists them") from None
+
+
+def _in_home(text: str | None, owner: Owner) -> Path | None:
+    """A path; `~` is the home of the invoking user, not root's."""
+    if text is None:
+        return None
+    return owner.home / text[2:] if text.startswith("~/") else Path(text).absolute()
+
+
+def _joined(value: object) -> str:
+    return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,388 @@
+"""What each option of `ingero trace` does to a real recording on the simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ingero.demo.workloads import native
+from ingero.demo.workloads.program import Program
+from ingero.events import CallFlag
+from tests.integration.targets import record, rows, simulation, until, wait_for_end, waiting
+from tests.integration.tracing import tracing
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((ROOT / "src/ingero/cli/trace_events.schema.json").read_text())
+
+
+def loop(seconds: float = 2) -> list[object]:
+    return [native.build("sandboxed"), seconds]
+
+
+def one(database: Path, sql: str) -> Any:
+    ((value,),) = rows(database, sql)
+    return value
+
+
+def test_events_that_are_switched_off_are_not_recorded_and_said_to_be_not_traced(tmp_path: Path) -> None:
+    recorded = record(simulation(tmp_path), loop(), ["--no-io", "--no-tcp", "--net=false", "--no-nccl"])
+    assert json.loads(one(recorded.database, "SELECT not_traced FROM sessions")) == {
+        "IO": "switched off (io)",
+        "TCP": "switched off (tcp)",
+        "NET": "switched off (net)",
+        "NCCL": "switched off (nccl)",
+    }
+    assert one(recorded.database, "SELECT count(*) FROM raw_events WHERE source IN (5, 6, 7, 9)") == 0
+    assert one(recorded.database, "SELECT count(*) FROM raw_probes WHERE library LIKE '%nccl%'") == 0
+    assert one(recorded.database, "SELECT count(*) FROM raw_op_stats WHERE source = 1") > 0
+
+
+def test_without_switches_everything_is_traced(tmp_path: Path) -> None:
+    recorded = record(simulation(tmp_path), loop())
+    assert one(recorded.database, "SELECT not_traced FROM sessions") == "{}"
+    assert one(recorded.database, "SELECT count(*) FROM raw_probes WHERE library LIKE '%nccl%' AND is_attached") > 0
+
+
+@pytest.mark.parametrize(("switch", "event", "traced"), [("--io", 5, True), ("--no-io", 5, False)])
+def test_block_io_is_seen_unless_switched_off(tmp_path: Path, switch: str, event: int, traced: bool) -> None:
+    simulated = simulation(tmp_path)
+    with waiting(simulated, loop(3)) as process, tracing(tmp_path, pids=[process.pid], options=[switch]) as tracer:
+        process.go()
+        for _ in range(3):
+            write_to_disk(tmp_path / "written")
+        wait_for_end(tracer)
+    found = one(tracer.database, f"SELECT count(*) FROM raw_events WHERE source = {event}")
+    assert found > 0 if traced else found == 0, found
+
+
+def write_to_disk(path: Path) -> None:
+    """More than a disk takes at once, so that requests are slow enough to be recorded whoever issues them."""
+    with path.open("wb", buffering=0) as file:
+        file.write(os.urandom(32 << 20))
+        os.fsync(file.fileno())
+
+
+def test_one_ordinary_call_in_n_is_stored(tmp_path: Path) -> None:
+    recorded = record(simulation(tmp_path), loop(3), ["--sampling-rate", "50"])
+    launches = "source = 1 AND op = (SELECT op_id FROM ops WHERE source_id = 1 AND name = 'cudaLaunchKernel')"
+    total = one(recorded.database, f"SELECT sum(count) FROM raw_op_stats WHERE {launches}")
+    sampled = one(
+        recorded.database, f"SELECT count(*) FROM raw_events WHERE {launches} AND flags & {int(CallFlag.SAMPLED)}"
+    )
+    print(f"\n{sampled} samples of {total} launches")
+    assert total > 2000, "the loop must launch often enough for its launches to be ordinary"
+    # calls that are slow or among the first are recorded for another reason, whatever their number
+    assert 0.9 * total / 50 - 10 <= sampled <= total / 50 + 10
+
+
+def test_a_ring_size_is_rounded_up_and_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", tmp_path / "a.db"]
+    done = subprocess.run(
+        [*command, "--duration", "1ms", "--ringbuf-size", "3m"], capture_output=True, text=True, check=True
+    )
+    assert "rounded up to 4.00 MiB" in done.stderr
+
+
+def test_the_node_names_the_recording(tmp_path: Path) -> None:
+    recorded = record(simulation(tmp_path), loop(1), ["--node", "gpu-7"])
+    assert one(recorded.database, "SELECT node FROM sessions") == "gpu-7"
+    assert one(recorded.database, "SELECT id FROM events LIMIT 1").startswith("gpu-7:")
+
+
+def test_snapshots_that_say_nothing_new_are_not_stored(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    options = ["--deadband", "100", "--heartbeat", "1h", "--duration", "5s"]
+    recorded = record(simulated, loop(5), options)
+    seconds = sum(message["type"] == "second" for message in recorded.tracer.messages)
+    stored = one(recorded.database, "SELECT count(*) FROM raw_snapshots")
+    assert seconds > 3
+    assert 1 <= stored < seconds - 1
+
+
+def test_the_session_says_what_was_asked_for(tmp_path: Path) -> None:
+    recorded = record(simulation(tmp_path), loop(1), ["--max-db", "1g", "--no-net", "--max-overhead", "1%"])
+    options = json.loads(one(recorded.database, "SELECT options FROM sessions"))
+    assert (options["max_db"], options["net"], options["io"], options["max_overhead"]) == (1 << 30, False, True, 0.01)
+
+
+def test_a_database_is_kept_below_its_limit_while_it_is_written(tmp_path: Path) -> None:
+    limit = 2 << 20
+    recorded = record(simulation(tmp_path), loop(12), ["--record-all", "--max-db", "2m"])
+    stored = one(recorded.database, "SELECT count(*) FROM raw_events")
+    counted = one(recorded.database, "SELECT sum(count) FROM raw_op_stats")
+    print(f"\n{stored} of {counted} calls kept in {recorded.database.stat().st_size} bytes")
+    assert 0 < stored < counted
+    assert recorded.database.stat().st_size < 2 * limit
+    assert not [name for name in recorded.losses if name.startswith("rows_lost")]
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_json_lines_are_as_the_schema_says(tmp_path: Path, verbose: bool) -> None:
+    recorded = record(simulation(tmp_path), loop(), ["--verbose"] if verbose else [])
+    messages = recorded.tracer.messages
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    assert [error.message for message in messages for error in validator.iter_errors(message)] == []
+    kinds = {message["type"] for message in messages}
+    assert kinds == {"started", "second", "finished", *(["call"] if verbose else [])}
+
+
+def test_the_schema_refuses_what_it_does_not_know() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    assert not validator.is_valid({"type": "finished", "version": 1, "database": None, "losses": {}, "extra": 1})
+    assert validator.is_valid({"type": "finished", "version": 1, "database": None, "losses": {}})
+
+
+def test_verbose_lines_show_calls_with_their_clocks_and_at_most_so_many(tmp_path: Path) -> None:
+    recorded = record(simulation(tmp_path), loop(3), ["--verbose", "--record-all"])
+    seconds: list[int] = [0]
+    for message in recorded.tracer.messages:
+        if message["type"] == "second":
+            seconds.append(0)
+        elif message["type"] == "call":
+            seconds[-1] += 1
+            assert sum(message["clocks_ns"].values()) <= message["duration_ns"]
+    assert 0 < max(seconds) <= 20
+    assert any(message.get("records_not_shown") for message in recorded.tracer.messages)
+
+
+def test_a_log_file_takes_what_debugging_says(tmp_path: Path) -> None:
+    log = tmp_path / "ingero.log"
+    simulated = simulation(tmp_path)
+    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--record=false", "--duration", "1s"]
+    with waiting(simulated, loop(1)) as process:
+        options = ["--pid", str(process.pid), "--debug", "--log", str(log)]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+    for text in (log.read_text(), done.stderr):
+        assert "INFO ingero.capture.libraries" in text
+        assert "DEBUG ingero.attach.libbpf" in text
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+CALLER = """
+import ctypes, sys, time
+library = ctypes.CDLL(sys.argv[1])
+time.sleep(3)
+for _ in range(7):
+    library.cudaDeviceSynchronize()
+"""
+
+
+def test_a_renamed_library_is_probed_when_it_is_given(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    own = tmp_path / "vendor-runtime.bin"
+    shutil.copy(simulated.libraries / "libcudart.so.12", own)
+    with tracing(tmp_path, options=["--cuda-lib", str(own), "--user", "all"]) as tracer:
+        assert str(own) in tracer.messages[0]["libraries"]
+        with Program([sys.executable, "-c", CALLER, str(own)], environment=simulated.environment) as caller:
+            caller.finish()
+            pid = caller.pid
+        until(lambda: bool(calls_of(tracer.database, pid)), "its calls are counted")
+    assert calls_of(tracer.database, pid) == 7
+
+
+def calls_of(database: Path, pid: int) -> int:
+    sql = (
+        "SELECT coalesce(sum(count), 0) FROM raw_op_stats JOIN raw_processes p USING (process) "
+        "WHERE p.pid = ? AND source = 1"
+    )
+    ((count,),) = rows(database, sql, pid)
+    return int(count)
+
+
+STATIC = """
+#include <stdio.h>
+__attribute__((noinline)) int cudaDeviceSynchronize(void) { asm volatile("nop"); return 0; }
+int main(void) { getchar(); for (int i = 0; i < 5; i++) cudaDeviceSynchronize(); getchar(); return 0; }
+"""
+
+
+def test_a_program_with_the_runtime_linked_in_is_probed_when_it_is_given(tmp_path: Path) -> None:
+    source, binary = tmp_path / "main.c", tmp_path / "renderer"
+    source.write_text(STATIC)
+    subprocess.run(["gcc", "-O1", "-o", binary, source], check=True)
+    process = subprocess.Popen([binary], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    try:
+        with tracing(tmp_path, options=["--cuda-lib", str(binary), "--user", "all"]) as tracer:
+            assert process.pid in tracer.messages[0]["processes"]
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            until(lambda: calls_of(tracer.database, process.pid) == 5, "its calls are counted")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+
+
+def refused(*options: str, **environ: str) -> str:
+    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--record=false", "--duration", "1ms", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environ})
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_file_without_a_traced_call_is_refused() -> None:
+    assert "exports no traced call" in refused("--cuda-lib", "/usr/bin/env")
+    assert "No such file" in refused("--cuda-lib", "/absent")
+    assert "cannot write the log" in refused("--log", "/absent/log")
+
+
+@contextmanager
+def a_user() -> Iterator[pwd.struct_passwd]:
+    """A person with a home, for as long as the block."""
+    name = f"ingero-{uuid.uuid4().hex[:8]}"
+    subprocess.run(["useradd", "--create-home", name], check=True, stderr=subprocess.DEVNULL)
+    try:
+        yield pwd.getpwnam(name)
+    finally:
+        subprocess.run(["userdel", "--remove", name], check=True, stderr=subprocess.DEVNULL)
+
+
+def test_whoever_called_sudo_gets_the_database_and_traces_their_own_processes(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    with a_user() as user:
+        environment = {
+            **{name: value for name, value in os.environ.items() if name != "INGERO_DB"},
+            "SUDO_USER": user.pw_name,
+            "SUDO_UID": str(user.pw_uid),
+            "SUDO_GID": str(user.pw_gid),
+        }
+        command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--duration", "2s"]
+        with waiting(simulated, loop(3)) as roots:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        messages = [json.loads(line) for line in done.stdout.splitlines()]
+        database = Path(user.pw_dir) / ".ingero/ingero.db"
+        assert messages[-1]["database"] == str(database)
+        assert roots.pid not in messages[0]["processes"]
+        owners = {path: path.stat().st_uid for path in (database.parent, *database.parent.iterdir())}
+        assert set(owners.values()) == {user.pw_uid}, owners
+
+
+@pytest.mark.parametrize("whose", ["all", "root"])
+def test_processes_of_another_user_are_traced_when_asked_for(tmp_path: Path, whose: str) -> None:
+    simulated = simulation(tmp_path)
+    with a_user() as user:
+        variables = {"SUDO_USER": user.pw_name, "SUDO_UID": str(user.pw_uid), "SUDO_GID": str(user.pw_gid)}
+        with (
+            waiting(simulated, loop(3)) as roots,
+            tracing(tmp_path, options=["--user", whose], environment=variables) as tracer,
+        ):
+            assert roots.pid in tracer.messages[0]["processes"]
+
+
+@contextmanager
+def readable_by_all() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ingero-test-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def as_nobody(capabilities: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs `ingero ...` under uid 65534 with these capabilities only."""
+    return subprocess.run(
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            f"--inh-caps=-all{capabilities}",
+            f"--ambient-caps=-all{capabilities}",
+            f"--bounding-set=-all{capabilities}",
+            sys.executable,
+            "-m",
+            "ingero.cli.main",
+            *map(str, arguments),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        env={**os.environ, "HOME": "/nonexistent"},
+    )
+
+
+def test_three_capabilities_are_enough() -> None:
+    with readable_by_all() as folder:
+        simulated = simulation(folder)
+        with waiting(simulated, loop(3)) as process:
+            process.go()
+            arguments = ("trace", "--json", "--db", folder / "a.db", "--pid", process.pid)
+            done = as_nobody(",+bpf,+perfmon,+sys_ptrace", *arguments)
+        assert done.returncode == 0, done.stderr
+        messages = [json.loads(line) for line in done.stdout.splitlines()]
+        assert messages[0]["mode"] == "uprobe.session"
+        assert messages[0]["unavailable"] == {}
+        assert one(folder / "a.db", "SELECT sum(count) FROM raw_op_stats") > 0
+        assert (folder / "a.db").stat().st_uid == 65534
+        clocks = one(folder / "a.db", "SELECT sum(run_ns + sleep_ns + runq_ns) FROM raw_clock_seconds")
+        assert clocks > 0
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "missing"),
+    [("", "CAP_BPF"), (",+bpf,+perfmon", "CAP_SYS_PTRACE"), (",+bpf,+sys_ptrace", "CAP_PERFMON")],
+)
+def test_with_less_trace_and_check_refuse_with_the_same_words(capabilities: str, missing: str) -> None:
+    traced = as_nobody(capabilities, "trace", "--record=false", "--duration", "1ms")
+    checked = as_nobody(capabilities, "check", "--json")
+    assert (traced.returncode, checked.returncode) == (2, 1)
+    reason = traced.stderr.splitlines()[0].removeprefix("error: cannot trace: ")
+    assert missing in reason
+    groups = [row for row in json.loads(checked.stdout)["rows"] if row["section"] == "probes"]
+    assert reason in {row["found"] for row in groups}
+
+
+def test_check_is_ready_where_trace_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ingero.cli.main", "check", "--json"], capture_output=True, text=True, check=False
+    )
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["ready"]) == (0, True)
+    by_name = {row["name"]: row for row in answer["rows"]}
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if scope.exists():
+        assert by_name["ptrace_scope"]["found"].startswith(scope.read_text().strip())
+    else:
+        assert (by_name["ptrace_scope"]["state"], by_name["ptrace_scope"]["found"]) == (
+            "not here",
+            "this kernel has no Yama",
+        )
+
+
+def test_check_lists_cuda_processes_and_their_libraries(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    with waiting(simulated, loop(1)) as process:
+        done = subprocess.run(
+            [sys.executable, "-m", "ingero.cli.main", "check", "--json"], capture_output=True, text=True, check=True
+        )
+    found = {row["name"]: row["found"] for row in json.loads(done.stdout)["rows"]}
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in found[f"pid {process.pid}"]
+    shown = " ".join(row["found"] for row in json.loads(done.stdout)["rows"] if row["section"] == "libraries")
+    assert all(str(path) in shown for path in simulated.mapped())
+
+
+def test_a_process_namespace_of_its_own_is_refused_and_said() -> None:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "ingero.cli.main"]
+    traced = subprocess.run([*command, "trace", "--duration", "1ms"], capture_output=True, text=True, check=False)
+    checked = subprocess.run([*command, "check", "--json"], capture_output=True, text=True, check=False)
+    assert (traced.returncode, checked.returncode) == (2, 1)
+    assert "PID namespace" in traced.stderr
+    assert "docker run --pid=host" in traced.stderr
+    assert {row["name"]: row for row in json.loads(checked.stdout)["rows"]}["PID namespace"]["state"] == "missing"
