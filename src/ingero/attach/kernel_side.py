@@ -251,6 +251,14 @@ class KernelSide:
         process = np.frombuffer(row, self.layouts.dtype("process"))[0]
         return (int(process["pid"]), int(process["start_boottime_ns"])) if process["pid"] else None
 
+    def change_settings(self, **fields: int | Sequence[int]) -> None:
+        """Sets fields of `struct settings`; the others keep their values."""
+        settings, key = self.maps["settings"], struct.pack("<I", 0)
+        row = np.frombuffer(settings.lookup(key) or b"", self.layouts.dtype("settings")).copy()
+        for name, value in fields.items():
+            row[name] = value
+        settings.update(key, row.tobytes())
+
     def release(self, pid: int) -> None:
         """A process is no target any more; its slot stays taken until `recycle`."""
         self.maps["targets"].delete(struct.pack("<I", pid))

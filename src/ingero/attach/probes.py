@@ -1,14 +1,16 @@
-"""Places the generic call programs on the sites of library copies: one link per file and program."""
+"""Places the generic call programs on the sites of library copies: one link per file, group and program."""
 
 from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import product
 
+from ingero.attach.groups import Coverage, Coverages, Group, group_of_cookie
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Link
 
 logger = logging.getLogger(__name__)
@@ -54,58 +56,136 @@ class FailedSite:
     reason: str
 
 
+@dataclass(slots=True, kw_only=True)
+class _GroupLinks:
+    """The sites of one group in one file, and their links by program. file: keeps the file reachable while detached."""
+
+    path: str
+    group: Group
+    sites: list[CallSite]
+    links: dict[str, list[Link]]
+    file: int | None = None
+
+    def close(self) -> None:
+        """Detaches: entries before returns, else an entry would stay open for ever."""
+        for name in list(reversed(self.links)):
+            for link in reversed(self.links.pop(name)):
+                link.close()
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+
 class CallProbes:
-    """Links of the call programs. Detached in reverse order of attaching: the driver before the runtime."""
+    """Links of the call programs, one per file, group and program.
+
+    Detached in reverse order of attaching: the driver before the runtime. What `coverages` says holds for files that
+    are probed later, too.
+    """
 
     def __init__(self, calls: BpfObject, mode: ProbeMode) -> None:
         self._object, self.mode = calls, mode
-        self._links: list[Link] = []
+        self._files: list[_GroupLinks] = []
+        self._coverages: Coverages = {}
         self.attached = 0
 
     def attach(self, sites: Iterable[CallSite]) -> list[FailedSite]:
         """Probes sites, grouped by file, in the order given; what the kernel refuses is returned with its reason."""
-        by_path: dict[str, list[CallSite]] = {}
+        places: dict[tuple[str, Group], list[CallSite]] = {}
         for site in sites:
-            by_path.setdefault(site.path, []).append(site)
-        return [failed for path, group in by_path.items() for failed in self._attach_file(path, group)]
+            places.setdefault((site.path, group_of_cookie(site.cookie)), []).append(site)
+        return [failed for (path, group), mine in places.items() for failed in self._attach_group(path, group, mine)]
 
-    def _attach_file(self, path: str, sites: Sequence[CallSite]) -> list[FailedSite]:
-        """One link for the whole file; if the kernel refuses it, one per site: a bad site costs only itself."""
+    def _attach_group(self, path: str, group: Group, sites: list[CallSite]) -> list[FailedSite]:
+        """One link for the whole group; if the kernel refuses it, one per site: a bad site costs only itself."""
+        new = _GroupLinks(path=path, group=group, sites=sites, links={})
         try:
-            self._links += self._link(path, sites)
+            self._link(new)
         except BpfError as error:
             if len(sites) == 1:
                 return [FailedSite(site=sites[0], reason=str(error))]
             logger.debug("one link for %s refused: %s", path, error)
-            return [failed for site in sites for failed in self._attach_file(path, [site])]
+            return [failed for site in sites for failed in self._attach_group(path, group, [site])]
+        self._files.append(new)
         self.attached += len(sites)
         return []
 
-    def _link(self, path: str, sites: Sequence[CallSite]) -> list[Link]:
-        if self.mode is ProbeMode.PERF_EVENT:
-            return self._perf_links(path, sites)
-        pairs = [(site.offset, site.cookie) for site in sites]
-        attach_type = AttachType.UPROBE_SESSION if self.mode is ProbeMode.SESSION else AttachType.UPROBE_MULTI
-        with ExitStack() as undo:
-            links = []
-            for name in reversed(PROGRAMS[self.mode]):  # returns first: an entry without its return stays open for ever
-                program, is_return = self._object.program(name), name == "call_return"
-                links.append(program.attach_uprobes(path, pairs, attach_type, is_return=is_return))
-                undo.callback(links[-1].close)
-            undo.pop_all()
-            return links
+    @property
+    def can_detach(self) -> bool:
+        """Whether a group can be detached while others stay; perf-event uprobes take 0.1 s per probe."""
+        return self.mode is not ProbeMode.PERF_EVENT
 
-    def _perf_links(self, path: str, sites: Sequence[CallSite]) -> list[Link]:
+    def raise_to(self, coverages: Coverages) -> list[FailedSite]:
+        """Attaches what these coverages need and is not attached; sites that the kernel refuses stay detached."""
+        self._coverages = dict(coverages)
+        failures = []
+        for place in self._files:
+            try:
+                self._link(place)
+            except BpfError as error:
+                failures += [FailedSite(site=site, reason=str(error)) for site in place.sites]
+        return failures
+
+    def lower_to(self, coverages: Coverages) -> None:
+        """Detaches what these coverages do not need. None of its calls may be open: their returns would be lost."""
+        self._coverages = dict(coverages)
+        if not self.can_detach:
+            return
+        for place in self._files:
+            surplus = [name for name in place.links if name not in self._needed(place.group)]
+            if surplus and self._keep_file(place):
+                for name in surplus:
+                    for link in place.links.pop(name):
+                        link.close()
+
+    @staticmethod
+    def _keep_file(place: _GroupLinks) -> bool:
+        """Whether the file can be probed again, also when the process is gone through whose eyes the path sees it."""
+        if place.file is None:
+            try:
+                place.file = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                logger.debug("%s stays probed: %s", place.path, error)
+        return place.file is not None
+
+    def _needed(self, group: Group) -> tuple[str, ...]:
+        """The programs that a group needs, in the order of attaching: an entry without its return stays open."""
+        coverage = self._coverages.get(group, Coverage.FULL)
+        if coverage is Coverage.NONE:
+            return ()
+        names = tuple(reversed(PROGRAMS[self.mode]))
+        return names if coverage is Coverage.FULL else tuple(name for name in names if name != "call_return")
+
+    def _link(self, place: _GroupLinks) -> None:
+        """Attaches the programs that are needed and missing, or none of them."""
         with ExitStack() as undo:
+            new: dict[str, list[Link]] = {}
+            for name in self._needed(place.group):
+                if name not in place.links:
+                    new[name] = self._attach_program(name, place, undo)
+            undo.pop_all()
+        found = {**place.links, **new}
+        place.links = {name: found[name] for name in reversed(PROGRAMS[self.mode]) if name in found}
+
+    def _attach_program(self, name: str, place: _GroupLinks, undo: ExitStack) -> list[Link]:
+        program, is_return = self._object.program(name), name == "call_return"
+        path = place.path if place.file is None else f"/proc/self/fd/{place.file}"
+        if self.mode is ProbeMode.PERF_EVENT:
             links = []
-            for name, site in product(reversed(PROGRAMS[self.mode]), sites):
-                program, is_return = self._object.program(name), name == "call_return"
+            for site in place.sites:
                 links.append(program.attach_uprobe(path, site.offset, site.cookie, is_return=is_return))
                 undo.callback(links[-1].close)
-            undo.pop_all()
             return links
+        pairs = [(site.offset, site.cookie) for site in place.sites]
+        link = program.attach_uprobes(path, pairs, UPROBE_TYPES[self.mode][name], is_return=is_return)
+        undo.callback(link.close)
+        return [link]
 
     def close(self) -> None:
-        """Detaches everything, last attached first."""
-        while self._links:
-            self._links.pop().close()
+        """Detaches everything, the file attached last first; the groups of a file at once, as each only waits."""
+        while self._files:
+            path = self._files[-1].path
+            places = [place for place in self._files if place.path == path]
+            self._files = [place for place in self._files if place.path != path]
+            with ThreadPoolExecutor(len(places)) as threads:
+                list(threads.map(_GroupLinks.close, places))

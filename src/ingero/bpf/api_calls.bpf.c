@@ -129,8 +129,30 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 	return first;
 }
 
+INLINE bool has_op(const u64 *set, u32 op)
+{
+	return set[op >> 6 & (OP_SET_WORDS - 1)] >> (op & 63) & 1;
+}
+
+/*
+ * What the return would have counted of a call that is only seen at its entry. Its position counts as reached at once: a
+ * wait of another thread that begins before this call has returned takes it for covered.
+ */
+INLINE void count_at_entry(struct open_call *call, u32 slot)
+{
+	struct lane *lane;
+
+	if (call->function)
+		count_kernel(slot, call->function);
+	if (!(COOKIE_KIND(call->cookie) & KIND_ENQUEUE) || call->stream_slot < 0)
+		return;
+	lane = lane_at(slot, call->stream_slot);
+	if (lane)
+		__sync_fetch_and_add(&lane->end, 1);
+}
+
 /* Returns 1 if the return of this call is of no interest. */
-INLINE int on_entry(struct pt_regs *context, bool is_counted_here)
+INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 {
 	u64 id = bpf_get_current_pid_tgid(), cookie, sp = STACK_POINTER(context);
 	u32 slot = slot_of(id >> 32);
@@ -141,16 +163,23 @@ INLINE int on_entry(struct pt_regs *context, bool is_counted_here)
 	struct thread *thread;
 	struct lane *first;
 	struct cell *cell;
+	bool is_nested, is_counted_here;
+	struct settings *set;
 	struct snapshot at;
-	bool is_nested;
+	u32 zero = 0;
 
 	if (slot == NO_SLOT)
 		return 1;
 	thread = own_account(task, slot);
 	process = bpf_map_lookup_elem(&processes, &slot);
-	if (!thread || !process)
+	set = bpf_map_lookup_elem(&settings, &zero);
+	if (!thread || !process || !set)
 		return 1;
+	thread->hits++;
 	cookie = bpf_get_attach_cookie(context);
+	if (has_op(set->suspended_ops, COOKIE_OP(cookie)))
+		return 1;
+	is_counted_here = is_entry_only || has_op(set->counted_ops, COOKIE_OP(cookie));
 	if (!read_arguments(context, &arguments))
 		count_loss(LOSS_USER_READ_FAILED, 1);
 	call = open_place(thread, task, sp, arguments.return_address, &is_nested);
@@ -179,6 +208,14 @@ INLINE int on_entry(struct pt_regs *context, bool is_counted_here)
 	if (COOKIE_KIND(cookie) & KIND_NCCL)
 		note_nccl(call, thread, &arguments, slot);
 	first = begin_streams(call, slot, thread, id);
+	if (is_counted_here) {
+		count_at_entry(call, slot);
+		if (!first) {
+			if (COOKIE_KIND(cookie) & KIND_ENQUEUE)
+				process->last_enqueue_ns = bpf_ktime_get_ns();
+			return 1;
+		}
+	}
 	/* last, so that as little as possible of this program lies inside the call's account */
 	take_snapshot(thread, &at);
 	call->start_ns = at.now_ns;

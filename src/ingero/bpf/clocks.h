@@ -107,6 +107,7 @@ struct thread {
 	u32 maker_device;
 	u32 context_depth; /* pushes */
 	struct context_level below[CONTEXT_LEVELS];
+	u64 hits; /* probed entries; only the thread itself counts */
 	struct open_call calls[OPEN_CALLS];
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };

@@ -64,7 +64,10 @@ INLINE void describe_open_call(struct thread_dump *dump, struct thread *thread)
 		struct open_call *call = &thread->calls[i];
 		u64 start = READ_ONCE(call->start_ns);
 
-		if (!READ_ONCE(call->sp) || (dump->call_start_ns && dump->call_start_ns <= start))
+		if (!READ_ONCE(call->sp))
+			continue;
+		dump->open_calls++;
+		if (dump->call_start_ns && dump->call_start_ns <= start)
 			continue;
 		dump->call_start_ns = start;
 		dump->call_caller = call->caller;
@@ -82,6 +85,7 @@ INLINE void describe_thread(struct thread_dump *dump, struct thread *thread, str
 	dump->waker_tid = thread->waker_tid;
 	dump->process_slot = thread->process_slot;
 	dump->waker_kind = thread->waker_kind;
+	dump->hits = READ_ONCE(thread->hits);
 	bpf_probe_read_kernel(dump->comm, COMM_BYTES, task->comm);
 	describe_open_call(dump, thread);
 }

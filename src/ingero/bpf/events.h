@@ -353,6 +353,9 @@ struct culprit_value {
 /* map `settings`: what the agent may change while it runs */
 struct settings {
 	u64 probe_ns; /* what a probed call's account holds of the probe itself */
+	/* sets of operation ids; one in both is suspended, so that an operation changes sets by one bit at a time */
+	u64 counted_ops[OP_SET_WORDS];	 /* counted at entry, without a duration */
+	u64 suspended_ops[OP_SET_WORDS]; /* not looked at: the call's probe may be about to be detached */
 };
 
 /* map `processes`: one target process */
@@ -403,8 +406,10 @@ struct thread_dump {
 	u8 state;
 	u8 is_unreadable; /* clocks changed in each of the retries */
 	u8 waker_kind;
-	u8 pad[5];
+	u8 open_calls; /* how many; call_start_ns, call_caller and call_op are those of the oldest */
+	u8 pad[4];
 	char comm[COMM_BYTES];
 	u64 major_faults; /* maj_flt */
 	u64 open_wait_ns; /* how long it has waited on its present run queue: not in run_delay_ns yet */
+	u64 hits;	  /* probed entries, whatever was done with them */
 };
