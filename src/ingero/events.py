@@ -47,3 +47,6 @@ class EpochFlag(enum.IntFlag):
     FIRST_UNKNOWN = 1 << 5
     NO_WAIT = 1 << 8
     ESTIMATED = 1 << 9
+    COVERAGE_CHANGED = (
+        1 << 10
+    )  # what is traced changed within it, or enqueues were not traced: compare it with no other

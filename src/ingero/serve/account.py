@@ -12,6 +12,7 @@ from ingero.diagnose.accounting import LaneAccount, Part, lane_accounts, main_la
 from ingero.events import CLOCK_TEXTS, CLOCKS
 from ingero.identity import identity_text, short_id
 from ingero.ops import Source
+from ingero.serve.coverage import coverage_lines
 from ingero.store.reader import Reader
 from ingero.store.records import Call, Clocks, ClockTotals, Container, CulpritTotals, OpTotals, Process, Window
 from ingero.units import format_bytes, format_count, format_ns, format_percent
@@ -46,6 +47,7 @@ def account_text(reader: Reader, window: Window, *, pid: int | None = None) -> I
         yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers)
     yield from _others(processes, with_calls, clocks)
     yield from _in_flight(reader, window)
+    yield from coverage_lines(reader, window)
     yield from _losses(reader, window)
 
 

@@ -21,6 +21,7 @@ from ingero.store.records import (
     ClockTotals,
     Container,
     CulpritTotals,
+    GovernorStep,
     InFlight,
     KernelLaunches,
     Loss,
@@ -359,6 +360,17 @@ class Reader:
             f"ORDER BY sum(count) DESC",
             window,
             table="raw_losses",
+        )
+
+    def governor_steps(self, window: Window) -> list[GovernorStep]:
+        """What was in force at the begin of the window, and each step in it, oldest first."""
+        columns = ", ".join(GovernorStep.__dataclass_fields__)
+        return self._records(
+            GovernorStep,
+            f"SELECT {columns} FROM raw_governor WHERE time_ns < :end AND time_ns >= "
+            f"coalesce((SELECT max(time_ns) FROM raw_governor WHERE time_ns <= :begin), :begin) ORDER BY time_ns, id",
+            window,
+            table="raw_governor",
         )
 
     def missing_probes(self) -> list[MissingProbe]:

@@ -295,6 +295,23 @@ class Throttling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GovernorStep:
+    """What was given up from a moment on, and why. not_traced: sentences, one per line; "": everything was traced.
+
+    overhead_ratio: of the time of the busiest traced thread, agent_cpu_ratio: of a core, in the second before.
+    """
+
+    session: int
+    time_ns: int
+    rung: int
+    level: int
+    not_traced: str
+    reason: str
+    overhead_ratio: float
+    agent_cpu_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingProbe:
     """A call that was not traced in one copy of its library, and why."""
 

@@ -42,7 +42,7 @@ _Fold = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 _FOLDED: dict[str, _Fold] = {
     "raw_op_stats": (
         ("session", "process", "source", "op", "library"),
-        ("count", "errors", "nested", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
+        ("count", "errors", "nested", "untimed", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
         ("max_ns",),
     ),
     "raw_kernel_launches": (("session", "process", "function", "kernel_name"), ("count",), ()),

@@ -221,6 +221,7 @@ CREATE TABLE raw_op_stats (
     count          INTEGER NOT NULL,
     errors         INTEGER DEFAULT 0,
     nested         INTEGER DEFAULT 0,          -- inside another traced call, not in count
+    untimed        INTEGER NOT NULL DEFAULT 0, -- of count, counted at entry only: not in sum_ns and the clocks
     recorded       INTEGER NOT NULL DEFAULT 0, -- of count, stored in raw_events
     sum_ns         INTEGER NOT NULL,
     max_ns         INTEGER NOT NULL DEFAULT 0,
@@ -389,6 +390,26 @@ CREATE TABLE raw_probes (
     reason      TEXT NOT NULL DEFAULT '',      -- why not
     PRIMARY KEY (session, library, symbol, offset)
 ) STRICT, WITHOUT ROWID;
+
+-- What the governor found and did: a row at the start, and at each step.
+CREATE TABLE raw_governor (
+    id              INTEGER PRIMARY KEY,
+    session         INTEGER NOT NULL,
+    time_ns         INTEGER NOT NULL,
+    rung            INTEGER NOT NULL,          -- highest one in force; 0: everything is traced
+    level           INTEGER NOT NULL DEFAULT 0, -- of thrift with the agent's own CPU time; 0: none
+    not_traced      TEXT NOT NULL DEFAULT '',  -- what is given up from now on, one sentence per line
+    reason          TEXT NOT NULL DEFAULT '',
+    overhead_ratio  REAL NOT NULL DEFAULT 0,   -- of the wall time of the busiest traced thread, in the second before
+    hits_per_s      REAL NOT NULL DEFAULT 0,   -- its probed entries
+    tid             INTEGER NOT NULL DEFAULT 0,
+    agent_cpu_ratio REAL NOT NULL DEFAULT 0,   -- of a core
+    full_ns         REAL NOT NULL DEFAULT 0,   -- calibrated cost of a probed entry: accounted, in another call, counted,
+    nested_ns       REAL NOT NULL DEFAULT 0,   -- passed over
+    counted_ns      REAL NOT NULL DEFAULT 0,
+    suspended_ns    REAL NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX raw_governor_time ON raw_governor(time_ns);
 
 CREATE TABLE raw_cgroups (
     cgroup_id        INTEGER PRIMARY KEY,      -- the kernel's id plus the session's cgroup_base

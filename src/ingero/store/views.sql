@@ -180,7 +180,7 @@ SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS n
        t.period_s, (SELECT pid FROM raw_processes WHERE process = t.process) AS pid, t.process, t.source, t.op,
        (SELECT name FROM ops WHERE source_id = t.source AND op_id = t.op) AS op_name,
        (SELECT text FROM raw_strings WHERE string = t.library) AS caller_library, t.count, t.errors, t.nested,
-       t.recorded, t.sum_ns, t.max_ns, t.bytes, t.run_ns, t.runq_ns, t.throttled_ns, t.yielded_ns, t.sleep_ns,
+       t.untimed, t.recorded, t.sum_ns, t.max_ns, t.bytes, t.run_ns, t.runq_ns, t.throttled_ns, t.yielded_ns, t.sleep_ns,
        t.io_ns, t.kernel_lock_ns, t.stopped_ns,
        (SELECT cgroup_id FROM raw_processes WHERE process = t.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = t.process) AS rank,
@@ -253,6 +253,13 @@ CREATE VIEW losses AS
 SELECT l.session, (SELECT node FROM raw_sessions WHERE session = l.session) AS node, l.start_ns AS timestamp,
        l.counter, l.reason, l.count
 FROM raw_losses l;
+
+-- What was given up, since when and why: the newest row holds. not_traced: one sentence per line, empty: nothing.
+CREATE VIEW governor AS
+SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.time_ns AS timestamp, g.rung,
+       g.level, g.not_traced, g.reason, g.overhead_ratio, g.hits_per_s, nullif(g.tid, 0) AS tid, g.agent_cpu_ratio,
+       g.full_ns, g.nested_ns, g.counted_ns, g.suspended_ns
+FROM raw_governor g;
 
 CREATE VIEW stack_traces AS
 SELECT hash, ips, frames
