@@ -17,6 +17,7 @@ from typing import Any
 from ingero.errors import IngeroError
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")  # options that follow win
 _BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
@@ -98,7 +99,17 @@ class Agent:
 def agent(folder: Path, *, pids: Sequence[int], options: Sequence[str] = ()) -> Iterator[Agent]:
     """An agent that has attached its probes and records into a new database in `folder`; killed if not stopped."""
     database = folder / f"{len(list(folder.glob('*.db')))}.db"
-    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "ingero.cli.main",
+        "trace",
+        "--json",
+        "--db",
+        str(database),
+        *_UNGOVERNED,
+        *options,
+    ]
     command += ["--pid", ",".join(map(str, pids))]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

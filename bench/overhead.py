@@ -3,9 +3,10 @@
 One trainer runs all the time on the simulated GPU. In each round it is left alone, traced, and traced with launches
 probed in the driver only; the order changes from round to round. Ratios are taken inside a round, so that what else
 the machine does cancels, and the median of the rounds is shown. Two loops: one that waits for its device, at 39,000
-probed calls a second, and one that is held up by its own launches.
+probed calls a second, and one that is held up by its own launches. No budget limits the agent, except with --governor:
+then the third way is the default budgets, and what the agent itself says that it costs is shown, too.
 
-Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--short] [--json]
+Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--governor] [--short] [--json]
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ MODES: dict[str, Sequence[str] | None] = {
     "traced": (),
     "launches at the driver only": ("--launches-at=driver",),
 }
+GOVERNED = {"with the default budgets": ("--max-overhead=2%", "--max-cpu=5%")}
 SETTLE_SECONDS = 2  # the first readings set the thresholds; until then more calls are recorded
 HOUR_S = 3600.0
 
@@ -58,6 +60,8 @@ class Turn:
     probed_calls_per_s: float = 0.0
     bytes_per_call: float = 0.0
     bytes_per_s: float = 0.0
+    own_overhead_percent: float = 0.0  # of the thread's time, by the agent's own account
+    rung: int = 0  # the highest
     losses: dict[str, int] = field(default_factory=dict)
     all_losses: dict[str, int] = field(default_factory=dict)
 
@@ -104,8 +108,9 @@ def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], se
             recording.wait_for("second")
         began, agent_cpu_s = trainer.now(), cpu_s(recording.pid)
         losses: Counter[str] = Counter()
-        for _ in range(seconds):
-            losses.update(recording.wait_for("second")["losses"])
+        told = [recording.wait_for("second") for _ in range(seconds)]
+        for second in told:
+            losses.update(second["losses"])
         ended, agent_cpu_s = trainer.now(), cpu_s(recording.pid) - agent_cpu_s
         rss = peak_rss_bytes(recording.pid)
         all_losses = recording.stop()
@@ -113,6 +118,8 @@ def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], se
         trainer.turn(mode, began, ended),
         agent_cpu_percent=agent_cpu_s / (ended[0] - began[0]) * 1e11,
         agent_rss_bytes=rss,
+        own_overhead_percent=100 * statistics.fmean(second["overhead_ratio"] for second in told),
+        rung=max(second["rung"] for second in told),
         losses=dict(losses),
         all_losses=all_losses,
         **recorded_figures(recording),
@@ -147,7 +154,7 @@ def measure(loop: str, folder: Path, *, rounds: int, seconds: int, modes: Sequen
         for number in range(rounds):
             turns = {}
             for mode in (*modes[number % len(modes) :], *modes[: number % len(modes)]):
-                options = MODES[mode]
+                options = {**MODES, **GOVERNED}[mode]
                 turns[mode] = (
                     untraced(trainer, seconds) if options is None else traced(trainer, folder, mode, options, seconds)
                 )
@@ -173,7 +180,19 @@ def is_loss(counter: str) -> bool:
 def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
     """Prints a loop for people."""
     print(f"\nA loop {LOOPS[loop][0]}: {len(rounds)} rounds, medians")
-    head = ("step mean", "p50", "p99", "CPU/step", "agent CPU", "memory", "probed calls", "bytes/call", "written")
+    head = (
+        "step mean",
+        "p50",
+        "p99",
+        "CPU/step",
+        "agent CPU",
+        "memory",
+        "probed calls",
+        "bytes/call",
+        "written",
+        "says itself",
+        "rung",
+    )
     print(f"{'':28}" + "".join(f"{name:>19}" for name in head[:4]) + "".join(f"{name:>14}" for name in head[4:]))
     for index, turn in enumerate(rounds[0]):
         cells = []
@@ -187,6 +206,8 @@ def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
             line += f"{median(rounds, index, 'probed_calls_per_s'):12,.0f}/s"
             line += f"{median(rounds, index, 'bytes_per_call'):14.1f}"
             line += f"{median(rounds, index, 'bytes_per_s') / 1e3:9.0f} kB/s"
+            line += f"{median(rounds, index, 'own_overhead_percent'):12.2f} %"
+            line += f"{median(rounds, index, 'rung'):14.0f}"
         print(line)
     for index, turn in enumerate(rounds[0][1:], 1):
         for title, name in (("while measured", "losses"), ("start and end included", "all_losses")):
@@ -204,14 +225,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=12, help="of each turn (default 12)")
     parser.add_argument("--loop", choices=LOOPS, action="append", help="default: both")
+    parser.add_argument("--governor", action="store_true", help="with the default budgets instead of driver launches")
     parser.add_argument("--short", action="store_true", help="one round of two seconds, for tests")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args(arguments)
     require_quiet_kernel()
     rounds, seconds = (1, 2) if options.short else (options.rounds, options.seconds)
+    modes = ["untraced", "traced", *(GOVERNED if options.governor else list(MODES)[2:])]
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         found = {
-            loop: measure(loop, Path(name), rounds=rounds, seconds=seconds, modes=list(MODES))
+            loop: measure(loop, Path(name), rounds=rounds, seconds=seconds, modes=modes)
             for loop in options.loop or LOOPS
         }
     if options.json:

@@ -180,10 +180,11 @@ def recorded(
             yield run, result
             program.stop()
             tracer.wait_for("second")
-        result.append(_load(tracer.database, read_all(truth), run, sync_every))
+        result.append(load(tracer.database, read_all(truth), run, sync_every))
 
 
-def _load(database: Path, truth: Truth, run: Run, sync_every: int) -> Recording:
+def load(database: Path, truth: Truth, run: Run, sync_every: int = 1) -> Recording:
+    """Both sides of a run that has ended."""
     log = [step for step in steps.read(run.log) if (step.step + 1) % sync_every == 0]
     with open_reader(database) as reader:
         window = reader.window(None, 0)

@@ -86,7 +86,18 @@ def untraced(tmp_path_factory: pytest.TempPathFactory) -> Untraced:
 def tracing(mode: ProbeMode, folder: Path, pid: int, operations: Collection[str]) -> Iterator[Tracer]:
     """A tracer forced into a mode; it ends with its target."""
     database = folder / "recording.db"
-    command = [sys.executable, "-c", FORCED_TRACE, mode.name, "--json", "--db", str(database), "--pid", str(pid)]
+    command = [
+        sys.executable,
+        "-c",
+        FORCED_TRACE,
+        mode.name,
+        "--json",
+        "--max-overhead=0",
+        "--db",
+        str(database),
+        "--pid",
+        str(pid),
+    ]
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", "OPERATIONS": " ".join(operations)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
     tracer = Tracer(process, database)

@@ -48,7 +48,17 @@ def end_of_counts_ns(database: Path) -> int:
 
 
 def command(database: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database), *options]
+    return [
+        sys.executable,
+        "-m",
+        "ingero.cli.main",
+        "trace",
+        "--json",
+        "--max-overhead=0",
+        "--db",
+        str(database),
+        *options,
+    ]
 
 
 def test_sigkill_of_the_agent_harms_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# A governed recording leaves out what costs too much: the tests count everything unless they ask for a budget.
+_UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")
+
 
 @dataclass
 class Tracer:
@@ -53,7 +56,17 @@ def tracing(
 ) -> Iterator[Tracer]:
     """A tracer that has attached its probes; leaving the block stops it."""
     database = folder / "recording.db"
-    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "ingero.cli.main",
+        "trace",
+        "--json",
+        "--db",
+        str(database),
+        *_UNGOVERNED,
+        *options,
+    ]
     if pids:
         command += ["--pid", ",".join(map(str, pids))]
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}

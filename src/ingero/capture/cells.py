@@ -23,7 +23,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellGrowth:
-    """What one (process, operation, caller) did since the last reading. `histogram` has 256 counts."""
+    """What one (process, operation, caller) did since the last reading. `histogram` has 256 counts.
+
+    untimed: of the count, how many have no duration, because they were only counted at their entry.
+    """
 
     slot: int
     op: int
@@ -31,6 +34,7 @@ class CellGrowth:
     growth: np.void
     max_ns: int
     histogram: Array
+    untimed: int = 0
 
 
 class CellReader:
@@ -40,6 +44,8 @@ class CellReader:
         self._keys: Array = np.frombuffer(keys.memory(), np.uint64, keys.max_entries)
         self._cells: Array = np.frombuffer(cells.memory(), dtype, cells.max_entries)
         self._before: Array = np.zeros(cells.max_entries, dtype)
+        self.records_ratio = 1.0  # of the usual number of records
+        self.untimed_ops: frozenset[int] = frozenset()  # ids that may have been counted at entry since the last reading
 
     def read(self, elapsed_s: float) -> list[CellGrowth]:
         """Growth of every cell that had calls since the last reading, `elapsed_s` ago; new thresholds are set."""
@@ -53,7 +59,25 @@ class CellReader:
         self._before[used] = now
         self._feed_thresholds(used, keys, now, growth, elapsed_s)
         moved = np.flatnonzero((growth["count"] != 0) | (growth["nested"] != 0))
-        return [_growth(int(keys[i]), growth[i], int(before["max_ns"][i])) for i in moved]
+        return [self._growth(int(keys[i]), growth[i], int(before["max_ns"][i])) for i in moved]
+
+    def _growth(self, key: int, growth: np.void, max_before_ns: int) -> CellGrowth:
+        max_ns = int(growth["max_ns"])
+        if max_ns == max_before_ns:  # no new maximum: the best known bound is the highest bucket that grew
+            filled = np.flatnonzero(growth["histogram"])
+            max_ns = min(max_ns, int(bucket_lower_bound_ns(int(filled[-1]) + 1))) if len(filled) else 0
+        op, untimed = key >> 48 & 0xFF, 0
+        if op in self.untimed_ops:  # elsewhere a call that returns while this is read would seem to have no duration
+            untimed = max(0, int(growth["count"]) - int(growth["histogram"].sum(dtype=np.uint64)))
+        return CellGrowth(
+            slot=key >> 56,
+            op=op,
+            caller=int(growth["caller"]),
+            growth=growth,
+            max_ns=max_ns,
+            histogram=growth["histogram"],
+            untimed=untimed,
+        )
 
     def _feed_thresholds(self, used: Array, keys: Array, now: Array, growth: Array, elapsed_s: float) -> None:
         """Per process and operation: rare ones are recorded whole, of the others the slowest 1 % and a few samples."""
@@ -61,12 +85,15 @@ class CellReader:
         rates = np.bincount(inverse, growth["count"]) / elapsed_s
         slots = (groups >> np.uint64(8)).astype(np.int64)
         records_of_slot = np.bincount(slots, np.bincount(inverse, growth["recorded"]) / elapsed_s)
-        pressure = np.maximum(1.0, records_of_slot[slots] / MAX_RECORDS_PER_SECOND)
+        pressure = np.maximum(1.0, records_of_slot[slots] / (MAX_RECORDS_PER_SECOND * self.records_ratio))
+        rare_per_second = RARE_PER_SECOND * self.records_ratio
         thresholds = np.ones(len(groups), np.uint64)
-        for group in np.flatnonzero(rates >= RARE_PER_SECOND):
+        for group in np.flatnonzero(rates >= rare_per_second):
             histogram = now["histogram"][inverse == group].sum(axis=0, dtype=np.uint64)
             thresholds[group] = int(percentile_bound_ns(histogram, 0.99) * pressure[group])
-        samples = np.where(rates >= RARE_PER_SECOND, np.maximum(1, rates // SAMPLES_PER_SECOND), 0).astype(np.uint64)
+        samples = np.where(
+            rates >= rare_per_second, np.maximum(1, rates // (SAMPLES_PER_SECOND * self.records_ratio)), 0
+        ).astype(np.uint64)
         self._cells["threshold_ns"][used] = thresholds[inverse]
         self._cells["sample"][used] = samples[inverse]
 
@@ -93,18 +120,3 @@ def percentile_bound_ns(histogram: Array, ratio: float) -> float:
 def bucket_lower_bound_ns(bucket: int) -> float:
     """Lower bound of a bucket of the scale-3 histogram (bpf/cells.h): bucket 0 is all below 128 ns."""
     return 0.0 if bucket == 0 else 128.0 * 2.0 ** ((bucket - 1) / 8)
-
-
-def _growth(key: int, growth: np.void, max_before_ns: int) -> CellGrowth:
-    max_ns = int(growth["max_ns"])
-    if max_ns == max_before_ns:  # no new maximum: the best known bound is the highest bucket that grew
-        filled = np.flatnonzero(growth["histogram"])
-        max_ns = min(max_ns, int(bucket_lower_bound_ns(int(filled[-1]) + 1))) if len(filled) else 0
-    return CellGrowth(
-        slot=key >> 56,
-        op=key >> 48 & 0xFF,
-        caller=int(growth["caller"]),
-        growth=growth,
-        max_ns=max_ns,
-        histogram=growth["histogram"],
-    )

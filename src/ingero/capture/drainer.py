@@ -19,7 +19,7 @@ from ingero.decode.btf import btf_of
 
 Consumer = Callable[[np.ndarray[Any, Any]], None]
 
-_DRAIN_NS = 250_000_000  # turning records into rows costs nearly the same for one of them and for a hundred
+DRAIN_NS = 250_000_000  # turning records into rows costs nearly the same for one of them and for a hundred
 _RECORD_OF_RING = {
     "calls": "call_record",
     "epochs": "epoch_record",
@@ -48,16 +48,17 @@ class Drainer:
         self._pace = OffcpuPace(slots=btf_of(object_path("scheduler")).dtype("thread")["offcpu"].shape[0])
         self._emptied_ns = self._drained_ns = time.monotonic_ns()
         self._is_behind = False
+        self.drain_ns = DRAIN_NS
 
     def wait(self, until_ns: int) -> None:
         """Waits until something is due (`until_ns`, monotonic, at the latest) or a ring fills, then drains."""
-        due_ns = min(until_ns, self._drained_ns + _DRAIN_NS, self._emptied_ns + self._pace.period_ns)
+        due_ns = min(until_ns, self._drained_ns + self.drain_ns, self._emptied_ns + self._pace.period_ns)
         wait_ns = 0 if self._is_behind else max(0, due_ns - time.monotonic_ns())
         filled = {fd for fd, _ in self._poll.poll(wait_ns / 1e9)}
         now_ns = time.monotonic_ns()
         if now_ns - self._emptied_ns >= self._pace.period_ns:
             self.empty_buffers()
-        if self._is_behind or now_ns - self._drained_ns >= _DRAIN_NS:
+        if self._is_behind or now_ns - self._drained_ns >= self.drain_ns:
             self.drain()
             self._drained_ns = now_ns
         elif filled:

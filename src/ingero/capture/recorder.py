@@ -19,6 +19,7 @@ from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.communicators import CommunicatorRows
 from ingero.capture.drainer import Drainer
+from ingero.capture.governor import Governor
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
@@ -28,6 +29,7 @@ from ingero.capture.recorded_calls import RecordedCalls
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
+from ingero.capture.spans import ChangedSpans
 from ingero.capture.targets import Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
@@ -92,6 +94,7 @@ class Recorder:
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock)
+        spans = ChangedSpans()
         self._rows = RowMaker(
             sink,
             self.clock,
@@ -100,6 +103,7 @@ class Recorder:
             name_of_thread=self._name_of_thread,
             cgroup_keys=self._cgroups.keys,
             default_device=gpus.default_device,
+            is_changed=spans.touch,
         )
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
         self.seconds.on_forget = self._communicators.forget
@@ -113,6 +117,15 @@ class Recorder:
         }
         self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
+        self.governor = Governor(
+            kernel,
+            sink,
+            self.seconds,
+            self._drainer,
+            spans,
+            max_overhead_ratio=options.max_overhead_ratio,
+            max_cpu_ratio=options.max_cpu_ratio,
+        )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._refused = 0
         self._records = 0
@@ -123,6 +136,7 @@ class Recorder:
         """Attaches clocks and host events, finds targets, probes their libraries."""
         self._kernel.start()
         self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
+        self.governor.start()
         # enrolled last: nobody empties a target's buffers while probes are being attached
         self.find_targets()
         self._enroll_families()
@@ -146,6 +160,7 @@ class Recorder:
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second(elapsed_ns)
+        self.governor.act()
         self._cgroups.tick()
         system, agent = self._snapshots.write(second.time_ns, elapsed_ns, self._cgroups.cpu_stats)
         self._rest()
@@ -182,7 +197,17 @@ class Recorder:
         records, self._records = self._records, 0
         epochs, self._epoch_rows = self._epoch_rows, []
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
-        return replace(second, records=records, epochs=epochs, host=host)
+        own = self.governor.observe(second)
+        return replace(
+            second,
+            records=records,
+            epochs=epochs,
+            host=host,
+            overhead_ratio=own.overhead.ratio,
+            agent_cpu_ratio=own.agent_cpu_ratio,
+            rung=own.rung,
+            not_traced=own.not_traced,
+        )
 
     def _count_own_losses(self, second: Second) -> None:
         """Rows that the writer could not take, processes that found no slot."""

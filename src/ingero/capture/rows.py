@@ -85,6 +85,8 @@ class RowMaker:
 
     name_of_pid, name_of_thread: names by pid and tid, "" where unknown.
     cgroup_keys: the kernel's cgroup ids as the database has them. default_device: of calls without a known one.
+    is_changed: in which of the stretches (monotonic begins and ends) something else was traced than before or after, or
+    too little.
     """
 
     def __init__(
@@ -97,10 +99,12 @@ class RowMaker:
         name_of_thread: Callable[[int], str],
         cgroup_keys: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]],
         default_device: int,
+        is_changed: Callable[[Array, Array], Array] = lambda begin_ns, _end_ns: np.zeros(len(begin_ns), bool),
     ) -> None:
         self._sink, self._clock, self._targets = sink, clock, targets
         self._name_of_pid, self._name_of_thread = name_of_pid, name_of_thread
         self._cgroup_keys, self._default_device = cgroup_keys, default_device
+        self._is_changed = is_changed
         self._lifecycle: Counter[HostOp] = Counter()
         self._lanes: dict[int, tuple[int, int, Lane]] = {}  # by place: the process and stream that have it, the lane
 
@@ -242,6 +246,7 @@ class RowMaker:
         r = judged.ready
         flags = batch["flags"].astype(np.int64)
         flags |= judged.is_no_wait * int(EpochFlag.NO_WAIT) | judged.is_estimated * int(EpochFlag.ESTIMATED)
+        flags |= self._is_changed(a, b) * int(EpochFlag.COVERAGE_CHANGED)
         # Only the return is converted: the parts are whole to the nanosecond whatever the wall clock does meanwhile.
         to_unix = self._clock.unix_ns(b) - b
         op_sets = [self._op_names(words.tobytes()) for words in batch["op_set"]]

@@ -57,6 +57,10 @@ class Second:
     epochs: list[Row] = field(default_factory=list)
     system: SystemSample | None = None
     agent: AgentUsage | None = None
+    overhead_ratio: float = 0.0  # of the wall time of the busiest traced thread
+    agent_cpu_ratio: float = 0.0  # of a core
+    rung: int = 0  # 0: everything is traced
+    not_traced: tuple[str, ...] = ()
 
     @property
     def calls(self) -> int:
@@ -91,11 +95,12 @@ class SecondReader:
         self._cgroups = cgroups
         self._kernel, self._sink, self._clock, self._targets = kernel, sink, clock, targets
         layouts, maps = kernel.layouts, kernel.maps
-        self._cells = CellReader(maps["cell_keys"], maps["cells"], layouts.dtype("cell"))
+        self.cells = CellReader(maps["cell_keys"], maps["cells"], layouts.dtype("cell"))
         self._launches = LaunchReader(maps["kernels"], layouts.dtype("kernel_cell"))
         self._losses = LossReader(maps["losses"], layouts)
         self.culprits = CulpritReader(maps["culprits"], layouts)
         self._dump = layouts.dtype("thread_dump")
+        self.threads: Array = np.zeros(0, self._dump)  # as last read
         self._processes: Array = np.frombuffer(
             maps["processes"].memory(), layouts.dtype("process"), maps["processes"].max_entries
         )
@@ -110,8 +115,8 @@ class SecondReader:
     def read(self, now_ns: int, elapsed_s: float) -> Second:
         """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
         start_ns = now_ns - int(elapsed_s * 1e9)
-        threads = np.frombuffer(self._kernel.read_threads(), self._dump)
-        cells = self._cells.read(elapsed_s)
+        threads = self.threads = np.frombuffer(self._kernel.read_threads(), self._dump)
+        cells = self.cells.read(elapsed_s)
         self._write_op_stats(cells, start_ns)
         self._collect_sites(cells, start_ns)
         self._write_launches(start_ns)
@@ -156,7 +161,7 @@ class SecondReader:
         """Clears the kernel's sums of an ended process and gives its slot back."""
         for key in [key for key in self._sites if key[0] == slot]:
             self._write_site(self._sites.pop(key), None)
-        self._cells.forget(slot)
+        self.cells.forget(slot)
         self._launches.forget(slot)
         self.culprits.forget(slot)
         self._clocks_before.pop(slot, None)
@@ -189,6 +194,7 @@ class SecondReader:
             count=[int(one["count"]) for one in sums],
             errors=[int(one["errors"]) for one in sums],
             nested=[int(one["nested"]) for one in sums],
+            untimed=[sum(cell.untimed for cell in group) for group in folded.values()],
             recorded=[int(one["recorded"]) for one in sums],
             sum_ns=[int(one["sum_ns"]) for one in sums],
             max_ns=[max(cell.max_ns for cell in group) for group in folded.values()],

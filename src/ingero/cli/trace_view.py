@@ -72,6 +72,7 @@ class LineView:
         self._echo, self._is_verbose = echo, verbose
         self._summary = Summary(echo)
         self._calls: RecordedCalls | None = None
+        self._not_traced: tuple[str, ...] = ()
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
         """What is traced, and what could not be."""
@@ -80,6 +81,7 @@ class LineView:
         for target in recorder.targets:
             if target.identity:
                 self._echo(f"  {target.name} [{target.pid}], {target.identity}")
+        self._echo(f"  a probed call costs its thread {format_ns(round(recorder.governor.costs.full_ns))}")
         for copy in recorder.libraries.copies:
             self._echo(f"  {copy.mapped_path}")
         self._calls = recorder.recorded_calls
@@ -105,11 +107,18 @@ class LineView:
             if charge.culprit_pid:
                 taken[charge.culprit_name] += charge.ns
         parts += [f"{name} took {format_ns(ns)}" for name, ns in taken.most_common(_TOP) if ns > 1_000_000]
+        parts.append(f"tracing took {second.overhead_ratio:.1%} of a thread, {second.agent_cpu_ratio:.1%} of a core")
         if second.in_flight:
             parts.append(f"{second.in_flight} calls open for over 1 s")
         if second.losses:
             parts.append("lost: " + ", ".join(f"{name} {count}" for name, count in second.losses.items()))
         self._echo("  ".join(parts))
+        if second.not_traced != self._not_traced:
+            self._not_traced = second.not_traced
+            self._echo(
+                "\n".join(f"  less is traced from here on: {text}" for text in second.not_traced)
+                or "  all is traced again"
+            )
 
     def _show_calls(self) -> None:
         calls, left_out = self._calls.take() if self._calls else ([], 0)
@@ -146,6 +155,7 @@ class JsonView:
                 {"symbol": symbol, "library": library, "reason": reason}
                 for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose)
             ],
+            trap_costs_ns=asdict(recorder.governor.costs),
         )
 
     def second(self, second: Second) -> None:
@@ -172,6 +182,10 @@ class JsonView:
                 {"pid": charge.culprit_pid, "name": charge.culprit_name, "ns": charge.ns} for charge in second.charges
             ],
             losses=second.losses,
+            overhead_ratio=round(second.overhead_ratio, 6),
+            agent_cpu_ratio=round(second.agent_cpu_ratio, 6),
+            rung=second.rung,
+            not_traced=second.not_traced,
         )
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:

@@ -69,7 +69,8 @@ def main() -> None:
 def _record(pid: int, database: Path, stack: ExitStack) -> subprocess.Popen[str]:
     """A recorder that has attached its probes; what it prints is passed on."""
     _say(f"ingero trace --pid {pid}\n")
-    command = [*_INGERO, "trace", "--pid", str(pid), "--db", str(database)]
+    command = [*_INGERO, "trace", "--max-overhead=0", "--max-cpu=0"]
+    command += ["--pid", str(pid), "--db", str(database)]
     recorder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     stack.callback(_end, recorder)
     output = recorder.stdout

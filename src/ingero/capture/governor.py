@@ -1,0 +1,214 @@
+"""Keeps what tracing costs inside two budgets: the traced threads' time, and the agent's own CPU time.
+
+What to do is decided in `rungs` and `thrift`; here it is measured, done, stored and told.
+
+A rung is changed without losing or doubling a call: entry programs obey a set of suspended operations from one call to
+the next, so a launch is decided once, at the entry of its runtime call. Probes are detached only when none of their
+calls is open any more, and attached again before their operations are resumed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ingero.attach.groups import GROUP_OF_OP, Coverage, Coverages, op_set
+from ingero.attach.kernel_side import KernelSide
+from ingero.attach.probes import ProbeMode
+from ingero.capture import rungs, thrift
+from ingero.capture.drainer import Drainer
+from ingero.capture.overhead import LoadEstimate, Overhead, OverheadMeter
+from ingero.capture.rows import Sink
+from ingero.capture.rungs import BLINDING, Budget, Rungs, Standing, coverages
+from ingero.capture.second import Second, SecondReader
+from ingero.capture.spans import ChangedSpans
+from ingero.capture.thrift import LEVELS, Thrift
+from ingero.capture.trap_cost import TrapCosts, measure_trap_costs
+from ingero.store import tables
+
+logger = logging.getLogger(__name__)
+
+_SYS_MEMBARRIER = {"x86_64": 324, "aarch64": 283}
+_MEMBARRIER_GLOBAL = 1  # returns when every BPF program that ran at the call has ended
+_START_SECONDS = 3  # attaching probes and reading libraries costs CPU time once
+_UNKNOWN = TrapCosts(full_ns=0.0, nested_ns=0.0, counted_ns=0.0, suspended_ns=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCost:
+    """What tracing cost in a second, and what was given up in it."""
+
+    overhead: Overhead
+    agent_cpu_ratio: float
+    rung: int
+    not_traced: tuple[str, ...]
+
+
+class Governor:
+    """The budgets of one recording. A ratio of 0: no budget; cost is measured and told all the same."""
+
+    def __init__(
+        self,
+        kernel: KernelSide,
+        sink: Sink,
+        seconds: SecondReader,
+        drainer: Drainer,
+        spans: ChangedSpans,
+        *,
+        max_overhead_ratio: float,
+        max_cpu_ratio: float,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._kernel, self._sink, self._seconds, self._drainer = kernel, sink, seconds, drainer
+        self._max_overhead_ratio, self._max_cpu_ratio = max_overhead_ratio, max_cpu_ratio
+        self._unix_ns = unix_ns
+        self.costs = _UNKNOWN
+        self._spans = spans
+        self._meter, self._estimate = OverheadMeter(), LoadEstimate()
+        self._standing, self._thrift = Standing(), Thrift()
+        self._overhead, self._cpu_ratio = Overhead(), 0.0
+        self._cpu_before = (time.process_time_ns(), time.monotonic_ns())
+        self._seconds_read = 0
+        self._is_detaching = False
+
+    @property
+    def rungs(self) -> Rungs:
+        """In force now."""
+        return self._standing.rungs
+
+    @property
+    def not_traced(self) -> tuple[str, ...]:
+        """What is given up now, in sentences."""
+        texts = tuple(rungs.TEXTS[rung] for rung in sorted(self.rungs))
+        if texts and not self._kernel.probes.can_detach:
+            texts = (*texts, "probes of what is not traced stay: perf-event uprobes take 0.1 s each to detach")
+        return (*texts, thrift.TEXTS[self._thrift.level]) if self._thrift.level else texts
+
+    def start(self) -> None:
+        """Measures what a probed entry costs. To be called before there are targets: it reads the rings of calls."""
+        measured = measure_trap_costs(self._kernel, self._drainer.rings["calls"], self._seconds.forget)
+        if measured is None:
+            logger.warning("no process slot was left to measure the cost of a probe: the overhead is not limited")
+        self.costs = measured or _UNKNOWN
+        self._forget_untimed()
+        self._store("start")
+
+    def observe(self, second: Second) -> OwnCost:
+        """Measures the second that has just been read."""
+        cpu_ns, now_ns = time.process_time_ns(), time.monotonic_ns()
+        self._cpu_ratio = (cpu_ns - self._cpu_before[0]) / max(1, now_ns - self._cpu_before[1])
+        self._cpu_before = cpu_ns, now_ns
+        self._overhead = self._meter.read(self._seconds.threads, second.cells, self.costs)
+        self._seconds_read += 1
+        self._forget_untimed()
+        return OwnCost(
+            overhead=self._overhead,
+            agent_cpu_ratio=self._cpu_ratio,
+            rung=max(self.rungs, default=0),
+            not_traced=self.not_traced,
+        )
+
+    def act(self) -> None:
+        """Once a second, after `observe`: decides and does."""
+        now_s = time.monotonic()
+        if self._is_detaching:
+            self._detach()
+        if self._max_overhead_ratio and self.costs is not _UNKNOWN:
+            self._keep_overhead(now_s)
+        if self._max_cpu_ratio and self._seconds_read > _START_SECONDS:
+            self._keep_cpu(now_s)
+
+    def _keep_overhead(self, now_s: float) -> None:
+        budget = Budget(ratio=self._max_overhead_ratio, costs=self.costs, can_detach=self._kernel.probes.can_detach)
+        load = self._estimate.update(self._overhead.seen, coverages(self.rungs))
+        before = self.rungs
+        self._standing = rungs.decide(self._standing, load, self._overhead.ratio, now_s, budget)
+        if self.rungs != before:
+            self._store(self._standing.reason + self._put_in_force())
+
+    def _keep_cpu(self, now_s: float) -> None:
+        before = self._thrift.level
+        self._thrift = thrift.decide(self._thrift, self._cpu_ratio, now_s, self._max_cpu_ratio)
+        if self._thrift.level != before:
+            level = LEVELS[self._thrift.level]
+            self._seconds.cells.records_ratio, self._drainer.drain_ns = level.records_ratio, level.drain_ns
+            self._store(self._thrift.reason)
+
+    def apply(self, wanted: Rungs, reason: str) -> None:
+        """Puts rungs in force whatever the load is; the budgets are kept from there on."""
+        self._standing = replace(
+            self._standing, rungs=wanted, recent=(), calm_since_s=None, changed_s=time.monotonic(), reason=reason
+        )
+        self._store(reason + self._put_in_force())
+
+    def _put_in_force(self) -> str:
+        """Attaches what is missing, then lets the kernel side obey, then detaches what nobody needs.
+
+        Answers with what could not be attached again.
+        """
+        left = coverages(self.rungs)
+        begin_ns = time.monotonic_ns()
+        failures = self._kernel.probes.raise_to(left)
+        # an operation that is suspended stays among the counted ones, so that it changes sets by one bit at a time
+        counted = [op for op, group in GROUP_OF_OP.items() if left[group] is not Coverage.FULL]
+        suspended = [op for op, group in GROUP_OF_OP.items() if left[group] is Coverage.NONE]
+        self._kernel.change_settings(counted_ops=op_set(counted), suspended_ops=op_set(suspended))
+        self._seconds.cells.untimed_ops |= set(counted)
+        self._spans.changed(begin_ns, time.monotonic_ns(), is_blind=bool(self.rungs & BLINDING))
+        self._detach()
+        return f"; {len(failures)} calls cannot be probed again: {failures[0].reason}" if failures else ""
+
+    def _detach(self) -> None:
+        """Detaches what is not needed, unless one of its calls is open: its return would be lost. Then later."""
+        left = coverages(self.rungs)
+        have_ended = _wait_for_programs() or self._is_detaching  # or, since the last try, had a second to end
+        self._is_detaching = not have_ended or self._has_open_call(left)
+        if not self._is_detaching:
+            self._kernel.probes.lower_to(left)
+
+    def _has_open_call(self, left: Coverages) -> bool:
+        threads = np.frombuffer(self._kernel.read_threads(), self._kernel.layouts.dtype("thread_dump"))
+        lowered = [op for op, group in GROUP_OF_OP.items() if left[group] is not Coverage.FULL]
+        is_one = np.isin(threads["call_op"], lowered) & (threads["open_calls"] > 0)
+        # of several open calls only the oldest is shown
+        return bool((is_one | (threads["open_calls"] > 1)).any())
+
+    def _forget_untimed(self) -> None:
+        """From here on only what is counted now can have calls without a duration."""
+        left = coverages(self.rungs)
+        is_every = self._kernel.mode is ProbeMode.ENTRY_ONLY
+        self._seconds.cells.untimed_ops = frozenset(
+            op for op, group in GROUP_OF_OP.items() if is_every or left[group] is not Coverage.FULL
+        )
+
+    def _store(self, reason: str) -> None:
+        rows = tables.GOVERNOR.rows(
+            1,
+            session=self._sink.session,
+            time_ns=self._unix_ns(),
+            rung=int(max(self.rungs, default=0)),
+            level=self._thrift.level,
+            not_traced="\n".join(self.not_traced),
+            reason=reason,
+            overhead_ratio=self._overhead.ratio,
+            hits_per_s=self._overhead.hits_per_s,
+            tid=self._overhead.tid,
+            agent_cpu_ratio=self._cpu_ratio,
+            full_ns=self.costs.full_ns,
+            nested_ns=self.costs.nested_ns,
+            counted_ns=self.costs.counted_ns,
+            suspended_ns=self.costs.suspended_ns,
+        )
+        self._sink.append(tables.GOVERNOR, rows)
+
+
+def _wait_for_programs() -> bool:
+    """Waits until programs that may not have seen a change of the settings have ended; False if that cannot be done."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return not libc.syscall(_SYS_MEMBARRIER[platform.machine()], _MEMBARRIER_GLOBAL, 0, 0)

@@ -1,0 +1,35 @@
+"""When what is traced changed, or was too little to compare with: stretches of the monotonic clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_OPEN = np.iinfo(np.int64).max
+
+
+class ChangedSpans:
+    """Stretches in time order; the last may be open."""
+
+    def __init__(self) -> None:
+        self._spans: list[list[int]] = []
+
+    def changed(self, begin_ns: int, end_ns: int, *, is_blind: bool) -> None:
+        """What is traced changed in between. is_blind: and is too little from then on, until the next change."""
+        if self._spans and self._spans[-1][1] == _OPEN:
+            self._spans[-1][1] = begin_ns
+        self._spans.append([begin_ns, _OPEN if is_blind else end_ns])
+
+    def touch(self, begin_ns: Array, end_ns: Array) -> Array:
+        """Which of the stretches [begin, end] share a moment with one of these."""
+        if not self._spans:
+            return np.zeros(len(begin_ns), bool)
+        begins, ends = np.array(self._spans, np.int64).T
+        # spans do not overlap, so that both columns ascend: the first that ends after the begin decides
+        first = np.searchsorted(ends, begin_ns)
+        is_one = first < len(ends)
+        found: Array = is_one & (begins[np.minimum(first, len(ends) - 1)] <= end_ns)
+        return found

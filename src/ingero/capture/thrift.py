@@ -1,0 +1,74 @@
+"""How many records are taken and how often the rings are drained, when the agent itself needs too much CPU time.
+
+Pure: no clock, no kernel. Sums and histograms are exact at every level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """records_ratio: of the usual number of recorded calls. drain_ns: between two looks at the rings."""
+
+    records_ratio: float
+    drain_ns: int
+
+
+LEVELS: tuple[Level, ...] = (
+    Level(records_ratio=1.0, drain_ns=250_000_000),
+    Level(records_ratio=0.5, drain_ns=500_000_000),
+    Level(records_ratio=0.2, drain_ns=1_000_000_000),
+    Level(records_ratio=0.05, drain_ns=1_000_000_000),
+)
+TEXTS: tuple[str, ...] = tuple(
+    f"{level.records_ratio:.0%} of the usual number of records, rings drained every {level.drain_ns / 1e9:g} s"
+    for level in LEVELS
+)
+
+OVER_SECONDS, RECENT_SECONDS = 3, 5  # of the last seconds, that many were over the budget
+RETURN_BELOW = 0.5  # of the budget: one level less may take twice as much
+CALM_S, MAX_CALM_S = 10.0, 160.0
+RELAPSE_S = 60.0  # over the budget so soon after a return: the next one waits twice as long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thrift:
+    """What is in force, and what led to it. Times in s of any clock that only goes forward."""
+
+    level: int = 0
+    recent: tuple[bool, ...] = ()
+    calm_since_s: float | None = None
+    returned_s: float | None = None
+    calm_s: float = CALM_S
+    reason: str = ""
+
+
+def decide(before: Thrift, cpu_ratio: float, now_s: float, budget_ratio: float) -> Thrift:
+    """What is to be in force after a second in which the agent used `cpu_ratio` of a core."""
+    after = replace(before, recent=(*before.recent, cpu_ratio > budget_ratio)[-RECENT_SECONDS:])
+    if sum(after.recent) >= OVER_SECONDS:
+        return _spend_less(after, cpu_ratio, now_s, budget_ratio)
+    if not before.level or cpu_ratio > RETURN_BELOW * budget_ratio:
+        return replace(after, calm_since_s=None)
+    calm_since_s = now_s if after.calm_since_s is None else after.calm_since_s
+    if now_s - calm_since_s < after.calm_s:
+        return replace(after, calm_since_s=calm_since_s)
+    reason = f"the agent needs only {cpu_ratio:.1%} of a core"
+    return replace(after, level=before.level - 1, recent=(), calm_since_s=None, returned_s=now_s, reason=reason)
+
+
+def _spend_less(before: Thrift, cpu_ratio: float, now_s: float, budget_ratio: float) -> Thrift:
+    if before.level == len(LEVELS) - 1:
+        return replace(before, calm_since_s=None)
+    has_relapsed = before.returned_s is not None and now_s - before.returned_s < RELAPSE_S
+    return replace(
+        before,
+        level=before.level + 1,
+        recent=(),
+        calm_since_s=None,
+        returned_s=None,
+        calm_s=min(MAX_CALM_S, 2 * before.calm_s) if has_relapsed else CALM_S,
+        reason=f"the agent needs {cpu_ratio:.1%} of a core, allowed are {budget_ratio:.1%}",
+    )

@@ -1,0 +1,332 @@
+"""Rungs change under full load without losing or doubling a call, and what they take away is marked and told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingero.attach.kernel_side import KernelSide, KernelSizes
+from ingero.attach.probes import ProbeMode
+from ingero.capture.recorder import Recorder, RecorderOptions
+from ingero.capture.rungs import Rung, Rungs
+from ingero.capture.second import Second
+from ingero.capture.session import session_facts
+from ingero.demo.gpusim.build import build, environment
+from ingero.demo.gpusim.truth import read_all
+from ingero.demo.workloads.program import Program
+from ingero.events import EpochFlag
+from ingero.ops import BY_NAME, Kind, Source
+from ingero.store.writer import Writer
+from tests.integration.callers import build_library, caller
+from tests.integration.epoch_cases import Recording, Run, flagged, load, matched, recorded_parts, true_parts
+from tests.integration.targets import rows
+from tests.integration.test_counts import recorded_counts, true_counts
+from tests.integration.test_epochs import without_late_timers
+from tests.integration.tracing import tracing
+
+pytestmark = pytest.mark.integration
+
+CHANGES_A_SECOND = 5
+SECONDS, CALLS_PER_SECOND = 10, 60_000
+COUNTED = frozenset({Rung.LAUNCHES_AT_DRIVER, Rung.LAUNCHES_COUNTED})
+OFF = frozenset({Rung.LAUNCHES_OFF})
+# Each keeps every launch countable.
+COUNTING: Sequence[Rungs] = (
+    frozenset({Rung.LAUNCHES_AT_DRIVER}),
+    COUNTED,
+    frozenset(),
+    frozenset({Rung.LAUNCHES_COUNTED}),
+    frozenset({Rung.LAUNCHES_AT_DRIVER}),
+    frozenset(),
+    COUNTED,
+)
+
+
+@dataclass
+class Governed:
+    """A recording in this process, whose rungs the test changes."""
+
+    recorder: Recorder
+    database: Path
+    seconds: list[Second] = field(default_factory=list)
+
+    def record(self, *, until: Callable[[], bool], each_second: Callable[[], None] = lambda: None) -> None:
+        def on_second(second: Second) -> None:
+            self.seconds.append(second)
+            each_second()
+
+        self.recorder.run(should_stop=until, on_second=on_second)
+
+
+@contextmanager
+def governed(folder: Path, pid: int, mode: ProbeMode | None = None) -> Iterator[Governed]:
+    database = folder / "recording.db"
+    with (
+        KernelSide(KernelSizes(), mode=mode) as kernel,
+        Writer(database, session=session_facts([pid]), node="node") as sink,
+        Recorder(kernel, sink, RecorderOptions(pids=[pid])) as recorder,
+    ):
+        recorder.start()
+        yield Governed(recorder, database)
+
+
+def torture(folder: Path, modes: Sequence[Rungs], kind: ProbeMode | None = None) -> tuple[Path, Counter[str]]:
+    """Two processes of four threads that call everything; several changes a second. The database and the losses."""
+    truth, gate = folder / "truth.%p", folder / "go"
+    variables = environment(build(), ctl=folder / "knobs", trace=truth, sched="block")
+    arguments = ["--threads", 4, "--processes", 2, "--seconds", SECONDS, "--rate", CALLS_PER_SECOND, "--gate", gate]
+    wanted = cycle(modes)
+    with Program.module("calls", *arguments, environment={**os.environ, **variables}) as program:
+        pid = int(program.wait_for("loaded")[0])
+        with governed(folder, pid, kind) as recording:
+            governor = recording.recorder.governor
+
+            def change() -> None:
+                for _ in range(CHANGES_A_SECOND):
+                    governor.apply(next(wanted), "the test")
+                    time.sleep(0.02)
+
+            gate.touch()
+            recording.record(until=lambda: not len(recording.recorder.targets), each_second=change)
+            return recording.database, Counter(recording.recorder.seconds.losses_total)
+
+
+def launches(counts: Counter[str]) -> Counter[Source]:
+    """Of kernels, by layer."""
+    found: Counter[Source] = Counter()
+    for name, count in counts.items():
+        op = BY_NAME[name]
+        if op.kind & Kind.LAUNCH and not op.kind & Kind.GRAPH:
+            found[op.source] += count
+    return found
+
+
+@pytest.mark.parametrize("kind", [ProbeMode.SESSION, ProbeMode.MULTI])
+def test_no_launch_is_lost_or_counted_twice_while_rungs_change(tmp_path: Path, kind: ProbeMode) -> None:
+    database, _ = torture(tmp_path, COUNTING, kind)
+    outer, nested, _ = recorded_counts(database)
+    true_outer, true_nested, _ = true_counts(read_all(tmp_path / "truth.%p"))
+    steps = rows(database, "SELECT count(*) FROM raw_governor")[0][0]
+    print(f"\n{steps} steps; {launches(outer)} of {launches(true_outer)}, in another call {launches(nested)}")
+    assert steps > SECONDS, "a change a second"
+    assert launches(outer).total() == launches(true_outer).total()
+    at_driver = launches(outer)[Source.DRIVER] + launches(nested)[Source.DRIVER]
+    assert at_driver == launches(true_outer)[Source.DRIVER] + launches(true_nested)[Source.DRIVER]
+    assert launches(outer)[Source.CUDA] < launches(true_outer)[Source.CUDA], "some were not traced at the runtime"
+
+
+def others(counts: Counter[str]) -> Counter[str]:
+    return Counter({name: count for name, count in counts.items() if not BY_NAME[name].kind & Kind.LAUNCH})
+
+
+def test_what_is_still_traced_stays_exact_while_launches_come_and_go(tmp_path: Path) -> None:
+    database, losses = torture(tmp_path, (OFF, frozenset(), OFF, COUNTED))
+    outer, nested, _ = recorded_counts(database)
+    true_outer, true_nested, _ = true_counts(read_all(tmp_path / "truth.%p"))
+    print(f"\n{launches(outer).total()} of {launches(true_outer).total()} launches")
+    assert others(+outer) == others(+true_outer)
+    assert others(+nested) == others(+true_nested)
+    assert 0 < launches(outer).total() < launches(true_outer).total()
+    assert not losses["return_unmatched"]
+
+
+# What a change does to epochs
+
+PHASES: dict[str, Rungs] = {
+    "all": frozenset(),
+    "counted": COUNTED,
+    "events at the driver": COUNTED | {Rung.EVENTS_AT_DRIVER},
+    "off": OFF,
+    "all again": frozenset(),
+}
+COMPLETE = ("all", "counted", "events at the driver", "all again")
+PHASE_SECONDS, MIN_EPOCHS = 3, 20
+LOOPS: dict[str, Sequence[str]] = {
+    "waits for its stream": (),
+    "waits for events of two streams": ("--drain", "event", "--streams", "ordered"),
+}
+CHANGE_NS = 1_000_000_000  # some epochs end before and after a change, even on a busy machine
+BUSY_RATIO = 0.03  # launches that are only counted cost less, and the simulator's clock sees what they cost
+
+
+@pytest.fixture(scope="module", params=LOOPS)
+def phased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """A training loop that is traced in several ways, one after the other."""
+    folder = tmp_path_factory.mktemp("phased")
+    gate, truth, log = folder / "go", folder / "truth.%p", folder / "steps.jsonl"
+    knobs, host_knobs = folder / "knobs", folder / "host_knobs"
+    variables = environment(build(), ctl=knobs, trace=truth, sched="block")
+    options = ["--gate", gate, "--seconds", 120, "--out", log, "--knob", host_knobs, *LOOPS[request.param]]
+    with Program.module("train", *options, environment={**os.environ, **variables}) as program:
+        with governed(folder, int(program.wait_for("loaded")[0])) as recording:
+            run = Run(program, knobs=knobs, host_knobs=host_knobs, log=log)
+
+            def script() -> Iterator[None]:
+                yield from [None] * PHASE_SECONDS  # the driver's calls are probed when its library has been seen
+                for name, wanted in PHASES.items():
+                    begin_ns = time.monotonic_ns()
+                    recording.recorder.governor.apply(wanted, name)
+                    run.bounds[f"to {name}"] = begin_ns - CHANGE_NS, time.monotonic_ns() + CHANGE_NS
+                    begin_ns = time.monotonic_ns()
+                    yield from [None] * PHASE_SECONDS
+                    run.bounds[name] = begin_ns, time.monotonic_ns()
+                program.stop()
+
+            steps = script()
+            gate.touch()
+            recording.record(until=lambda: not len(recording.recorder.targets), each_second=lambda: next(steps, None))
+        return load(recording.database, read_all(truth), run)
+
+
+@pytest.mark.parametrize("phase", COMPLETE)
+def test_every_drain_ends_an_epoch_while_launches_are_timed_or_counted(phased: Recording, phase: str) -> None:
+    drains = phased.drains(1)
+    epochs = phased.main_lane(phase)
+    assert len(epochs) == int(phased.phases[phase].holds(drains["return_ns"]).sum()) > MIN_EPOCHS
+
+
+@pytest.mark.parametrize("phase", COMPLETE)
+def test_parts_of_epochs_are_the_simulators_while_launches_are_timed_or_counted(phased: Recording, phase: str) -> None:
+    epochs = phased.main_lane(phase)
+    epochs, drains = without_late_timers(epochs, matched(epochs, phased.drains(1)))
+    found, true = recorded_parts(epochs), true_parts(epochs, drains)
+    print(
+        f"\n{phase}: {len(epochs)} epochs; empty {found.empty_ns}/{true.empty_ns}, busy {found.busy_ns}/{true.busy_ns}"
+    )
+    assert found.empty_ns == pytest.approx(true.empty_ns, abs=BUSY_RATIO * true.wall_ns)
+    assert found.busy_ns == pytest.approx(true.busy_ns, abs=BUSY_RATIO * true.wall_ns)
+
+
+def test_epochs_have_as_many_launches_timed_as_counted(phased: Recording) -> None:
+    usual = {phase: np.median(phased.main_lane(phase)["launches"]) for phase in COMPLETE}
+    assert len(set(usual.values())) == 1
+
+
+def test_epochs_without_their_launches_are_flagged_and_others_are_not(phased: Recording) -> None:
+    share = {
+        phase: flagged(phased.main_lane(phase), EpochFlag.COVERAGE_CHANGED) / len(phased.main_lane(phase))
+        for phase in PHASES
+    }
+    # the first and the last of a phase may span a change
+    most = {phase: 2 / len(phased.main_lane(phase)) for phase in PHASES}
+    assert share["off"] == 1
+    assert all(share[phase] <= most[phase] for phase in COMPLETE)
+
+
+def test_epochs_that_span_a_change_are_flagged(phased: Recording) -> None:
+    for phase in ("counted", "events at the driver", "all again"):
+        assert flagged(phased.main_lane(f"to {phase}"), EpochFlag.COVERAGE_CHANGED) > 0
+
+
+# What the budget does
+
+
+def test_a_launch_bound_loop_is_brought_inside_its_budget_and_told_why(tmp_path: Path) -> None:
+    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
+    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
+    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
+        program.wait_for("ready")
+        with tracing(tmp_path, pids=[program.pid], options=["--max-overhead", "0.5%"]) as tracer:
+            seconds = [tracer.wait_for("second") for _ in range(8)]
+        program.stop()
+    print("\n" + " ".join(f"{second['overhead_ratio']:.3f}" for second in seconds))
+    assert seconds[0]["rung"] == 0
+    assert max(second["overhead_ratio"] for second in seconds) > 0.005
+    assert seconds[-1]["overhead_ratio"] <= 0.005
+    assert seconds[-1]["rung"] > 0
+    assert seconds[-1]["not_traced"]
+    stored = rows(tracer.database, "SELECT rung, reason, not_traced, full_ns, overhead_ratio FROM governor ORDER BY 1")
+    assert stored[0][:3] == (0, "start", "")
+    assert stored[0][3] > 0
+    assert stored[-1][0] == seconds[-1]["rung"]
+    assert "allowed are 0.5%" in stored[-1][1]
+    assert stored[-1][2].splitlines() == seconds[-1]["not_traced"]
+
+
+def test_everything_is_traced_again_when_the_loop_rests(tmp_path: Path) -> None:
+    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
+    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
+    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
+        program.wait_for("ready")
+        with tracing(tmp_path, pids=[program.pid], options=["--max-overhead", "0.5%"]) as tracer:
+            while not tracer.wait_for("second")["rung"]:
+                pass
+            program.process.send_signal(signal.SIGSTOP)
+            while tracer.wait_for("second")["rung"]:
+                pass
+            program.process.send_signal(signal.SIGCONT)
+            program.stop()
+    assert rows(tracer.database, "SELECT rung, reason FROM governor ORDER BY timestamp DESC LIMIT 1")[0][0] == 0
+
+
+def test_without_a_budget_cost_is_told_and_nothing_given_up(tmp_path: Path) -> None:
+    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
+    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
+    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
+        program.wait_for("ready")
+        with tracing(tmp_path, pids=[program.pid]) as tracer:
+            seconds = [tracer.wait_for("second") for _ in range(6)]
+        program.stop()
+    assert max(second["overhead_ratio"] for second in seconds) > 0.005
+    assert all(second["agent_cpu_ratio"] > 0 for second in seconds)
+    assert {second["rung"] for second in seconds} == {0}
+    assert min(tracer.messages[0]["trap_costs_ns"].values()) > 0
+
+
+# What is attached again
+
+
+def run_script(recording: Governed, script: Iterator[None]) -> None:
+    recording.record(until=lambda: not len(recording.recorder.targets), each_second=lambda: next(script, None))
+
+
+def counted(database: Path) -> int:
+    return int(rows(database, "SELECT sum(count) FROM raw_op_stats")[0][0])
+
+
+def test_a_file_that_is_deleted_while_it_is_not_traced_is_probed_again(tmp_path: Path) -> None:
+    library = build_library(tmp_path / "lib")
+    with caller() as process:
+        process.do("load", library)
+        with governed(tmp_path, process.pid) as recording:
+
+            def script() -> Iterator[None]:
+                process.do("call", 3, 1)
+                recording.recorder.governor.apply(frozenset({Rung.MEMORY_OFF}), "the test")
+                library.unlink()
+                process.do("call", 50, 1)
+                yield
+                recording.recorder.governor.apply(frozenset(), "the test")
+                process.do("call", 7, 1)
+                process.end()
+
+            run_script(recording, script())
+    assert counted(recording.database) == 3 + 7
+
+
+def test_a_library_that_is_loaded_while_less_is_traced_is_probed_when_more_is(tmp_path: Path) -> None:
+    library = build_library(tmp_path / "lib")
+    with caller() as process, governed(tmp_path, process.pid) as recording:
+
+        def script() -> Iterator[None]:
+            recording.recorder.governor.apply(frozenset({Rung.MEMORY_OFF}), "the test")
+            process.do("load", library)
+            while not recording.recorder.libraries.copies:
+                yield
+            process.do("call", 50, 1)
+            recording.recorder.governor.apply(frozenset(), "the test")
+            process.do("call", 7, 1)
+            process.end()
+
+        run_script(recording, script())
+    assert counted(recording.database) == 7

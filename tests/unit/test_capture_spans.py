@@ -1,0 +1,50 @@
+"""Which stretches of time share a moment with a change of what is traced."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ingero.capture.spans import ChangedSpans
+
+
+def touched(spans: ChangedSpans, *stretches: tuple[int, int]) -> list[bool]:
+    begin, end = np.array(stretches, np.int64).T
+    return [bool(one) for one in spans.touch(begin, end)]
+
+
+def test_without_a_change_nothing_is_touched() -> None:
+    assert touched(ChangedSpans(), (0, 10)) == [False]
+
+
+def test_a_stretch_is_touched_if_it_spans_begins_or_ends_in_a_change() -> None:
+    spans = ChangedSpans()
+    spans.changed(100, 110, is_blind=False)
+    assert touched(spans, (0, 99), (0, 100), (0, 200), (105, 106), (110, 200), (111, 200)) == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_everything_after_a_blinding_change_is_touched_until_the_next_one_has_ended() -> None:
+    spans = ChangedSpans()
+    spans.changed(100, 110, is_blind=True)
+    assert touched(spans, (500, 600)) == [True]
+    spans.changed(700, 710, is_blind=False)
+    assert touched(spans, (500, 600), (699, 705), (711, 800)) == [True, True, False]
+
+
+def test_several_changes_are_told_apart() -> None:
+    spans = ChangedSpans()
+    for begin in (100, 300, 500):
+        spans.changed(begin, begin + 10, is_blind=False)
+    assert touched(spans, (111, 299), (299, 301), (311, 499), (0, 1000), (511, 600)) == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]

@@ -1,0 +1,59 @@
+"""The agent records less while it needs too much CPU time, and more again when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from ingero.capture.thrift import LEVELS, MAX_CALM_S, TEXTS, Thrift, decide
+
+BUDGET = 0.05
+
+
+def levels(ratios: Iterable[float]) -> list[int]:
+    thrift, found = Thrift(), []
+    for at_s, ratio in enumerate(ratios):
+        thrift = decide(thrift, ratio, float(at_s), BUDGET)
+        found.append(thrift.level)
+    return found
+
+
+def test_within_the_budget_nothing_changes() -> None:
+    assert set(levels([0.049] * 100)) == {0}
+
+
+def test_one_busy_second_changes_nothing() -> None:
+    assert set(levels([0.01, 0.4, *[0.01] * 50])) == {0}
+
+
+def test_a_lasting_excess_goes_down_level_by_level_and_no_further() -> None:
+    found = levels([0.2] * 60)
+    assert sorted(set(found)) == list(range(len(LEVELS)))
+    assert found == sorted(found)
+
+
+def test_levels_come_back_one_by_one_when_the_agent_is_idle() -> None:
+    found = levels([0.2] * 30 + [0.01] * 200)
+    assert found[29] == len(LEVELS) - 1
+    assert found[-1] == 0
+
+
+def test_a_level_that_just_fits_the_budget_is_kept() -> None:
+    assert levels([0.2] * 4 + [0.04] * 300)[-1] > 0
+
+
+def test_a_load_that_needs_a_level_is_tried_ever_less_often() -> None:
+    thrift, changes = Thrift(), 0
+    for at_s in range(3600):
+        before = thrift.level
+        thrift = decide(thrift, 0.08 if before == 0 else 0.02, float(at_s), BUDGET)
+        changes += thrift.level != before
+    assert changes <= 2 * (3600 / MAX_CALM_S + 6)
+
+
+@pytest.mark.parametrize("level", range(1, len(LEVELS)))
+def test_each_level_takes_fewer_records_and_says_so(level: int) -> None:
+    assert LEVELS[level].records_ratio < LEVELS[level - 1].records_ratio
+    assert LEVELS[level].drain_ns >= LEVELS[level - 1].drain_ns
+    assert f"{LEVELS[level].records_ratio:.0%}" in TEXTS[level]
