@@ -15,6 +15,7 @@ import pytest
 
 from ingero.attach.probes import ProbeMode
 from ingero.demo.workloads import native
+from ingero.discover.kernel import read_kernel
 from tests.integration.targets import Simulation, breakpoints, probed_sites, rows, simulation, wait_for_end, waiting
 from tests.integration.test_counts import recorded_counts, true_counts
 from tests.integration.tracing import Tracer
@@ -25,6 +26,13 @@ SECONDS, CALLS_PER_SECOND = 2, 30_000
 
 # Detaching these takes a few seconds.
 PERF_EVENT_OPERATIONS = 8
+
+NEEDS = {
+    ProbeMode.SESSION: "uprobe_session",
+    ProbeMode.MULTI: "uprobe_multi",
+    ProbeMode.PERF_EVENT: "attach_cookie",
+    ProbeMode.ENTRY_ONLY: "uprobe_multi",
+}
 
 # The first call after a fork opens the simulator's files, before the simulator looks at its clock.
 SET_UP_CALLS = ("cudaSetDevice", "cuCtxSetCurrent")
@@ -113,6 +121,8 @@ def tracing(mode: ProbeMode, folder: Path, pid: int, operations: Collection[str]
 def test_a_probe_mode_counts_every_call_and_leaves_no_breakpoint(
     mode: ProbeMode, tmp_path: Path, untraced: Untraced
 ) -> None:
+    if NEEDS[mode] not in read_kernel().features:
+        pytest.skip(f"this kernel has no {mode.value}")
     simulated = simulation(tmp_path)
     chosen = [
         name for name, _ in untraced.calls.most_common(PERF_EVENT_OPERATIONS if mode is ProbeMode.PERF_EVENT else 0)

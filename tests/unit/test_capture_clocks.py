@@ -41,6 +41,26 @@ def test_order_is_kept_across_a_step_forward() -> None:
     assert (np.diff(times) > 0).all()
 
 
+def test_a_clock_set_back_does_not_turn_the_recording_back() -> None:
+    hour_ns, ten_s = 3_600 * 10**9, 10**10
+    stepped = clock(
+        (0, YEAR_2026_NS), (ten_s, YEAR_2026_NS + ten_s - hour_ns), (2 * ten_s, YEAR_2026_NS + 2 * ten_s - hour_ns)
+    )
+    assert stepped.unix_ns_of(ten_s // 2) == YEAR_2026_NS + ten_s // 2
+    assert stepped.unix_ns_of(3 * ten_s) == YEAR_2026_NS + 3 * ten_s
+
+
+def test_a_clock_set_back_and_forward_again_leaves_no_trace() -> None:
+    hour_ns, ten_s = 3_600 * 10**9, 10**10
+    stepped = clock((0, YEAR_2026_NS), (ten_s, YEAR_2026_NS + ten_s - hour_ns), (2 * ten_s, YEAR_2026_NS + 2 * ten_s))
+    assert stepped.unix_ns_of(3 * ten_s) == YEAR_2026_NS + 3 * ten_s
+
+
+def test_a_slew_backwards_is_followed() -> None:
+    slewed = clock((0, YEAR_2026_NS), (10**10, YEAR_2026_NS + 10**10 - 5_000_000))
+    assert slewed.unix_ns_of(2 * 10**10) == YEAR_2026_NS + 2 * 10**10 - 5_000_000
+
+
 def test_a_pair_is_one_moment_on_both_clocks() -> None:
     first_mono, first_unix = read_pair()
     second_mono, second_unix = read_pair()

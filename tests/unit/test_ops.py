@@ -74,14 +74,14 @@ def test_an_unknown_name_is_no_operation() -> None:
 @EVERY_OP
 def test_the_cookie_carries_every_argument_slot(op: Op) -> None:
     cookie = op.cookie(op.symbols[0])
-    slots = [cookie >> 24 + 5 * index & 0x1F for index in range(6)]
+    slots = [cookie >> 28 + 4 * index & 0xF for index in range(6)]
     assert slots == [arg.slot if arg else 0 for arg in arguments(op)]
 
 
 @EVERY_OP
 def test_the_cookie_carries_id_kind_and_flags(op: Op) -> None:
     cookie = op.cookie(op.name)
-    assert (cookie & 0xFF, cookie >> 8 & 0xFFFF, cookie >> 54) == (op.id, int(op.kind), int(op.flags))
+    assert (cookie & 0xFF, cookie >> 8 & 0xFFFFF, cookie >> 52) == (op.id, int(op.kind), int(op.flags))
 
 
 @EVERY_OP
@@ -101,7 +101,7 @@ def test_a_size_has_a_unit(op: Op) -> None:
 
 @EVERY_OP
 def test_a_per_thread_stream_symbol_sets_the_flag(op: Op) -> None:
-    flagged = {symbol for symbol in op.symbols if Flag.PER_THREAD_STREAM & op.cookie(symbol) >> 54}
+    flagged = {symbol for symbol in op.symbols if Flag.PER_THREAD_STREAM & op.cookie(symbol) >> 52}
     assert flagged == {symbol for symbol in op.symbols if symbol.endswith(("_ptsz", "_ptds"))}
 
 

@@ -12,11 +12,14 @@ from types import TracebackType
 import numpy as np
 
 from ingero.attach.host_events import HOST_PROGRAMS, HostEvents, HostProgram
-from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Map, percpu_offsets, possible_cpus
+from ingero.attach.kernel_constants import scheduler_constants
+from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Map, possible_cpus
 from ingero.attach.objects import object_path
 from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, ProbeMode
 from ingero.attach.safety import are_return_probes_safe
 from ingero.decode.btf import Btf, btf_of
+from ingero.discover.kernel import read_kernel
+from ingero.discover.readiness import require, scheduler_clocks
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +60,7 @@ class KernelSide:
     host_programs: what watches the host.
 
     Raises:
+        NotReadyError: this kernel, or what it lets this process do, is not enough.
         BpfError: the scheduler or call programs cannot be loaded at all.
     """
 
@@ -69,6 +73,7 @@ class KernelSide:
         host_programs: Sequence[HostProgram] = HOST_PROGRAMS,
         mode: ProbeMode | None = None,
     ) -> None:
+        require(scheduler_clocks(read_kernel()))
         self.layouts: Btf = btf_of(object_path("layouts"))
         self.unavailable: list[Unavailable] = []
         self.is_running = False
@@ -76,7 +81,7 @@ class KernelSide:
         self._resources = ExitStack()
         self._links = ExitStack()
         try:
-            self._scheduler = self._load("scheduler", constants=_scheduler_constants())
+            self._scheduler = self._load("scheduler", constants=scheduler_constants())
             self.maps: dict[str, Map] = dict(self._scheduler.maps)
             self._fill_slots()
             constants = {
@@ -291,11 +296,3 @@ class KernelSide:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _scheduler_constants() -> dict[str, bytes]:
-    """The preemption counter's place relative to the run queue's, both per CPU; absent where a task carries it."""
-    found = percpu_offsets(["runqueues", "__preempt_count"])
-    if len(found) < 2:
-        return {}
-    return {"preempt_count_offset": struct.pack("<q", found["__preempt_count"] - found["runqueues"])}

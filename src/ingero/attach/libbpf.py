@@ -14,7 +14,7 @@ import os
 import platform
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -478,11 +478,12 @@ def _symbols_of(path: Path, section_name: str) -> dict[str, int]:
         return {s.name: s["st_value"] for s in table.iter_symbols() if s["st_shndx"] == index}
 
 
-_BTF_KIND_VAR, _BTF_KIND_DATASEC = 14, 15
+_BTF_KIND_TYPEDEF, _BTF_KIND_VAR, _BTF_KIND_DATASEC = 8, 14, 15
 
 
-def percpu_offsets(names: Sequence[str]) -> dict[str, int]:
-    """Offsets of per-CPU kernel variables in their section, from the kernel's BTF; those it lacks are left out."""
+@contextmanager
+def _kernel_btf() -> Iterator[int]:
+    """The kernel's type information, as libbpf's handle."""
     library = _library()
     btf = library.btf__load_vmlinux_btf()
     if not btf:
@@ -490,14 +491,34 @@ def percpu_offsets(names: Sequence[str]) -> dict[str, int]:
             "kernel BTF", hint="a kernel built with CONFIG_DEBUG_INFO_BTF=y is needed (/sys/kernel/btf/vmlinux)"
         )
     try:
+        yield btf
+    finally:
+        library.btf__free(btf)
+
+
+def tracepoint_arguments(name: str) -> int:
+    """How many arguments a tracepoint passes to a BPF program; 0 if this kernel does not have it."""
+    with _kernel_btf() as btf:
+        library = _library()
+        kind = library.btf__find_by_name_kind(btf, f"btf_trace_{name}".encode(), _BTF_KIND_TYPEDEF)
+        if kind < 0:
+            return 0
+        pointer = c.c_uint32.from_address(library.btf__type_by_id(btf, kind) + 8).value
+        prototype = c.c_uint32.from_address(library.btf__type_by_id(btf, pointer) + 8).value
+        information = c.c_uint32.from_address(library.btf__type_by_id(btf, prototype) + 4).value
+        return (information & 0xFFFF) - 1  # the first is the tracepoint's own data
+
+
+def percpu_offsets(names: Sequence[str]) -> dict[str, int]:
+    """Offsets of per-CPU kernel variables in their section, from the kernel's BTF; those it lacks are left out."""
+    library = _library()
+    with _kernel_btf() as btf:
         wanted = {library.btf__find_by_name_kind(btf, name.encode(), _BTF_KIND_VAR): name for name in names}
         section = next(
             (found for name in (b".data..percpu", b".data..percpu..hot") if (found := _datasec(btf, name)) is not None),
             None,
         )
         return {wanted[kind]: offset for kind, offset in section or () if kind in wanted}
-    finally:
-        library.btf__free(btf)
 
 
 def _datasec(btf: int, name: bytes) -> list[tuple[int, int]] | None:

@@ -2,6 +2,7 @@
 /* Shows every account to the agent: one struct thread_dump per tracked thread. */
 #pragma once
 #include "states.h"
+#include "throttling.h"
 
 INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
 {
@@ -15,7 +16,7 @@ INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
 INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct task_struct *task)
 {
 	u32 before = __sync_fetch_and_add(&thread->sequence, 0); /* a full barrier */
-	u64 since, waking, joined, open;
+	u64 since, waking, joined, open, throttled, throttled_at;
 	u8 state, hint;
 
 	if (before & 1)
@@ -27,6 +28,7 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	joined = READ_ONCE(thread->joined_ns);
 	state = READ_ONCE(thread->state);
 	hint = READ_ONCE(thread->hint);
+	throttled_at = READ_ONCE(thread->throttled_at_off_ns);
 	dump->switches = READ_ONCE(thread->switches);
 	dump->switch_base = READ_ONCE(thread->switch_base);
 	dump->preemptions = READ_ONCE(thread->preemptions);
@@ -52,8 +54,12 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 		add_open_interval(dump, STATE_RUNQ, dump->open_wait_ns);
 		return true;
 	}
-	if (is_wait(state)) /* a wait is booked by the kernel, too, when it goes on in another queue */
+	if (is_wait(state)) { /* a wait is booked by the kernel, too, when it goes on in another queue */
 		dump->open_wait_ns = joined > since && joined < dump->now_ns ? dump->now_ns - joined : open;
+		throttled = throttled_so_far(task, throttled_at, open);
+		add_open_interval(dump, STATE_THROTTLED, throttled);
+		open -= throttled;
+	}
 	add_open_interval(dump, state, open);
 	return true;
 }

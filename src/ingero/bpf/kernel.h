@@ -92,6 +92,7 @@ extern bool bpf_session_is_return(void) KFUNC;
 
 struct rq {
 	u64 clock;
+	u64 clock_task; /* without interrupts and stolen time, where the kernel accounts them */
 	u64 clock_pelt;
 	u64 lost_idle_time;
 } RELOCATED;
@@ -103,6 +104,8 @@ struct cfs_rq {
 	u64 throttled_clock_self_time;
 	u64 throttled_clock_pelt;
 	u64 throttled_clock_pelt_time;
+	u64 throttled_clock_task; /* 5.15 */
+	u64 throttled_clock_task_time;
 } RELOCATED;
 
 struct sched_entity {
@@ -172,6 +175,7 @@ struct signal_struct {
 
 struct task_struct {
 	struct thread_info thread_info;
+	unsigned int cpu; /* before 5.16, when it moved to thread_info */
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;

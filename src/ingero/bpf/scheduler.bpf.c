@@ -181,8 +181,8 @@ INLINE struct slice *longest_slice(struct thread *thread, struct cpu *cpu, u32 i
 	return &cpu->slices[place];
 }
 
-/* Closes the wait of a runnable thread; returns what of it is not known to any CPU's waiters. */
-INLINE void end_wait(struct thread *thread, struct task_struct *task, u64 at)
+/* Closes the wait of a runnable thread; returns the part of it that a CPU quota took. */
+INLINE u64 end_wait(struct thread *thread, struct task_struct *task, u64 at)
 {
 	u64 wait = at - thread->since_ns, throttled = throttled_part(thread, task, wait);
 
@@ -192,6 +192,7 @@ INLINE void end_wait(struct thread *thread, struct task_struct *task, u64 at)
 		leave_waiters(thread, at);
 	else if (wait > throttled)
 		count_loss(LOSS_CULPRIT_UNKNOWN_NS, wait - throttled);
+	return throttled;
 }
 
 /* `task` came on the CPU at `at`. */
@@ -203,7 +204,8 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
 	step_sequence(thread);
 	open_missing_wait(thread, task, at);
 	culprit = longest_slice(thread, cpu, index, at);
-	end_wait(thread, task, at);
+	if (end_wait(thread, task, at) && !throttles_tasks(task))
+		culprit = NULL; /* whoever ran while the whole group was throttled took nothing from this thread */
 	thread->state = STATE_RUN;
 	thread->since_ns = at;
 	thread->last_on_ns = at;
@@ -362,7 +364,7 @@ INLINE int wake_up(struct task_struct *task)
 		thread->waking_ns = thread->since_ns; /* woken while it was leaving: the sleep has no length */
 	end_sleep(thread, state, thread->waking_ns);
 	note_throttled_clock(thread, task);
-	join_waiters(thread, task->thread_info.cpu, thread->since_ns);
+	join_waiters(thread, cpu_of(task), thread->since_ns);
 	step_sequence(thread);
 	return 0;
 }

@@ -46,6 +46,14 @@ INLINE u8 state_hint(struct task_struct *task)
 	return is_runnable(task) ? STATE_RUNQ : sleep_state(task, READ_ONCE(task->__state));
 }
 
+/* The CPU whose run queue the task is on. */
+INLINE u32 cpu_of(struct task_struct *task)
+{
+	if (field_exists(task->thread_info.cpu))
+		return task->thread_info.cpu;
+	return task->cpu;
+}
+
 INLINE bool is_sleep(u8 state)
 {
 	return state >= STATE_SLEEP && state <= STATE_STOPPED;

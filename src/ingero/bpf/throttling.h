@@ -29,6 +29,10 @@ INLINE u64 throttled_clock(struct task_struct *task)
 		since = queue->throttled_clock_self;
 		return queue->throttled_clock_self_time + (since ? queue->rq->clock - since : 0);
 	}
+	if (field_exists(queue->throttled_clock_task_time)) {
+		since = queue->throttle_count ? queue->rq->clock_task - queue->throttled_clock_task : 0;
+		return queue->throttled_clock_task_time + since;
+	}
 	if (!field_exists(queue->throttled_clock_pelt_time))
 		return 0;
 	/* 6.1 keeps only the PELT clock per queue: real time where all CPUs have the same capacity */
@@ -42,6 +46,22 @@ INLINE void note_throttled_clock(struct thread *thread, struct task_struct *task
 	bool is_needed = !throttles_tasks(task) || thread->state == STATE_THROTTLED;
 
 	thread->throttled_at_off_ns = is_needed ? throttled_clock(task) : NO_THROTTLED_CLOCK;
+}
+
+/*
+ * The throttled part of a wait that still lasts, for readers; 0 where tasks are marked, for there the state says it. The
+ * queue's own time stands still while its CPU idles, so the part may be too short, never too long.
+ */
+INLINE u64 throttled_so_far(struct task_struct *task, u64 throttled_at_off_ns, u64 wait_ns)
+{
+	s64 grown;
+
+	if (throttles_tasks(task) || throttled_at_off_ns == NO_THROTTLED_CLOCK)
+		return 0;
+	grown = throttled_clock(task) - throttled_at_off_ns;
+	if (grown <= 0)
+		return 0;
+	return (u64)grown < wait_ns ? (u64)grown : wait_ns;
 }
 
 /* The throttled part of a wait of `wait_ns` that ends now. */

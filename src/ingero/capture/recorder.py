@@ -190,9 +190,9 @@ class Recorder:
         return second
 
     def _read_second(self, elapsed_ns: int) -> Second:
-        self._wakers.write(time.time_ns() - elapsed_ns)
+        self._wakers.write(self.clock.now_ns() - elapsed_ns)
         self._communicators.write()
-        second = self.seconds.read(time.time_ns(), max(elapsed_ns, 1) / 1e9)
+        second = self.seconds.read(self.clock.now_ns(), max(elapsed_ns, 1) / 1e9)
         self._count_own_losses(second)
         records, self._records = self._records, 0
         epochs, self._epoch_rows = self._epoch_rows, []
@@ -261,7 +261,7 @@ class Recorder:
         self._kernel.start()
         target = self.targets.add(pid)
         if target:
-            self._processes.write(target, time.time_ns())
+            self._processes.write(target, self.clock.now_ns())
         return target is not None
 
     def _write_probes(self, results: Sequence[ProbeResult]) -> None:

@@ -17,10 +17,12 @@ from ingero.capture.host_sums import HostSum, HostSumReader
 from ingero.capture.identity import CgroupRows
 from ingero.capture.launches import LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
+from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
 from ingero.capture.targets import Target, Targets
 from ingero.decode.nccl import SEQUENCE_BITS, SEQUENCE_MASK
+from ingero.discover.kernel import throttles_tasks
 from ingero.discover.system import SystemSample
 from ingero.ops import BY_ID, Source
 from ingero.store import histograms, tables
@@ -107,6 +109,7 @@ class SecondReader:
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._clocks_before: dict[int, Array] = {}
+        self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
         self._threads_seen: dict[tuple[int, int], str] = {}
         self.thread_names: dict[int, str] = {}
         self.losses_total: dict[str, int] = defaultdict(int)
@@ -120,10 +123,16 @@ class SecondReader:
         self._write_op_stats(cells, start_ns)
         self._collect_sites(cells, start_ns)
         self._write_launches(start_ns)
-        clocks = self._write_clocks(threads, start_ns)
+        growth = self._write_clocks(threads, start_ns)
         self._write_threads(threads, now_ns)
-        charges = self.culprits.read()
+        charges = self._quota.settle(
+            self.culprits.read(), {slot: grown[: len(CLOCKS)] for slot, grown in growth.items()}
+        )
         self._write_charges(charges, start_ns)
+        losses = self._losses.read()
+        if self._quota.unknown_ns:
+            losses["culprit_unknown_ns"] = losses.get("culprit_unknown_ns", 0) + self._quota.unknown_ns
+        clocks = sum(growth.values(), start=np.zeros(len(CLOCKS) + 2, np.int64))
         second = Second(
             time_ns=now_ns,
             elapsed_s=elapsed_s,
@@ -135,7 +144,7 @@ class SecondReader:
             preemptions=int(clocks[-1]),
             host=self._host.read(threads),
             charges=charges,
-            losses=self.count_losses(self._losses.read(), start_ns),
+            losses=self.count_losses(losses, start_ns),
             in_flight=self._write_in_flight(threads, now_ns),
         )
         for slot in self._targets.recycle():
@@ -263,9 +272,12 @@ class SecondReader:
             )
             self._sink.append(tables.KERNEL_LAUNCHES, rows)
 
-    def _write_clocks(self, threads: Array, start_ns: int) -> Array:
-        """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions."""
-        total = np.zeros(len(CLOCKS) + 2, np.int64)
+    def _write_clocks(self, threads: Array, start_ns: int) -> dict[int, Array]:
+        """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions.
+
+        Returns growth by slot.
+        """
+        grown: dict[int, Array] = {}
         rows: list[Row] = []
         for target in self._targets:
             mine = threads[threads["process_slot"] == target.slot]
@@ -276,7 +288,7 @@ class SecondReader:
             now = np.append(clocks, [switches, preemptions])
             growth = np.maximum(now - self._clocks_before.get(target.slot, np.zeros_like(now)), 0)
             self._clocks_before[target.slot] = now
-            total += growth
+            grown[target.slot] = growth
             if growth.any():
                 rows += tables.CLOCK_SECONDS.rows(
                     1,
@@ -289,7 +301,7 @@ class SecondReader:
                     **{f"{name}_ns": int(growth[index]) for index, name in enumerate(CLOCKS)},
                 )
         self._sink.append(tables.CLOCK_SECONDS, rows)
-        return total
+        return grown
 
     def _write_threads(self, threads: Array, now_ns: int) -> None:
         """Names of threads, when first seen or changed."""

@@ -40,6 +40,7 @@ FEATURES: Mapping[str, str] = {
     "sched_switch": "btf_trace_sched_switch",
     "sched_waking": "btf_trace_sched_waking",
     "sched_delayed": "sched_delayed",
+    "task_throttling": "sched_throttle_work",
     "block_rq_issue": "btf_trace_block_rq_issue",
     "tcp_retransmit_skb": "btf_trace_tcp_retransmit_skb",
     "mm_page_alloc": "btf_trace_mm_page_alloc",
@@ -127,6 +128,11 @@ def features_in(btf: Path, wanted: Iterable[str] = FEATURES) -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(feature for feature in wanted if b"\0" + FEATURES[feature].encode() + b"\0" in raw)
+
+
+def throttles_tasks(btf: Path = SYS / "kernel/btf/vmlinux") -> bool:
+    """Whether a CPU quota throttles task by task (6.18); where it throttles groups, culprits under it are unknown."""
+    return "task_throttling" in features_in(btf, ["task_throttling"])
 
 
 def _effective_capabilities(status: str) -> frozenset[str]:

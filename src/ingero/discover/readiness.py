@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ingero.discover.kernel import MIN_RELEASE, KernelFacts
 from ingero.discover.libraries import LibraryScan
+from ingero.errors import IngeroError
 from ingero.ops import Library
 
 BTF_FIX = "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (the distributions' own kernels are, since 2021)"
@@ -46,6 +47,20 @@ class Readiness:
     reason: str = ""
     fix: str = ""
     is_required: bool = True
+
+
+class NotReadyError(IngeroError):
+    """A group of probes cannot run here; the hint is what mends it."""
+
+
+def require(readiness: Readiness) -> None:
+    """Refuses to go on without a group of probes.
+
+    Raises:
+        NotReadyError: it cannot run.
+    """
+    if not readiness.ok:
+        raise NotReadyError(f"{readiness.group} cannot run: {readiness.reason}", hint=readiness.fix)
 
 
 def all_groups(kernel: KernelFacts, scan: LibraryScan) -> tuple[Readiness, ...]:

@@ -55,6 +55,14 @@ def set_quota(folder: Path) -> None:
         (folder / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
 
 
+def lift_quota(folder: Path) -> None:
+    """Lets a group run again."""
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text("max")
+    else:
+        (folder / "cpu.cfs_quota_us").write_text("-1")
+
+
 def throttled_ns(folder: Path) -> int:
     """The kernel's own count of a group's throttled time."""
     stat = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import platform
-import re
 import signal
 import struct
 import subprocess
@@ -19,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ingero.attach.libbpf import BpfObject, Map, Program, percpu_offsets, possible_cpus
+from ingero.attach.kernel_constants import scheduler_constants
+from ingero.attach.libbpf import BpfObject, Map, Program, possible_cpus
 from ingero.decode.btf import btf_of
 
 OBJECTS = Path(__file__).resolve().parents[3] / "src" / "ingero" / "bpf" / "objects" / platform.machine()
@@ -31,6 +31,8 @@ MARKER_PROGRAMS = (
     *("hrtimer_expire_entry", "hrtimer_expire_exit"),
 )
 ALL_PROGRAMS = (*ACCOUNT_PROGRAMS, *BIRTH_PROGRAMS, *MARKER_PROGRAMS)
+# an emulated processor takes several times as long for what belongs to a wake-up or a switch
+IS_EMULATED = os.environ.get("INGERO_GUEST") == "tcg"
 CLOCKS = ("run", "runq", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")
 _RING_BUSY, _RING_DISCARD, _RING_HEADER_BYTES = 1 << 31, 1 << 30, 8
 _DUMP_TRIES = 20  # a virtual CPU may be taken away in the middle of a change
@@ -47,19 +49,6 @@ def names_of(enum: str, prefix: str) -> dict[int, str]:
     """Values of an enum of events.h to their names, in lower case and without the prefix."""
     assert _LAYOUTS is not None, "the BPF objects are not built"
     return {value: name.removeprefix(prefix).lower() for name, value in _LAYOUTS.enum(enum).items()}
-
-
-def preempt_count_offset() -> int:
-    """Bytes from this kernel's per-CPU run queue to its per-CPU preempt count; 0 = unknown."""
-    offsets = percpu_offsets(["runqueues", "__preempt_count", "pcpu_hot"])
-    count = offsets.get("__preempt_count", offsets.get("pcpu_hot"))
-    return 0 if count is None else count - offsets["runqueues"]
-
-
-def throttles_tasks() -> bool:
-    """Does this kernel throttle tasks one by one? (6.18 and later)"""
-    major, minor = platform.release().split(".")[:2]
-    return (int(major), int(re.match(r"\d+", minor)[0])) >= (6, 18)  # type: ignore[index]  # a release has a number
 
 
 class Ring:
@@ -112,10 +101,7 @@ class Accounts:
 
     def __init__(self, programs: Sequence[str] = ALL_PROGRAMS, *, drop_every: int = 0, slots: int = 256) -> None:
         self._stack = ExitStack()
-        constants = {
-            "preempt_count_offset": struct.pack("<q", preempt_count_offset()),
-            "drop_every": struct.pack("<I", drop_every),
-        }
+        constants = scheduler_constants() | {"drop_every": struct.pack("<I", drop_every)}
         self.bpf = self._stack.enter_context(
             BpfObject(OBJECTS / "scheduler.bpf.o", constants=constants, max_entries={"cpus": possible_cpus()})
         )
@@ -224,6 +210,7 @@ class Window:
     flaws: np.ndarray[Any, Any]
     losses: dict[str, int]
     culprits: Culprits
+    reading_ns: int = 0  # between reading culprits and clocks, both times: what was waited then is in one of them only
 
     def clock_ns(self, name: str) -> int:
         """One clock, summed over the threads."""
@@ -268,6 +255,7 @@ class _Reading:
     losses: dict[str, int]
     culprits: list[tuple[bytes, bytes]]
     threads: np.ndarray[Any, np.dtype[Any]]
+    took_ns: int
 
 
 @contextmanager
@@ -282,7 +270,9 @@ def undisturbed() -> Iterator[None]:
 
 def _read(accounts: Accounts, pid: int) -> _Reading:
     with undisturbed():
-        return _Reading(accounts.losses(), list(accounts.maps["culprits"].items()), accounts.dump(pid))
+        begin_ns = time.monotonic_ns()
+        losses, culprits, threads = accounts.losses(), list(accounts.maps["culprits"].items()), accounts.dump(pid)
+        return _Reading(losses, culprits, threads, time.monotonic_ns() - begin_ns)
 
 
 @contextmanager
@@ -311,6 +301,7 @@ def window(accounts: Accounts, pid: int, slot: int) -> Iterator[list[Window]]:
             flaws=(new["flaws"] - old["flaws"]).astype(np.int64),
             losses=_difference(before.losses, after.losses),
             culprits=_grown(_culprits_of(slot, before.culprits), _culprits_of(slot, after.culprits)),
+            reading_ns=before.took_ns + after.took_ns,
         )
     )
 

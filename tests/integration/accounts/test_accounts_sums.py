@@ -12,13 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingero.discover.kernel import throttles_tasks
+
 from . import cgroups
-from .rig import Accounts, Window, Workload, measure, throttles_tasks, window
+from .rig import IS_EMULATED, Accounts, Window, Workload, measure, window
 
 pytestmark = pytest.mark.integration
 WINDOW_S = 1.2
 # the kernel's run_delay begins at the enqueue, ours at the waking, and its clock is a few microseconds late at a switch
-SWITCH_ALLOWANCE_NS = 10_000
+SWITCH_ALLOWANCE_NS = 40_000 if IS_EMULATED else 10_000
 
 
 @contextmanager
@@ -109,10 +111,12 @@ def test_every_switch_is_counted(seen: Window) -> None:
 def test_culprits_add_up_to_the_time_on_the_run_queue(seen: Window) -> None:
     if seen.clock_ns("throttled") and not throttles_tasks():
         pytest.skip("before 6.18 a throttled group stays among the waiters: its culprits are not reported")
-    assert abs(seen.charged_ns - seen.clock_ns("runq")) <= 0.01 * seen.clock_ns("runq") + 2e6
+    # while they were read, as many threads waited on this CPU as did on average, and what they waited is charged later
+    unread_ns = seen.reading_ns * (1 + seen.clock_ns("runq") / seen.elapsed_ns.max())
+    assert abs(seen.charged_ns - seen.clock_ns("runq")) <= 0.01 * seen.clock_ns("runq") + 2e6 + unread_ns
 
 
 def test_waits_agree_with_the_kernels_run_delay(seen: Window) -> None:
     delay_ns = int(seen.delay_ns.sum())
-    allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(seen.switches.sum())
+    allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(seen.switches.sum()) + seen.reading_ns
     assert abs(seen.waited_ns - delay_ns) <= allowance_ns

@@ -1,0 +1,26 @@
+"""What the scheduler programs must be told about this kernel before they are loaded, from its type information."""
+
+from __future__ import annotations
+
+import struct
+
+from ingero.attach.libbpf import percpu_offsets, tracepoint_arguments
+
+# prev_state came with commit fa2c3254d7cf, Linux 5.18; distributions have backported it.
+_SWITCH_ARGUMENTS_WITH_STATE = 4
+
+
+def scheduler_constants() -> dict[str, bytes]:
+    """Values of the `const volatile` globals of scheduler.bpf.c.
+
+    preempt_count_offset: bytes from a CPU's run queue to its preemption counter, both per CPU; in pcpu_hot from 6.2 to
+    6.14. Left out where a task carries the counter (arm64).
+    """
+    constants = {
+        "passes_task_state": struct.pack("<?", tracepoint_arguments("sched_switch") >= _SWITCH_ARGUMENTS_WITH_STATE)
+    }
+    found = percpu_offsets(["runqueues", "__preempt_count", "pcpu_hot"])
+    counter = found.get("__preempt_count", found.get("pcpu_hot"))
+    if counter is not None and "runqueues" in found:
+        constants["preempt_count_offset"] = struct.pack("<q", counter - found["runqueues"])
+    return constants
