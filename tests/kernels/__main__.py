@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.kernels import machine
+from tests.kernels import arm64, machine
 from tests.kernels.archives import CACHE, ROOT
 from tests.kernels.guests import GUESTS, SUITES, Guest
 from tests.kernels.report import Outcome, failures, read_outcome, skips, table
@@ -26,6 +26,8 @@ _PROGRAMS = {  # program -> Debian package
     "mkfs.ext4": "e2fsprogs",
     "depmod": "kmod",
     "zstd": "zstd",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
 }
 TREE = CACHE / "tree"
 _SUITE_LIMIT_S = 1500  # ten times what the longest needs without an accelerator on an idle machine
@@ -94,7 +96,11 @@ def _run(guest: Guest, suites: Sequence[str], keyword: str) -> dict[str, Outcome
     print(f"kernels: {guest.name}: booting Linux {kernel.release} ({machine.accelerator()})", flush=True)
     begin = time.monotonic()
     script = "\n".join(_suite_command(name, keyword) for name in suites)
-    console = machine.boot(guest, kernel, script, work, limit_s=_SUITE_LIMIT_S * len(suites))
+    limit_s = _SUITE_LIMIT_S * len(suites)
+    if guest.machine == "aarch64":
+        console = arm64.boot(kernel, TREE, work, limit_s=limit_s)
+    else:
+        console = machine.boot(kernel, script, work, limit_s=limit_s, parameters=guest.parameters)
     took_s = time.monotonic() - begin
     if f"booted {kernel.release}" not in console:
         print(f"kernels: {guest.name} did not boot:\n{console[-2000:]}", flush=True)

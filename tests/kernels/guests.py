@@ -10,6 +10,8 @@ BULLSEYE = Archive(distribution="debian", suites=("bullseye",))
 BOOKWORM = Archive(distribution="debian", suites=("bookworm",))
 TRIXIE = Archive(distribution="debian", suites=("trixie",))
 JAMMY = Archive(distribution="ubuntu", suites=("jammy-updates",))
+BOOKWORM_ARM64 = Archive(distribution="debian", suites=("bookworm",), machine="arm64")
+TRIXIE_ARM64 = Archive(distribution="debian", suites=("trixie",), machine="arm64")
 NOBLE = Archive(distribution="ubuntu", suites=("noble-updates",))
 
 # Column of the table -> what pytest runs. Each is a process of its own: one that hangs costs only itself.
@@ -24,6 +26,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "refusals": ("tests/kernels/test_refusals.py",),  # the last: Yama and lockdown cannot be undone
 }
 CAPTURE = tuple(SUITES)
+SUITES["arm64"] = ()  # no pytest there: see arm64_guest.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class Guest:
     name: str
     archive: Archive
     package: str
+    machine: str = "x86_64"
     parameters: str = ""
     suites: tuple[str, ...] = CAPTURE
 
@@ -45,5 +49,6 @@ GUESTS = (
     Guest(name="6.8", archive=NOBLE, package="linux-image-generic"),
     Guest(name="6.12", archive=TRIXIE, package="linux-image-amd64"),
     Guest(name="6.12-full", archive=TRIXIE, package="linux-image-amd64", parameters=_PREEMPT_FULL),
+    Guest(name="arm64", archive=TRIXIE_ARM64, package="linux-image-arm64", machine="aarch64", suites=("arm64",)),
     Guest(name="7.0", archive=NOBLE, package="linux-image-generic-hwe-24.04"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import platform
 import re
 import shutil
 import subprocess
@@ -26,6 +25,7 @@ class Kernel:
     folder: Path
     image: Path
     release: str
+    machine: str = "x86_64"
 
 
 def fetch(guest: Guest) -> Kernel:
@@ -37,19 +37,18 @@ def fetch(guest: Guest) -> Kernel:
         modules = [name for image in images for name in guest.archive.depends(image, r"linux-modules-\S+")]
         for name in (*images, *modules):
             unpack(guest.archive.download(name, folder / "packages"), folder)
-        for path in folder.glob("packages/*.deb"):
-            path.unlink()
+        shutil.rmtree(folder / "packages")
     (image,) = folder.glob("boot/vmlinuz-*")
     release = image.name.removeprefix("vmlinuz-")
     if (folder / "usr/lib/modules").exists() and not (folder / "lib").exists():
         (folder / "lib").symlink_to("usr/lib")
     if not (folder / "lib/modules" / release / "modules.dep").exists():
         run(["/sbin/depmod", "-b", folder, release])
-    return Kernel(folder=folder, image=image, release=release)
+    return Kernel(folder=folder, image=image, release=release, machine=guest.machine)
 
 
-def boot(guest: Guest, kernel: Kernel, script: str, work: Path, limit_s: int) -> str:
-    """Runs a script in the guest; what its console said. Results are what the script leaves in `work/share`."""
+def boot(kernel: Kernel, script: str, work: Path, *, limit_s: int, parameters: str = "", root: Path = Path("/")) -> str:
+    """Runs a script in a guest; what its console said. Results are what the script leaves in `work/share`."""
     share, disk = work / "share", work / "disk"
     share.mkdir(parents=True, exist_ok=True)
     (share / "run.sh").write_text(_run_script(kernel, script))
@@ -58,18 +57,18 @@ def boot(guest: Guest, kernel: Kernel, script: str, work: Path, limit_s: int) ->
         file.truncate(6 << 30)
     run(["/sbin/mkfs.ext4", "-q", "-E", "lazy_itable_init=1", disk])
     command = [
-        *("nice", "qemu-system-x86_64", *_accelerator(), "-m", "3072", "-smp", "2"),
+        *("nice", *_MACHINES[kernel.machine](), "-m", "3072", "-smp", "2"),
         *("-nographic", "-no-reboot", "-nodefaults", "-serial", f"file:{work / 'console'}"),
-        *("-kernel", kernel.image, "-initrd", _initramfs(kernel, work)),
-        *_shared("host", Path("/"), ",readonly=on"),
+        *("-kernel", kernel.image, "-initrd", _initramfs(kernel, root, work)),
+        *_shared("host", root, ",readonly=on"),
         *_shared("share", share),
         *("-drive", f"file={disk},if=virtio,format=raw,cache=unsafe"),
-        *("-append", f"console=ttyS0 panic=-1 quiet mitigations=off {guest.parameters}"),
+        *("-append", f"console=ttyS0 console=ttyAMA0 panic=-1 quiet mitigations=off {parameters}"),
     ]
     try:
         subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, check=False, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        print(f"kernels: {guest.name} did not end within {limit_s} s", flush=True)
+        print(f"kernels: Linux {kernel.release} did not end within {limit_s} s", flush=True)
     disk.unlink()
     return (work / "console").read_text(errors="replace")
 
@@ -93,10 +92,17 @@ def accelerator() -> str:
     return "kvm" if has_kvm else "tcg"
 
 
-def _accelerator() -> tuple[str, ...]:
-    return (
-        ("-accel", "kvm", "-cpu", "host") if accelerator() == "kvm" else ("-accel", "tcg,thread=multi", "-cpu", "max")
-    )
+def _x86_64() -> tuple[str, ...]:
+    if accelerator() == "kvm":
+        return ("qemu-system-x86_64", "-accel", "kvm", "-cpu", "host")
+    return ("qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max")
+
+
+def _aarch64() -> tuple[str, ...]:
+    return ("qemu-system-aarch64", "-machine", "virt", "-accel", "tcg,thread=multi", "-cpu", "max,pauth-impdef=on")
+
+
+_MACHINES = {"x86_64": _x86_64, "aarch64": _aarch64}
 
 
 def _shared(tag: str, folder: Path, options: str = "") -> tuple[str, ...]:
@@ -106,14 +112,13 @@ def _shared(tag: str, folder: Path, options: str = "") -> tuple[str, ...]:
     )
 
 
-def _initramfs(kernel: Kernel, work: Path) -> Path:
+def _initramfs(kernel: Kernel, root: Path, work: Path) -> Path:
     """busybox, the modules that reach the root, and the init script."""
     tree, archive = work / "initramfs", work / "initramfs.cpio"
     shutil.rmtree(tree, ignore_errors=True)
     for name in ("bin", "proc", "sys", "dev", "lower", "layer", "new", "mod"):
         (tree / name).mkdir(parents=True)
-    busybox = shutil.which("busybox")
-    assert busybox, "busybox-static is missing"
+    busybox = next(path for path in (root / "bin/busybox", root / "usr/bin/busybox") if path.exists())
     shutil.copy(busybox, tree / "bin/busybox")
     shutil.copy(_INIT, tree / "init")
     (tree / "init").chmod(0o755)
@@ -148,8 +153,3 @@ def _decompressed(path: Path) -> bytes:
     if path.suffix == ".zst":
         return subprocess.run(["zstd", "-dc", path], capture_output=True, check=True).stdout
     return path.read_bytes()
-
-
-def is_supported() -> bool:
-    """Guests are x86-64 kernels with this machine's programs in them."""
-    return platform.machine() == "x86_64"

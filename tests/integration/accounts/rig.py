@@ -31,8 +31,6 @@ MARKER_PROGRAMS = (
     *("hrtimer_expire_entry", "hrtimer_expire_exit"),
 )
 ALL_PROGRAMS = (*ACCOUNT_PROGRAMS, *BIRTH_PROGRAMS, *MARKER_PROGRAMS)
-# an emulated processor takes several times as long for what belongs to a wake-up or a switch
-IS_EMULATED = os.environ.get("INGERO_GUEST") == "tcg"
 CLOCKS = ("run", "runq", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")
 _RING_BUSY, _RING_DISCARD, _RING_HEADER_BYTES = 1 << 31, 1 << 30, 8
 _DUMP_TRIES = 20  # a virtual CPU may be taken away in the middle of a change

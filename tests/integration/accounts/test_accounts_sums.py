@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 from ingero.discover.kernel import throttles_tasks
+from tests.integration.emulation import IS_EMULATED
 
 from . import cgroups
-from .rig import IS_EMULATED, Accounts, Window, Workload, measure, window
+from .rig import Accounts, Window, Workload, measure, window
 
 pytestmark = pytest.mark.integration
 WINDOW_S = 1.2
 # the kernel's run_delay begins at the enqueue, ours at the waking, and its clock is a few microseconds late at a switch
+# (an emulated processor takes several times as long)
 SWITCH_ALLOWANCE_NS = 40_000 if IS_EMULATED else 10_000
 
 
