@@ -8,7 +8,7 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch bench install clean
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels bench install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ demo: build ## record a training loop while CPU hogs disturb it, and explain the
 
 test-torch: build ## the real PyTorch wheel on the simulated GPU (downloads 1 GB into build/torch)
 	@PYTHON=$(BIN)/python tests/torch/run.sh
+
+test-kernels: build ## boot other kernels under qemu and run the capture tests in them (docs/kernels.md)
+	$(BIN)/python -m tests.kernels
 
 bench: build ## overhead and drain rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead

@@ -228,7 +228,7 @@ INLINE void empty_offcpu(struct thread *thread, struct task_struct *task)
 		to->waker_kind = from->waker_kind;
 		to->pad = 0;
 		to->pad2 = 0;
-		bpf_probe_read_kernel(to->comm, COMM_BYTES, task->comm);
+		read_comm(to->comm, task->comm);
 		__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
 		bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);
 		tail++;

@@ -70,7 +70,7 @@ INLINE struct culprit_value *add_culprit(struct culprit_key *key, struct task_st
 	struct culprit_value value = {};
 
 	value.cgroup_id = cgroup_id_of(task);
-	bpf_probe_read_kernel(value.comm, COMM_BYTES, task->group_leader->comm);
+	read_comm(value.comm, task->group_leader->comm);
 	bpf_map_update_elem(&culprits, key, &value, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&culprits, key);
 }

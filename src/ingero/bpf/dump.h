@@ -92,7 +92,7 @@ INLINE void describe_thread(struct thread_dump *dump, struct thread *thread, str
 	dump->process_slot = thread->process_slot;
 	dump->waker_kind = thread->waker_kind;
 	dump->hits = READ_ONCE(thread->hits);
-	bpf_probe_read_kernel(dump->comm, COMM_BYTES, task->comm);
+	read_comm(dump->comm, task->comm);
 	describe_open_call(dump, thread);
 }
 

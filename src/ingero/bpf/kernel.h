@@ -60,6 +60,7 @@ static long (*bpf_map_push_elem)(void *map, const void *value, u64 flags) = (voi
 static long (*bpf_map_pop_elem)(void *map, void *value) = (void *)88;
 static long (*bpf_probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*bpf_probe_read_kernel_str)(void *to, u32 size, const void *from) = (void *)115;
 static long (*bpf_seq_write)(void *seq, const void *data, u32 size) = (void *)127;
 static void *(*bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
@@ -88,6 +89,13 @@ extern bool bpf_session_is_return(void) KFUNC;
 		bits <<= __builtin_preserve_field_info((source)->field, 4 /* left shift of a u64 */);                  \
 		bits >> __builtin_preserve_field_info((source)->field, 5 /* right shift of a u64 */);                  \
 	})
+/* A task's name, padded: before 5.17 what follows the first NUL is left from a longer name. */
+INLINE void read_comm(char *to, const char *comm)
+{
+	__builtin_memset(to, 0, COMM_BYTES);
+	bpf_probe_read_kernel_str(to, COMM_BYTES, comm);
+}
+
 #define byte_offset(field) __builtin_preserve_field_info(field, 0 /* BPF_FIELD_BYTE_OFFSET */)
 
 struct rq {

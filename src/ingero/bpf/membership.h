@@ -95,7 +95,7 @@ INLINE struct lifecycle_record *reserve_lifecycle(struct task_struct *task, u32 
 	record->tid = task->pid;
 	record->process_slot = slot == NO_SLOT ? 0xffff : slot;
 	record->kind = kind;
-	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
+	read_comm(record->comm, task->comm);
 	return record;
 }
 

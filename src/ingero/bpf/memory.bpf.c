@@ -156,7 +156,7 @@ int mark_victim(u64 *ctx)
 		record->other_pid = victim->tgid;
 		record->cgroup_id = cgroup_id_of(victim);
 		record->start_boottime_ns = victim->group_leader->start_boottime;
-		bpf_probe_read_kernel(record->comm, COMM_BYTES, victim->comm);
+		read_comm(record->comm, victim->comm);
 	} else {
 		record->other_pid = (u32)ctx[0];
 	}

@@ -22,7 +22,7 @@ INLINE void add_slice(struct cpu *cpu, struct task_struct *task, u64 now)
 	cpu->slices[index].end_ns = now;
 	cpu->slices[index].pid = task->tgid;
 	cpu->slices[index].tid = task->pid;
-	bpf_probe_read_kernel(cpu->slices[index].comm, COMM_BYTES, task->comm);
+	read_comm(cpu->slices[index].comm, task->comm);
 }
 
 /* Leaves the slice that took most of [from, to] in `scan`; longest_ns = 0: none. */

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.emulation import IS_EMULATED
+
 from .conftest import Start
 from .rig import CLOCKS, Accounts, measure, names_of
 
@@ -31,7 +33,9 @@ def test_every_short_thread_leaves_its_account_to_its_process(accounts: Accounts
     run_ns, switches = int(process["gone_clock_ns"][CLOCKS.index("run")]), int(process["gone_switches"])
     print(f"\n{threads / 2:.0f} short threads a second; run/CPU time={run_ns / cpu_ns:.4f}; {accounts.losses()}")
     assert process["gone_threads"] == threads + 2  # main, maker
-    assert abs(run_ns - cpu_ns) <= 0.02 * cpu_ns + 20_000 * switches
+    # before a thread's account begins and after its last switch-out its time is its process's only
+    share = 0.1 if IS_EMULATED else 0.02
+    assert abs(run_ns - cpu_ns) <= share * cpu_ns + 20_000 * switches
     assert "thread_storage_failed" not in accounts.losses()
 
 
