@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ingero.discover.kernel import FEATURES, KernelFacts, features_in, parse_release, read_kernel
+from ingero.discover.kernel import FEATURES, KernelFacts, features_in, parse_release, read_kernel, throttles_tasks
 from ingero.discover.libraries import LibraryScan, UnreadableLibrary
-from ingero.discover.readiness import Readiness, all_groups, call_probes, host_events, scheduler_clocks
+from ingero.discover.readiness import (
+    NotReadyError,
+    Readiness,
+    all_groups,
+    call_probes,
+    host_events,
+    require,
+    scheduler_clocks,
+)
 from ingero.ops import Library
 
 GOOD = KernelFacts(
@@ -130,6 +138,36 @@ def test_costly_statistics_are_said_and_block_nothing() -> None:
     readiness = clocks_on(bpf_stats_enabled=True)
     assert readiness.ok
     assert readiness.fix == "sudo sysctl kernel.bpf_stats_enabled=0"
+
+
+def test_an_active_sched_ext_scheduler_is_named_and_blocks_nothing() -> None:
+    readiness = clocks_on(sched_ext="rusty")
+    assert readiness.ok
+    assert "sched_ext scheduler rusty is active" in readiness.reason
+
+
+@pytest.mark.parametrize(("state", "expected"), [("enabled", "rusty"), ("disabled", None)])
+def test_the_sched_ext_scheduler_is_read_where_one_is_active(tmp_path: Path, state: str, expected: str | None) -> None:
+    proc, sys = a_machine(tmp_path)
+    (sys / "kernel/sched_ext/root").mkdir(parents=True)
+    (sys / "kernel/sched_ext/state").write_text(f"{state}\n")
+    (sys / "kernel/sched_ext/root/ops").write_text("rusty\n")
+    assert read_kernel(proc, sys).sched_ext == expected
+
+
+def test_a_kernel_throttles_tasks_if_its_type_information_names_the_work(tmp_path: Path) -> None:
+    (tmp_path / "new").write_bytes(b"\0sched_throttle_work\0")
+    (tmp_path / "old").write_bytes(b"\0throttled\0")
+    assert throttles_tasks(tmp_path / "new")
+    assert not throttles_tasks(tmp_path / "old")
+    assert not throttles_tasks(tmp_path / "none")
+
+
+def test_a_group_that_cannot_run_is_refused_with_its_reason_and_its_way_out() -> None:
+    with pytest.raises(NotReadyError, match=r"scheduler clocks cannot run: Linux 5\.4\.0 is older than 5\.15") as refusal:
+        require(clocks_on(version=(5, 4), release="5.4.0"))
+    assert "upgrade the kernel" in refusal.value.hint
+    require(clocks_on())
 
 
 def test_call_probes_need_root_where_multi_uprobes_are_missing() -> None:

@@ -65,6 +65,7 @@ class KernelFacts:
     is_init_pid_namespace: whether pids seen here are the kernel's own.
     is_init_user_namespace: whether capabilities count for the whole machine; a rootless container's do not.
     is_root: whether the agent runs under uid 0.
+    sched_ext: name of the scheduler written in BPF that is active (6.12); None: the kernel's own.
     """
 
     release: str
@@ -82,6 +83,7 @@ class KernelFacts:
     is_init_pid_namespace: bool
     is_init_user_namespace: bool = True
     is_root: bool = False
+    sched_ext: str | None = None
 
     def lacks(self, *capabilities: str) -> tuple[str, ...]:
         """Those of the named capabilities that this process does not have; SYS_ADMIN stands for BPF and PERFMON."""
@@ -112,6 +114,7 @@ def read_kernel(proc: Path = PROC, sys: Path = SYS) -> KernelFacts:
         is_init_pid_namespace=_is_namespace(proc, "pid", _INIT_PID_NAMESPACE),
         is_init_user_namespace=_is_namespace(proc, "user", _INIT_USER_NAMESPACE, unless_known=True),
         is_root=bool(re.search(r"^Uid:\s+\d+\s+0\s", status, re.MULTILINE)),
+        sched_ext=_sched_ext(sys / "kernel/sched_ext"),
     )
 
 
@@ -147,6 +150,13 @@ def _is_namespace(proc: Path, kind: str, inode: int, *, unless_known: bool = Fal
         return (proc / "self/ns" / kind).stat().st_ino == inode
     except OSError:
         return unless_known
+
+
+def _sched_ext(folder: Path) -> str | None:
+    """Documentation/scheduler/sched-ext.rst: `state` and `root/ops`."""
+    if _text(folder / "state") != "enabled":
+        return None
+    return _text(folder / "root/ops") or "unnamed"
 
 
 def _lockdown(text: str) -> str | None:

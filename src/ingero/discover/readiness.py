@@ -96,6 +96,11 @@ def scheduler_clocks(kernel: KernelFacts) -> Readiness:
         # Measured: 437 ns a probe without, 498 ns with it (Linux 6.18).
         reason = "kernel.bpf_stats_enabled is on: every BPF program run costs about 55 ns more"
         return Readiness(group=group, ok=True, reason=reason, fix="sudo sysctl kernel.bpf_stats_enabled=0")
+    if readiness.ok and kernel.sched_ext:
+        reason = (
+            f"the sched_ext scheduler {kernel.sched_ext} is active: clocks and culprits hold, its reasons are its own"
+        )
+        return Readiness(group=group, ok=True, reason=reason)
     return readiness
 
 
