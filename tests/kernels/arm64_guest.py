@@ -109,7 +109,7 @@ class Checks:
         assert set(self.of("cuLaunchKernel")["stream"].tolist()) == {0x9999}
 
     def return_values_and_results_behind_pointers_are_right(self) -> None:
-        assert set(self.of("cuMemcpyAsync")["ret"].tolist()) == {700}
+        assert set(self.of("cuMemcpyAsync")["ret"].tolist()) == {35}
         assert set(self.of("cuMemAlloc")["ret"].tolist()) == {0}
         assert set(self.of("cuMemAlloc")["handle"].tolist()) == {0xDEAD0000BEEF}
 

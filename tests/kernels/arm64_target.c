@@ -21,7 +21,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 int cuMemcpyAsync(void *to, const void *from, unsigned long bytes, void *stream)
 {
 	getppid();
-	return to == from && bytes && stream ? 700 : 35;
+	return to == from && bytes && stream ? 0 : 35;
 }
 
 int cuMemAlloc_v2(void **to, unsigned long bytes)
