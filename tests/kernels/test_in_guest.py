@@ -10,6 +10,7 @@ import pytest
 
 from ingero.attach.probes import ProbeMode
 from ingero.demo.workloads import native
+from ingero.demo.workloads.program import Program
 from ingero.discover.kernel import read_kernel
 from tests.integration.accounts import cgroups
 from tests.integration.targets import Recorded, record, rows, simulation, wait_for_end, waiting
@@ -93,7 +94,7 @@ def test_under_a_quota_of_a_v2_group_culprits_are_right_or_unknown(tmp_path: Pat
     with (
         cgroups.group("cpu") as folder,
         waiting(simulation(tmp_path), [*TRAINER, "--seconds", "5"]) as process,
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) as hog,
+        Program([sys.executable, "-c", "while True: pass"]),
         tracing(tmp_path, pids=[process.pid]) as tracer,
     ):
         program = process.go()
@@ -104,7 +105,6 @@ def test_under_a_quota_of_a_v2_group_culprits_are_right_or_unknown(tmp_path: Pat
         cgroups.lift_quota(folder)
         program.finish()
         wait_for_end(tracer)
-        hog.kill()
     seconds = rows(tracer.database, QUOTA_SECONDS)
     for second in seconds:
         print(

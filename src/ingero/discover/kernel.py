@@ -40,6 +40,7 @@ FEATURES: Mapping[str, str] = {
     "sched_switch": "btf_trace_sched_switch",
     "sched_waking": "btf_trace_sched_waking",
     "sched_delayed": "sched_delayed",
+    "eevdf": "vlag",
     "task_throttling": "sched_throttle_work",
     "block_rq_issue": "btf_trace_block_rq_issue",
     "tcp_retransmit_skb": "btf_trace_tcp_retransmit_skb",

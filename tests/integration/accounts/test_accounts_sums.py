@@ -21,8 +21,8 @@ from .rig import Accounts, Window, Workload, measure, window
 pytestmark = pytest.mark.integration
 WINDOW_S = 1.2
 # the kernel's run_delay begins at the enqueue, ours at the waking, and its clock is a few microseconds late at a switch
-# (an emulated processor takes several times as long)
-SWITCH_ALLOWANCE_NS = 40_000 if IS_EMULATED else 10_000
+# (an emulated processor takes several times as long, and loses its own CPU in between)
+SWITCH_ALLOWANCE_NS = 200_000 if IS_EMULATED else 10_000
 
 
 @contextmanager
