@@ -19,8 +19,6 @@ from tests.integration.tracing import tracing
 
 HOUR_NS, SECOND_NS = 3_600 * 10**9, 10**9
 SECONDS = 6
-# few sites: perf-event uprobes are detached one by one
-TRAINER = [sys.executable, "-m", "ingero.demo.workloads.train"]
 MOST_INCOMPLETE = 0.001
 
 
@@ -93,14 +91,14 @@ WHERE c.throttled_ns > 0 GROUP BY c.process, c.start_ns
 def test_under_a_quota_of_a_v2_group_culprits_are_right_or_unknown(tmp_path: Path) -> None:
     with (
         cgroups.group("cpu") as folder,
-        waiting(simulation(tmp_path), [*TRAINER, "--seconds", "5"]) as process,
+        waiting(simulation(tmp_path), calls(SECONDS, 100_000)) as process,
         Program([sys.executable, "-c", "while True: pass"]),
         tracing(tmp_path, pids=[process.pid]) as tracer,
     ):
         program = process.go()
         cgroups.set_quota(folder)
         cgroups.add(folder, process.pid)
-        for _ in range(5):
+        for _ in range(4):
             tracer.wait_for("second")
         cgroups.lift_quota(folder)
         program.finish()

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ingero.demo.workloads import native
 from ingero.discover.kernel import MIN_RELEASE, read_kernel
 from tests.integration.targets import record, simulation
+from tests.integration.test_counts import recorded_counts, true_counts
 
 OLD = read_kernel().version < MIN_RELEASE
 LOCKDOWN, YAMA = Path("/sys/kernel/security/lockdown"), Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -69,12 +71,11 @@ def test_without_the_capability_the_missing_one_is_named() -> None:
 def test_with_ptrace_forbidden_for_all_calls_are_still_counted(tmp_path: Path) -> None:
     YAMA.write_text("3")
     assert read_kernel().ptrace_scope == 3
-    recorded = record(
-        simulation(tmp_path),
-        [sys.executable, "-m", "ingero.demo.workloads.train", "--steps", "3"],
-        ["--launches-at", "driver"],
-    )
-    assert sum(message.get("calls", 0) for message in recorded.tracer.messages if message["type"] == "second") > 0
+    command = [native.build("calls"), "--threads", 1, "--processes", 1, "--seconds", 2, "--rate", 500]
+    recorded = record(simulation(tmp_path), command)
+    outer, _, _ = recorded_counts(recorded.database)
+    true_outer, _, _ = true_counts(recorded.truth)
+    assert +outer == +true_outer
 
 
 @pytest.mark.skipif(OLD, reason="below 5.15 the version is refused first")
