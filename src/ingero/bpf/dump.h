@@ -41,8 +41,10 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	if (before != __sync_fetch_and_add(&thread->sequence, 0))
 		return false;
 	dump->state = state;
-	if (state == STATE_INIT)
+	if (state == STATE_INIT) {
 		state = hint;
+		throttled_at = NO_THROTTLED_CLOCK; /* nothing was noted when that began */
+	}
 	open = dump->now_ns - since;
 	if ((s64)open < 0) /* a change stamped with the later time of this CPU's clock */
 		return false;
