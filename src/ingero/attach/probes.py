@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingero.attach.groups import Coverage, Coverages, Group, group_of_cookie
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Link
@@ -58,12 +58,16 @@ class FailedSite:
 
 @dataclass(slots=True, kw_only=True)
 class _GroupLinks:
-    """The sites of one group in one file, and their links by program. file: keeps the file reachable while detached."""
+    """The sites of one group in one file, and their links by program.
+
+    owner: names it for `CallProbes.detach`. file: keeps the file reachable while detached.
+    """
 
     path: str
     group: Group
     sites: list[CallSite]
     links: dict[str, list[Link]]
+    owner: object = None
     file: int | None = None
 
     def close(self) -> None:
@@ -89,25 +93,30 @@ class CallProbes:
         self._coverages: Coverages = {}
         self.attached = 0
 
-    def attach(self, sites: Iterable[CallSite]) -> list[FailedSite]:
-        """Probes sites, grouped by file, in the order given; what the kernel refuses is returned with its reason."""
+    def attach(self, sites: Iterable[CallSite], owner: object = None) -> list[FailedSite]:
+        """Probes sites, grouped by file, in the order given; what the kernel refuses is returned with its reason.
+
+        owner: names what is attached, for `detach`.
+        """
         places: dict[tuple[str, Group], list[CallSite]] = {}
         for site in sites:
             places.setdefault((site.path, group_of_cookie(site.cookie)), []).append(site)
-        return [failed for (path, group), mine in places.items() for failed in self._attach_group(path, group, mine)]
+        failures = []
+        for (path, group), mine in places.items():
+            failures += self._attach_group(_GroupLinks(path=path, group=group, sites=mine, links={}, owner=owner))
+        return failures
 
-    def _attach_group(self, path: str, group: Group, sites: list[CallSite]) -> list[FailedSite]:
+    def _attach_group(self, new: _GroupLinks) -> list[FailedSite]:
         """One link for the whole group; if the kernel refuses it, one per site: a bad site costs only itself."""
-        new = _GroupLinks(path=path, group=group, sites=sites, links={})
         try:
             self._link(new)
         except BpfError as error:
-            if len(sites) == 1:
-                return [FailedSite(site=sites[0], reason=str(error))]
-            logger.debug("one link for %s refused: %s", path, error)
-            return [failed for site in sites for failed in self._attach_group(path, group, [site])]
+            if len(new.sites) == 1:
+                return [FailedSite(site=new.sites[0], reason=str(error))]
+            logger.debug("one link for %s refused: %s", new.path, error)
+            return [failed for site in new.sites for failed in self._attach_group(replace(new, sites=[site], links={}))]
         self._files.append(new)
-        self.attached += len(sites)
+        self.attached += len(new.sites)
         return []
 
     @property
@@ -181,11 +190,18 @@ class CallProbes:
         undo.callback(link.close)
         return [link]
 
+    def detach(self, owner: object) -> None:
+        """Detaches what was attached under this name."""
+        mine = [place for place in self._files if place.owner == owner]
+        if mine:
+            self._close(mine)
+
     def close(self) -> None:
         """Detaches everything, the file attached last first; the groups of a file at once, as each only waits."""
         while self._files:
-            path = self._files[-1].path
-            places = [place for place in self._files if place.path == path]
-            self._files = [place for place in self._files if place.path != path]
-            with ThreadPoolExecutor(len(places)) as threads:
-                list(threads.map(_GroupLinks.close, places))
+            self._close([place for place in self._files if place.path == self._files[-1].path])
+
+    def _close(self, places: list[_GroupLinks]) -> None:
+        self._files = [place for place in self._files if place not in places]
+        with ThreadPoolExecutor(len(places)) as threads:
+            list(threads.map(_GroupLinks.close, places))

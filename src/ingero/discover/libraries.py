@@ -1,7 +1,7 @@
 """Finds every copy of a traced library that any process maps, and which processes map it.
 
-Hundreds of processes are looked at every second, so a process is read again only when the size of its address space
-has changed: loading a library always changes it.
+Hundreds of processes are looked at often, so a process is read again only when the size of its address space has
+changed: loading a library always changes it. What never has an address space (a kernel thread) is read once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from ingero.discover.mappings import mappings_named, read_maps
 from ingero.discover.processes import PROC
 from ingero.discover.static_nccl import SymbolsMissingError, candidates, identify_static_nccl
 from ingero.errors import IngeroError
+
+_NO_PAGES = b"0"  # of a kernel thread, or a process that has ended and is not waited for: neither gets any
 
 
 class Reach(enum.IntEnum):
@@ -63,6 +66,7 @@ class LibraryScan:
 
     processes: how many were looked at; read_again: how many of them had changed.
     skipped: processes that could not be read, by reason.
+    living: the pids of all that were there.
     """
 
     copies: tuple[LibraryCopy, ...]
@@ -70,6 +74,7 @@ class LibraryScan:
     processes: int
     read_again: int
     skipped: Mapping[str, int]
+    living: frozenset[int] = frozenset()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -128,14 +133,27 @@ class LibraryScanner:
         A copy stays known, with no pids, after its last process has gone.
         """
         before, self._seen = self._seen, {}
+        return self._scanned(dict(self._list()), before)
+
+    def look_again(self, pids: Iterable[int]) -> LibraryScan:
+        """Looks at these processes only; of the others, what the last scan found still holds."""
+        before = self._seen
+        again: dict[int, int] = {}
+        for pid in pids:
+            with suppress(OSError):
+                again[pid] = (self._proc / str(pid)).stat().st_ino
+        self._seen = {pid: seen for pid, seen in before.items() if pid not in again}
+        return self._scanned(again, {})
+
+    def _scanned(self, inodes: Mapping[int, int], before: Mapping[int, _Seen]) -> LibraryScan:
         skipped: Counter[str] = Counter()
-        for pid, inode in self._list():
+        for pid, inode in inodes.items():
             seen = self._look_at(pid, inode, before.get(pid))
             if isinstance(seen, _Seen):
                 self._seen[pid] = seen
             else:
                 skipped[_reason(seen)] += 1
-        read_again = sum(1 for pid, seen in self._seen.items() if seen is not before.get(pid))
+        read_again = sum(1 for pid in inodes if self._seen.get(pid) is not before.get(pid))
         self._collect_uses()
         return LibraryScan(
             copies=tuple(self._copies.values()),
@@ -143,12 +161,17 @@ class LibraryScanner:
             processes=len(self._seen),
             read_again=read_again,
             skipped=dict(skipped),
+            living=frozenset(self._seen) | inodes.keys(),
         )
 
     def add_on_disk(self, paths: Iterable[Path]) -> tuple[UnreadableLibrary, ...]:
         """Makes copies known that no process may have loaded yet; answers those that cannot be read, as of pid 0."""
-        tried = (self._try_number_of(0, path, str(path), Reach.PLAIN) for path in paths)
+        tried = (self._try_number_of(0, path, str(path), _reach_of(path)) for path in paths)
         return tuple(problem for problem in tried if isinstance(problem, UnreadableLibrary))
+
+    def known(self) -> tuple[LibraryCopy, ...]:
+        """All copies, used or not, as of the last look."""
+        return tuple(self._copies.values())
 
     def forget(self, number: int) -> None:
         """Drops a copy that no process maps any more; found again, it gets another number."""
@@ -163,6 +186,8 @@ class LibraryScanner:
                     yield int(entry.name), entry.inode()
 
     def _look_at(self, pid: int, inode: int, before: _Seen | None) -> _Seen | OSError:
+        if before is not None and before.sign == (inode, _NO_PAGES):
+            return before
         try:
             sign = (inode, _address_space_pages(f"{self._proc}/{pid}/statm"))
             if before is not None and before.sign == sign:
@@ -185,17 +210,17 @@ class LibraryScanner:
         )
 
     def _use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
+        """None: the process has ended or unmapped the library meanwhile, or it is another file by that name."""
         is_chance = library_kind(Path(mapped.path).name) is None  # a namesake of a given file may be anything
         try:
             path, reach = reachable_path(self._proc / str(pid), mapped)
             if is_chance and _file_key(path.stat()) not in self._numbers:
                 return None
-        except OSError as error:
+            return _Use(self._number_of(path, mapped.path, reach), mapped.path, path, reach)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except (OSError, IngeroError) as error:
             return None if is_chance else UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=_reason(error))
-        number = self._try_number_of(pid, path, mapped.path, reach)
-        if isinstance(number, UnreadableLibrary):
-            return number
-        return _Use(number, mapped.path, path, reach)
 
     def _static_use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
         """As `_use`, of a file that may hold NCCL; None if it does not, or cannot be looked at."""
@@ -269,6 +294,10 @@ def _named(given_names: Sequence[str]) -> re.Pattern[bytes]:
     names = b"|".join(re.escape(os.fsencode(name)) for name in given_names)
     known = MAPPED_NAME.pattern.removeprefix(b"/").removesuffix(b"$")
     return re.compile(rb"/(?:" + known + rb"|(?:" + names + rb")(?: \(deleted\))?)$", re.MULTILINE)
+
+
+def _reach_of(path: Path) -> Reach:
+    return Reach.PROCESS_ROOT if path.parts[1:2] == (PROC.name,) else Reach.PLAIN
 
 
 def reachable_path(process: Path, mapped: MappedRange) -> tuple[Path, Reach]:

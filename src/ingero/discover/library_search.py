@@ -35,13 +35,9 @@ _PYTHON_PREFIXES = (
     "opt/conda/envs/*",
     "opt/*conda*",
     "opt/*conda*/envs/*",
-    "root/*conda*",
-    "root/*conda*/envs/*",
-    "root/.pyenv/versions/*",
-    "home/*/*conda*",
-    "home/*/*conda*/envs/*",
-    "home/*/.pyenv/versions/*",
 )
+_HOMES = ("root", "home/*")
+_HOME_PREFIXES = ("*conda*", "*conda*/envs/*", ".pyenv/versions/*", ".local")
 _IN_PREFIX = (
     "lib",  # conda
     "lib/python3*/site-packages/nvidia/*/lib",
@@ -51,7 +47,7 @@ _IN_PREFIX = (
     "local/lib/python3*/dist-packages/nvidia/*/lib",
     "local/lib/python3*/dist-packages/torch/lib",
 )
-_USER_PREFIXES = ("root/.local", "home/*/.local")
+_PROC = Path("/proc")
 
 
 def library_copies_on_disk(
@@ -59,16 +55,26 @@ def library_copies_on_disk(
     root: Path = Path("/"),
     prefixes: Iterable[Path] = (),
     environs: Iterable[Mapping[str, str]] = (),
+    homes: Sequence[Path] | None = None,
+    has_well_known: bool = True,
 ) -> tuple[Path, ...]:
     """The files of traced libraries in well-known places, symbolic links resolved, each path once.
 
-    root: where the places are looked for.
+    root: where the places are looked for; in another process's (/proc/PID/root) links are left out, because from here
+        they would lead into our own.
     prefixes: more Python prefixes (virtual or conda environments), such as the one a target runs from.
     environs: environments of processes: their LD_LIBRARY_PATH, VIRTUAL_ENV and CONDA_PREFIX are looked at, too.
+    homes: whose home folders are looked at; None: everybody's.
+    has_well_known: False: only what `prefixes` and `environs` name is looked at.
     """
-    folders = [*_well_known_folders(root), *_prefix_folders(prefixes), *_environ_folders(environs)]
-    named = [*_cached_by_ldconfig(root / _LDCONFIG_CACHE, root), *_libraries_in(folders)]
-    found = dict.fromkeys(path for path in map(_resolved, named) if path is not None)
+    folders = [*_prefix_folders(prefixes), *_environ_folders(environs)]
+    cached: list[Path] = []
+    if has_well_known:
+        folders += _well_known_folders(root, homes)
+        cached += _cached_by_ldconfig(root / _LDCONFIG_CACHE, root)
+    named = [*cached, *_libraries_in(folders)]
+    final = _unless_link if _is_inside(root, _PROC) else _resolved
+    found = dict.fromkeys(path for path in map(final, named) if path is not None)
     return tuple(path for path in found if library_kind(path.name) is not None)
 
 
@@ -77,12 +83,14 @@ def python_prefix(executable: Path) -> Path:
     return executable.parent.parent
 
 
-def _well_known_folders(root: Path) -> Iterator[Path]:
+def _well_known_folders(root: Path, homes: Sequence[Path] | None) -> Iterator[Path]:
     for pattern in _SYSTEM_FOLDERS:
         yield from root.glob(pattern)
-    for prefix in (*_PYTHON_PREFIXES, *_USER_PREFIXES):
-        for inside in _IN_PREFIX:
-            yield from root.glob(f"{prefix}/{inside}")
+    places = homes if homes is not None else [home for pattern in _HOMES for home in root.glob(pattern)]
+    prefixes = [prefix for pattern in _PYTHON_PREFIXES for prefix in root.glob(pattern)]
+    yield from _prefix_folders(
+        [*prefixes, *(prefix for home in places for pattern in _HOME_PREFIXES for prefix in home.glob(pattern))]
+    )
 
 
 def _prefix_folders(prefixes: Iterable[Path]) -> Iterator[Path]:
@@ -115,6 +123,14 @@ def _resolved(path: Path) -> Path | None:
         return path.resolve(strict=True)
     except (OSError, RuntimeError):  # a dangling link or a loop of links
         return None
+
+
+def _unless_link(path: Path) -> Path | None:
+    return path if path.is_file() and not path.is_symlink() else None
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return folder in path.parents
 
 
 def _cached_by_ldconfig(cache: Path, root: Path) -> Iterator[Path]:

@@ -114,7 +114,7 @@ def read_process_id(pid: int, proc: Path = PROC) -> ProcessId | None:
 
 
 def real_uid(pid: int, proc: Path = PROC) -> int | None:
-    """Whose process it is; None when it is gone."""
+    """The real user id of a process, or None when it is gone."""
     status = _read_bytes(proc / str(pid) / "status")
     return None if status is None else _real_uid(status)
 

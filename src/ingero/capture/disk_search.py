@@ -1,0 +1,141 @@
+"""Searches the disk for copies of traced libraries, in a thread of its own: probed before somebody maps them.
+
+What the processes of interest run from and what they say of their libraries is looked at; a program that was seen once
+is not looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.discover.library_search import library_copies_on_disk, python_prefix
+from ingero.discover.processes import PROC, read_environ
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_S = 5.0  # a program that starts meanwhile is seen when it maps the library
+_WELL_KNOWN_EVERY = 12  # searches; a package that was installed meanwhile is found a minute later
+_NAMING = ("LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
+_LAST_WAIT_S = 1.0
+_OWN_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What tells where a process may get its libraries from; root: of its file system, as the agent reaches it."""
+
+    root: Path
+    executable: str
+    environ: tuple[tuple[str, str], ...]
+
+
+class DiskSearch:
+    """Hands over each file once.
+
+    pids: the processes of interest, asked for in the thread. homes: see `library_copies_on_disk`.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]], homes: Sequence[Path] | None) -> None:
+        self._pids, self._homes = pids, homes
+        self._found: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._handed_over: set[tuple[Path, int, int]] = set()
+        self._executables: dict[int, str] = {}
+        self._programs: set[_Program] = set()
+        self._roots: dict[tuple[int, int], Path] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="disk search", daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def take(self) -> Path | None:
+        """A path that has been found, or None."""
+        try:
+            return self._found.get_nowait()
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_LAST_WAIT_S)  # a network file system may not answer, and the recording has to end
+
+    def _run(self) -> None:
+        searches = 0
+        while not self._stop.is_set():
+            try:
+                self.search(well_known=searches % _WELL_KNOWN_EVERY == 0)
+            except OSError as error:  # a file system that does not answer must not end the recording
+                logger.info("search for libraries on disk: %s", error)
+            searches += 1
+            self._stop.wait(_PERIOD_S)
+
+    def search(self, *, well_known: bool) -> None:
+        """One search: for programs not seen before, and in the well-known places if told so."""
+        pids = set(self._pids())
+        self._executables = {pid: path for pid, path in self._executables.items() if pid in pids}
+        programs = {program for pid in pids if (program := self._program(pid))}
+        new, roots = programs - self._programs, {program.root for program in self._programs}
+        self._programs |= new
+        for root in {program.root for program in new} | ({_OWN_ROOT} if well_known else set()):
+            mine = [program for program in new if program.root == root]
+            places = root not in roots or (well_known and root == _OWN_ROOT)
+            self._hand_over(_copies_for(mine, root, self._homes, with_well_known=places))
+
+    def _hand_over(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            try:
+                status = path.stat()
+            except OSError:  # gone again
+                continue
+            sign = (path, status.st_ino, status.st_mtime_ns)
+            if sign not in self._handed_over:
+                self._handed_over.add(sign)
+                self._found.put(path)
+
+    def _program(self, pid: int) -> _Program | None:
+        """What a process runs, if it runs something else than when it was asked last."""
+        try:
+            executable = str(Path(f"{PROC}/{pid}/exe").readlink())
+            if self._executables.get(pid) == executable:
+                return None
+            self._executables[pid] = executable
+            root = self._root_of(pid)
+        except OSError:  # a kernel thread, or gone
+            return None
+        environ = read_environ(pid) or {}
+        return _Program(root, executable, tuple((name, environ[name]) for name in _NAMING if name in environ))
+
+    def _root_of(self, pid: int) -> Path:
+        """The same path for all processes of one container."""
+        status, own = Path(f"{PROC}/{pid}/root").stat(), _OWN_ROOT.stat()
+        if (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino):
+            return _OWN_ROOT
+        known = self._roots.get((status.st_dev, status.st_ino))
+        if known is None or not known.exists():
+            known = self._roots[status.st_dev, status.st_ino] = PROC / str(pid) / "root"
+        return known
+
+
+def _copies_for(
+    programs: Sequence[_Program], root: Path, homes: Sequence[Path] | None, *, with_well_known: bool
+) -> tuple[Path, ...]:
+    def inside(path: str) -> str:
+        return str(root / path.lstrip("/")) if path.startswith("/") else path
+
+    prefixes = {Path(inside(str(python_prefix(Path(one.executable))))) for one in programs}
+    environs = [{name: ":".join(map(inside, value.split(":"))) for name, value in one.environ} for one in programs]
+    return library_copies_on_disk(
+        root=root,
+        prefixes=sorted(prefixes),
+        environs=environs,
+        homes=[Path(inside(str(home))) for home in homes] if homes is not None else None,
+        has_well_known=with_well_known,
+    )
