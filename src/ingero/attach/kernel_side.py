@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import logging
+import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,7 +27,17 @@ logger = logging.getLogger(__name__)
 
 MAX_PROCESSES = 256
 NO_SLOT = 0xFFFF
+_BPF_NOEXIST = 1
+_START_STEP_NS = 10_000_000  # /proc tells starts in clock ticks
 _LIFE_PROGRAMS = ("thread_exits", "process_execs")
+
+
+class Admission(enum.IntEnum):
+    """Who becomes a target by its first traced call (`enum admission_mode`)."""
+
+    NOBODY = 0
+    ANYBODY = 1
+    USER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +91,8 @@ class KernelSide:
         self.is_running = False
         self._sizes, self._host_programs = sizes, host_programs
         self._resources = ExitStack()
-        self._links = ExitStack()
+        self._links, self._host_links = ExitStack(), ExitStack()
+        self._has_clocks = False
         try:
             self._scheduler = self._load("scheduler", constants=scheduler_constants())
             self.maps: dict[str, Map] = dict(self._scheduler.maps)
@@ -93,6 +106,7 @@ class KernelSide:
             }
             self.calls, self.mode = self._load_calls(constants, mode)
             self.maps.update(self.calls.maps)
+            self._own_maps = dict(self.maps)
             self.probes = CallProbes(self.calls, self.mode)
             self.communicator_probes = self._load_communicators()
         except BaseException:
@@ -171,33 +185,45 @@ class KernelSide:
         """
         if self.is_running:
             return
-        for loaded in (self.calls, self._scheduler):
-            for name, section in loaded.sections().items():
-                if section.startswith("tp_btf/"):
-                    self._links.callback(loaded.program(name).attach().close)
-        host = self._links.enter_context(HostEvents(self.maps, programs=self._host_programs))
-        # Only what they brought themselves, and for as long as they are loaded: their descriptors end with them.
-        own = host.maps.keys() - self.maps.keys()
-        self.maps.update({name: host.maps[name] for name in own})
-        self._links.callback(self._forget_maps, own)
+        if not self._has_clocks:
+            self._attach_clocks()
+        host = self._host_links.enter_context(HostEvents(self._own_maps, programs=self._host_programs))
+        # the descriptors of its maps end with it: those of maps that are ours as well must not take the place of ours
+        self.maps.update({name: entry for name, entry in host.maps.items() if name not in self._own_maps})
         lost = [
             Unavailable(name=one.program.program, reason=f"{one.program.without}: {one.reason}") for one in host.lost
         ]
         self.unavailable += [one for one in lost if one not in self.unavailable]
         self.is_running = True
 
-    def pause(self) -> None:
-        """Detaches what `start` attached: without targets it would cost every context switch for nothing."""
-        self._links.close()
+    def _attach_clocks(self) -> None:
+        for loaded in (self.calls, self._scheduler):
+            for name, section in loaded.sections().items():
+                if section.startswith("tp_btf/"):
+                    self._links.callback(loaded.program(name).attach().close)
+        self._has_clocks = True
+
+    def pause(self, *, keep_clocks: bool = False) -> None:
+        """Detaches what `start` attached: without targets it would cost every context switch for nothing.
+
+        keep_clocks: all but the scheduler programs, where a process may be admitted at any time: the account of its
+            first call would be wrong without them.
+        """
+        self._host_links.close()
         self.is_running = False
+        if not keep_clocks:
+            self._links.close()
+            self._has_clocks = False
 
-    def _forget_maps(self, names: Iterable[str]) -> None:
-        for name in names:
-            del self.maps[name]
+    def attach_calls(self, sites: list[CallSite], owner: object = None) -> dict[CallSite, str]:
+        """Probes sites; those that could not be probed, with the reason. owner: for `probes.detach`."""
+        return {failed.site: failed.reason for failed in self.probes.attach(sites, owner)}
 
-    def attach_calls(self, sites: list[CallSite]) -> dict[CallSite, str]:
-        """Probes sites; those that could not be probed, with the reason."""
-        return {failed.site: failed.reason for failed in self.probes.attach(sites)}
+    def set_admission(self, mode: Admission, uid: int = 0) -> None:
+        """From now on the first traced call of a wanted process makes it a target. uid: for Admission.USER."""
+        rule = np.zeros(1, self.layouts.dtype("admission"))
+        rule["mode"], rule["uid"], rule["agent_pid"] = mode, uid, os.getpid()
+        self.maps["admission"].update(struct.pack("<I", 0), rule.tobytes())
 
     def attach_communicators(self, sites: list[CallSite]) -> dict[CallSite, str]:
         """Probes the calls that make, name or end communicators; those that could not be probed, with the reason."""
@@ -212,18 +238,38 @@ class KernelSide:
             self.communicator_probes.close()
 
     def enroll(self, pid: int, start_boottime_ns: int) -> int | None:
-        """Makes a running process a target: accounts for all its threads, then its calls. None: no slot is left."""
+        """Makes a running process a target: its calls count, then all its threads have accounts. None: no slot is left.
+
+        It may have become one in the kernel meanwhile: then it has the slot that it got there.
+        """
         slot = self.take_slot(pid, start_boottime_ns)
         if slot is None:
-            return None
-        key, enrolling = struct.pack("<I", pid), self.maps["enrolling"]
-        enrolling.update(key, struct.pack("<I", slot))
-        self._scheduler.program("enroll_threads").read_iterator()
-        self.admit(pid, slot)
-        # threads that were born between the iterator and the line above
-        self._scheduler.program("enroll_threads").read_iterator()
-        enrolling.delete(key)
+            return self._slot_of(pid)
+        try:
+            self.admit(pid, slot)
+        except BpfError:
+            self.set_process(slot, 0, 0)
+            self.maps["free_slots"].push(struct.pack("<I", slot))
+            slot = self._slot_of(pid)
+            owner = self.process_at(slot) if slot is not None else None
+            if slot is None or owner is None or owner[1] // _START_STEP_NS != start_boottime_ns // _START_STEP_NS:
+                self.release(pid)  # an earlier process had the pid, and its end was not seen
+                return self.enroll(pid, start_boottime_ns)
+        self.enroll_threads({pid: slot})
         return slot
+
+    def _slot_of(self, pid: int) -> int | None:
+        found = self.maps["targets"].lookup(struct.pack("<I", pid))
+        return int(struct.unpack("<I", found)[0]) if found else None
+
+    def enroll_threads(self, slots: Mapping[int, int]) -> None:
+        """Begins the accounts of all threads of targets, by pid; threads born from now on get theirs at birth."""
+        enrolling = self.maps["enrolling"]
+        for pid, slot in slots.items():
+            enrolling.update(struct.pack("<I", pid), struct.pack("<I", slot))
+        self._scheduler.program("enroll_threads").read_iterator()
+        for pid in slots:
+            enrolling.delete(struct.pack("<I", pid))
 
     def take_slot(self, pid: int, start_boottime_ns: int) -> int | None:
         """A slot for a process that is no target yet; None if none is left."""
@@ -235,8 +281,12 @@ class KernelSide:
         return slot
 
     def admit(self, pid: int, slot: int) -> None:
-        """The calls of a process count from now on, each thread's account from its first call or its birth."""
-        self.maps["targets"].update(struct.pack("<I", pid), struct.pack("<I", slot))
+        """The calls of a process count from now on, each thread's account from its first call or its birth.
+
+        Raises:
+            BpfError: it is a target already.
+        """
+        self.maps["targets"].update(struct.pack("<I", pid), struct.pack("<I", slot), _BPF_NOEXIST)
 
     def set_process(self, slot: int, pid: int, start_boottime_ns: int) -> None:
         """Writes the row of a slot; pid 0 clears it."""
@@ -264,9 +314,13 @@ class KernelSide:
             row[name] = value
         settings.update(key, row.tobytes())
 
-    def release(self, pid: int) -> None:
-        """A process is no target any more; its slot stays taken until `recycle`."""
-        self.maps["targets"].delete(struct.pack("<I", pid))
+    def release(self, pid: int, slot: int | None = None) -> None:
+        """A process is no target any more; its slot stays taken until `recycle`.
+
+        slot: only if it has this one; a later process with the same pid may have another.
+        """
+        if slot is None or self._slot_of(pid) == slot:
+            self.maps["targets"].delete(struct.pack("<I", pid))
 
     def recycle(self, slot: int) -> None:
         """Gives a slot back whose process has ended and whose sums have been read."""
@@ -286,6 +340,7 @@ class KernelSide:
         """Detaches calls (driver before runtime), then the rest, and unloads."""
         if hasattr(self, "communicator_probes"):
             self.detach_calls()
+        self._host_links.close()
         self._links.close()
         self._resources.close()
 

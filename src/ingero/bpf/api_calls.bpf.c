@@ -5,6 +5,7 @@
  * At entry the thread's clocks are noted, at return their difference is the call's account. Only the outermost traced call
  * of a stack is accounted: a runtime call that calls the driver is one stall, not two; the inner ones are counted.
  */
+#include "admission.h"
 #include "arguments.h"
 #include "cells.h"
 #include "cgroup.h"
@@ -168,8 +169,12 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	struct snapshot at;
 	u32 zero = 0;
 
-	if (slot == NO_SLOT)
-		return 1;
+	if (unlikely(slot == NO_SLOT)) {
+		slot = admit(task);
+		if (slot == NO_SLOT)
+			return 1;
+		slot &= MAX_PROCESSES - 1;
+	}
 	thread = own_account(task, slot);
 	process = bpf_map_lookup_elem(&processes, &slot);
 	set = bpf_map_lookup_elem(&settings, &zero);

@@ -84,6 +84,7 @@ enum loss {
 	LOSS_COMMUNICATOR_RING_FULL,
 	LOSS_COMMUNICATOR_HANDLE_UNKNOWN, /* made, but its handle was not there at the return */
 	LOSS_DATATYPE_UNKNOWN,
+	LOSS_LIBRARY_UNREADABLE,     /* counted by the agent */
 	LOSS_COUNT,
 };
 
@@ -197,8 +198,9 @@ struct offcpu_record {
 enum lifecycle_kind {
 	LIFECYCLE_FORK = 1,
 	LIFECYCLE_EXEC,
-	LIFECYCLE_EXIT, /* the whole process */
-	LIFECYCLE_OOM_KILL = 5,
+	LIFECYCLE_EXIT,	 /* the whole process */
+	LIFECYCLE_ADMIT, /* a target since its first traced call; without a slot if none was left */
+	LIFECYCLE_OOM_KILL,
 	LIFECYCLE_STOP_SIGNAL,
 };
 
@@ -356,6 +358,19 @@ struct settings {
 	/* sets of operation ids; one in both is suspended, so that an operation changes sets by one bit at a time */
 	u64 counted_ops[OP_SET_WORDS];	 /* counted at entry, without a duration */
 	u64 suspended_ops[OP_SET_WORDS]; /* not looked at: the call's probe may be about to be detached */
+};
+
+enum admission_mode {
+	ADMIT_NOBODY = 0,
+	ADMIT_ANYBODY,
+	ADMIT_USER, /* whose real user id is `uid` */
+};
+
+/* map `admission`: who becomes a target by its first traced call */
+struct admission {
+	u32 mode; /* enum admission_mode */
+	u32 uid;
+	u32 agent_pid;
 };
 
 /* map `processes`: one target process */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /* Which threads have an account: enrolled when tracing begins, born of a tracked process, gone with it. */
 #pragma once
-#include "cgroup.h"
+#include "slots.h"
 #include "states.h"
+
+#define START_STEP_NS 10000000 /* the agent knows a start from /proc, in clock ticks of 10 ms */
 
 /* processes whose threads `enroll_threads` is to find: process id -> slot */
 struct {
@@ -36,6 +38,14 @@ INLINE void enroll_born(struct task_struct *task, u32 slot, struct task_struct *
 		inherit_device(thread, origin);
 }
 
+/* Not a later process that has got the same process id. */
+INLINE bool is_owner(struct task_struct *task, u32 slot)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	return process && task->group_leader->start_boottime - process->start_boottime_ns < START_STEP_NS;
+}
+
 SEC("iter/task") int enroll_threads(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
@@ -45,64 +55,9 @@ SEC("iter/task") int enroll_threads(struct bpf_iter__task *ctx)
 		return 0;
 	pid = task->tgid;
 	slot = bpf_map_lookup_elem(&enrolling, &pid);
-	if (slot)
+	if (slot && is_owner(task, *slot & (MAX_PROCESSES - 1)))
 		enroll(task, *slot & (MAX_PROCESSES - 1), state_hint(task));
 	return 0;
-}
-
-/* A free slot for the process that `leader` leads, forked from the one in `parent_slot`; or NO_SLOT. */
-INLINE u32 take_slot(struct task_struct *leader, u32 parent_slot)
-{
-	u32 slot = 0, pid = leader->tgid;
-	struct process *process, *parent;
-
-	if (bpf_map_pop_elem(&free_slots, &slot)) {
-		count_loss(LOSS_PROCESS_SLOTS_FULL, 1);
-		return NO_SLOT;
-	}
-	slot &= MAX_PROCESSES - 1;
-	process = bpf_map_lookup_elem(&processes, &slot);
-	if (!process)
-		return NO_SLOT;
-	__builtin_memset(process, 0, sizeof(*process));
-	process->start_boottime_ns = leader->start_boottime;
-	process->pid = pid;
-	parent = bpf_map_lookup_elem(&processes, &parent_slot);
-	if (parent)
-		process->unseen_ns = parent->unseen_ns;
-	if (!bpf_map_update_elem(&targets, &pid, &slot, BPF_ANY))
-		return slot;
-	process->pid = 0;
-	bpf_map_push_elem(&free_slots, &slot, 0);
-	count_loss(LOSS_PROCESS_SLOTS_FULL, 1);
-	return NO_SLOT;
-}
-
-/* A record about `task` as it is now; submit it with submit_lifecycle(). */
-INLINE struct lifecycle_record *reserve_lifecycle(struct task_struct *task, u32 slot, u8 kind)
-{
-	struct lifecycle_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
-
-	if (!record) {
-		count_loss(LOSS_LIFECYCLE_RING_FULL, 1);
-		return NULL;
-	}
-	__builtin_memset(record, 0, sizeof(*record));
-	record->time_ns = bpf_ktime_get_ns();
-	record->cgroup_id = cgroup_id_of(task);
-	record->start_boottime_ns = task->group_leader->start_boottime;
-	record->pid = task->tgid;
-	record->tid = task->pid;
-	record->process_slot = slot == NO_SLOT ? 0xffff : slot;
-	record->kind = kind;
-	read_comm(record->comm, task->comm);
-	return record;
-}
-
-/* These are rare, and the agent acts on them: wake it if it waits. */
-INLINE void submit_lifecycle(struct lifecycle_record *record)
-{
-	bpf_ringbuf_submit(record, 0);
 }
 
 /* Runs before the child's first wake-up. */
@@ -118,9 +73,11 @@ SEC("tp_btf/sched_process_fork") int sched_process_fork(u64 *ctx)
 		enroll_born(child, slot, parent);
 		return 0;
 	}
-	slot = take_slot(child, slot);
+	slot = take_slot(child, slot, BPF_ANY);
 	if (slot != NO_SLOT)
 		enroll_born(child, slot, parent);
+	else
+		count_loss(LOSS_PROCESS_SLOTS_FULL, 1);
 	record = reserve_lifecycle(parent, slot, LIFECYCLE_FORK);
 	if (record) {
 		record->other_pid = child->tgid;

@@ -1,4 +1,4 @@
-"""Finds the copies of the traced libraries that are in use, and probes each once."""
+"""Finds the copies of the traced libraries, probes each once, and takes the probes off files that are gone."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # A nested call is told by the open outer one, so the outer library must be probed first.
 _OUTER_FIRST = (Library.NCCL, Library.CUDART, Library.CUDA)
+_LOOKS_UNTIL_DROPPED = 10  # without a user and without a path: a container that is started again finds its probes
+_FileState = tuple[int, int, int]  # inode, size, time of the last change in ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +59,57 @@ class LibraryProbes:
         self._launches_at_driver_only = launches_at_driver_only
         self._scanner = LibraryScanner(given_files=given_files)
         self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
-        self._reported: set[tuple[str, str]] = set()
+        self._probed: dict[int, _FileState | None] = {}  # as it was when it was probed
+        self._unused: dict[int, int] = {}  # looks at which a probed copy had neither a user nor a path
         self.copies: list[LibraryCopy] = []
 
     def scan(self) -> LibraryScan:
         """Which processes use which copies right now; cheap when nothing has changed."""
-        scan = self._scanner.scan()
-        for problem in scan.unreadable:
-            if (problem.mapped_path, problem.reason) not in self._reported:
-                self._reported.add((problem.mapped_path, problem.reason))
-                logger.warning("%s is not traced: %s", problem.mapped_path, problem.reason)
+        return self._wanted(self._scanner.scan())
+
+    def look_again(self, pids: Iterable[int]) -> LibraryScan:
+        """The same after a look at these processes only."""
+        return self._wanted(self._scanner.look_again(pids))
+
+    def _wanted(self, scan: LibraryScan) -> LibraryScan:
         return replace(scan, copies=tuple(copy for copy in scan.copies if copy.file.library in self._libraries))
+
+    def on_disk(self, paths: Iterable[Path]) -> list[LibraryCopy]:
+        """The copies at these paths that are not probed yet; what cannot be read there harms nobody."""
+        for problem in self._scanner.add_on_disk(paths):
+            logger.info("%s: %s", problem.mapped_path, problem.reason)
+        known = [copy for copy in self._scanner.known() if copy.file.library in self._libraries]
+        return [copy for copy in known if copy.number not in self._probed]
+
+    def drop_gone(self) -> None:
+        """Takes the probes off files that are gone, or that were overwritten where they lie.
+
+        The kernel keeps the instructions it has replaced: a process that maps changed code anew would run old ones.
+        """
+        for copy in self._scanner.known():
+            if copy.number in self._probed and self._is_gone(copy):
+                logger.info("%s: probes removed: the file is gone or another one", copy.mapped_path)
+                self._kernel.probes.detach(copy.number)
+                self._scanner.forget(copy.number)
+                del self._probed[copy.number], self.probed_ns[copy.number]
+                self._unused.pop(copy.number, None)
+                self.copies = [one for one in self.copies if one.number != copy.number]
+
+    def _is_gone(self, copy: LibraryCopy) -> bool:
+        now = _file_state(copy.file.path)
+        if now is not None and now != self._probed[copy.number]:
+            # changed in place, or replaced and not in use any more
+            return now[0] == copy.file.inode or not copy.pids
+        self._unused[copy.number] = self._unused.get(copy.number, 0) + 1 if now is None and not copy.pids else 0
+        return self._unused[copy.number] >= _LOOKS_UNTIL_DROPPED
 
     def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
         """Probes the copies that are not probed yet; one result per site and per missing call."""
         wanted = {copy.number: copy for copy in (*self._scanner.given, *copies)}
-        new = [copy for copy in wanted.values() if copy.number not in self.probed_ns]
+        new = [copy for copy in wanted.values() if copy.number not in self._probed]
         results: list[ProbeResult] = []
         for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
+            self._probed[copy.number] = _file_state(copy.file.path)
             self.copies.append(copy)
             results += self._attach(copy)
             self.probed_ns[copy.number] = time.monotonic_ns()
@@ -89,7 +124,7 @@ class LibraryProbes:
         if copy.file.library is Library.NCCL:
             self._attach_communicators(copy)
         calls = {CallSite(path=str(copy.file.path), offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
-        failed = self._kernel.attach_calls(list(calls))
+        failed = self._kernel.attach_calls(list(calls), copy.number)
         logger.info("%s: %d probes, %d failed", copy.mapped_path, len(calls) - len(failed), len(failed))
         attached = [
             ProbeResult(copy=copy, site=site, missing=None, reason=failed.get(call, "")) for call, site in calls.items()
@@ -116,6 +151,14 @@ class LibraryProbes:
         if answer.failure:
             logger.info("%s: only its exported symbols are probed: %s", copy.mapped_path, answer.failure)
         return answer.added_to(report)
+
+
+def _file_state(path: Path) -> _FileState | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _without_launches(report: SiteReport) -> SiteReport:

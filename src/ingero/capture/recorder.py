@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,16 +23,17 @@ from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
 from ingero.capture.libraries import LibraryProbes, ProbeResult
+from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.spans import ChangedSpans
-from ingero.capture.targets import Targets
+from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
-from ingero.discover.processes import descendants, list_processes
+from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
 from ingero.ops import Library
 from ingero.store import tables
 from ingero.store.tables import Row
@@ -43,14 +43,13 @@ logger = logging.getLogger(__name__)
 _TICK_NS = 1_000_000_000
 _IDLE_TICKS = 5  # readings without a target before the programs are detached; attaching again takes 50 ms
 _CROWDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread that has ended
-_FORK, _EXEC, _EXIT = 1, 2, 3  # struct lifecycle_record kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderOptions:
     """pids: the processes to trace with their children; empty: every process that uses a traced library.
 
-    uid: of the processes to trace; None: everybody's. is_target must agree.
+    uid: of these only those of this real user id; None: everybody's. is_target: see Wanted.
     launches_at_driver_only, libraries, given_files: see LibraryProbes.
     deadband_percent, heartbeat_s: see SnapshotRows.
     max_overhead_ratio: of the busiest traced thread's time; max_cpu_ratio: of one core; 0: no limit.
@@ -67,7 +66,7 @@ class RecorderOptions:
     max_overhead_ratio: float = 0
     max_cpu_ratio: float = 0
     shown_calls: int = 0
-    is_target: Callable[[int], bool] = field(default=lambda _pid: True)
+    is_target: Callable[[int], bool] | None = None
 
 
 class Recorder:
@@ -80,12 +79,15 @@ class Recorder:
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
+        wanted = Wanted(pids=options.pids, uid=options.uid, is_target=options.is_target)
         self.libraries = LibraryProbes(
             kernel,
             launches_at_driver_only=options.launches_at_driver_only,
             libraries=options.libraries,
             given_files=options.given_files,
         )
+        self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries)
+        self._resources.callback(self.pickup.close)
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink)
         self.seconds = SecondReader(kernel, sink, self.clock, self.targets, self._cgroups)
@@ -127,7 +129,7 @@ class Recorder:
             max_cpu_ratio=options.max_cpu_ratio,
         )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
-        self._idle_ticks = self._refused = 0
+        self._idle_ticks = self._unreadable = 0
         self._records = 0
         self._epoch_rows: list[Row] = []
         self._sink_losses: dict[tuple[str, str], int] = {}
@@ -137,18 +139,17 @@ class Recorder:
         self._kernel.start()
         self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
         self.governor.start()
-        # enrolled last: nobody empties a target's buffers while probes are being attached
-        self.find_targets()
-        self._enroll_families()
+        self.pickup.begin(self._drainer.drain)
         self._drainer.empty_buffers()
         if not any(self.targets):
-            self._kernel.pause()
+            self._kernel.pause(keep_clocks=self.pickup.is_open)
 
     def run(self, *, should_stop: Callable[[], bool], on_second: Callable[[Second], None]) -> None:
         """Records until told to stop; `on_second` gets each second after it is stored."""
         last_ns = time.monotonic_ns()
         while not should_stop():
             self._drainer.wait(last_ns + _TICK_NS)
+            self.pickup.catch_up()
             now_ns = time.monotonic_ns()
             if now_ns - last_ns >= (_CROWDED_TICK_NS if self.targets.is_crowded else _TICK_NS):
                 on_second(self._tick(now_ns - last_ns))
@@ -156,7 +157,7 @@ class Recorder:
         on_second(self._finish(time.monotonic_ns() - last_ns))
 
     def _tick(self, elapsed_ns: int) -> Second:
-        self.find_targets()
+        self.pickup.tick()
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second(elapsed_ns)
@@ -170,12 +171,11 @@ class Recorder:
         """Without anything to account for, no program stays on the scheduler's path."""
         self._idle_ticks = 0 if any(self.targets) else self._idle_ticks + 1
         if self._idle_ticks == _IDLE_TICKS:
-            self._kernel.pause()
+            self._kernel.pause(keep_clocks=self.pickup.is_open)
 
     def _finish(self, elapsed_ns: int) -> Second:
         """Stops in the order that keeps counts exact: no more targets, then detach, then the last reading."""
-        for target in self.targets:
-            self._kernel.release(target.pid)
+        self.pickup.end(self._drainer.drain)
         self._drainer.empty_buffers()  # detaching takes long enough to fill them
         self._kernel.detach_calls()
         self._drainer.drain_all()
@@ -210,59 +210,47 @@ class Recorder:
         )
 
     def _count_own_losses(self, second: Second) -> None:
-        """Rows that the writer could not take, processes that found no slot."""
+        """Rows that the writer could not take, processes that found no slot, libraries that cannot be read."""
         losses = self._sink.losses()
         growth = {
             f"rows_lost_{table}_{reason}".replace(" ", "_"): count - self._sink_losses.get((table, reason), 0)
             for (table, reason), count in losses.items()
         }
         self._sink_losses = losses
-        growth["process_slots_full"] = len(self.targets.refused) - self._refused
-        self._refused = len(self.targets.refused)
+        growth["process_slots_full"] = self.targets.newly_refused()
+        growth["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
+        self._unreadable = len(self.pickup.unreadable)
         grown = {name: count for name, count in growth.items() if count}
         if grown:
             self.seconds.count_losses(grown, second.time_ns)
             for name, count in grown.items():
                 second.losses[name] = second.losses.get(name, 0) + count
 
-    def find_targets(self) -> None:
-        """Probes library copies not seen before, then enrolls the processes that use them, unless pids were given."""
-        scan = self.libraries.scan()
-        wanted = self._wanted(scan.pids)
-        results = self.libraries.attach_new([copy for copy in scan.copies if not wanted.isdisjoint(copy.pids)])
+    def target_changed(
+        self, target: Target, change: Change, seen_ns: int | None = None, parent: Target | None = None
+    ) -> None:
+        """Writes the row of a target that has come, become another program, or ended."""
+        if change is Change.FORKED and parent:
+            self._processes.forked(target, parent)
+        elif change is Change.EXECUTED:
+            self._processes.executed(target)
+        self._processes.write(target, self.clock.unix_ns_of(seen_ns) if seen_ns is not None else self.clock.now_ns())
+
+    def libraries_used(self, copies: Sequence[LibraryCopy]) -> None:
+        """Notes since when the calls of the processes that use these are seen."""
+        self._unseen.note(copies, self.libraries.probed_ns, self.targets)
+
+    def probes_changed(self, results: Sequence[ProbeResult], unreadable: Sequence[UnreadableLibrary]) -> None:
+        """Notes what has been probed, and what could not be."""
         self.probes += results
         self._write_probes(results)
-        self._unseen.note(scan.copies, self.libraries.probed_ns, self.targets)
-        if self._options.pids:
-            return
-        for pid in scan.pids:
-            if pid != os.getpid() and self.targets.of_pid(pid) is None and self._options.is_target(pid):
-                self._add_target(pid)
-
-    def _wanted(self, users: Sequence[int]) -> set[int]:
-        """Targets, and who is to become one. A copy that only others use is not probed: they would pay for it."""
-        if not self._options.pids:
-            return {pid for pid in users if self._options.is_target(pid)}
-        if len(self.targets):
-            return {target.pid for target in self.targets}
-        return {*self._options.pids, *descendants(self._options.pids, list_processes())}
-
-    def _enroll_families(self) -> None:
-        """The processes asked for by pid and all their descendants; the kernel follows what these fork from then on.
-
-        Until nothing new is found: a child may be forked between the look at /proc and its parent's enrollment.
-        """
-        wanted: Sequence[int] = self._options.pids
-        while [pid for pid in wanted if self.targets.of_pid(pid) is None and self._add_target(pid)]:
-            wanted = descendants(self._options.pids, list_processes())
-            self._drainer.drain()  # makes known what the kernel has already followed
-
-    def _add_target(self, pid: int) -> bool:
-        self._kernel.start()
-        target = self.targets.add(pid)
-        if target:
-            self._processes.write(target, self.clock.now_ns())
-        return target is not None
+        rows: list[Row] = []
+        for one in unreadable:
+            logger.warning("%s is not probed: %s", one.mapped_path, one.reason)
+            rows += tables.PROBES.rows(
+                1, session=self._sink.session, library=one.mapped_path, symbol="", is_attached=0, reason=one.reason
+            )
+        self._sink.append(tables.PROBES, rows)
 
     def _write_probes(self, results: Sequence[ProbeResult]) -> None:
         rows: list[Row] = []
@@ -295,26 +283,7 @@ class Recorder:
         self._wakers.add(batch)
 
     def _on_lifecycle(self, batch: np.ndarray[Any, Any]) -> None:
-        for record in batch:
-            kind, pid, slot = int(record["kind"]), int(record["pid"]), int(record["process_slot"])
-            if slot == 0xFFFF:
-                continue
-            if kind == _FORK:
-                target = self.targets.forked(int(record["other_pid"]), slot, int(record["start_boottime_ns"]))
-                parent = self.targets.of_pid(pid)
-                if parent:
-                    self._processes.forked(target, parent)
-                self._processes.write(target, self.clock.unix_ns_of(int(record["time_ns"])))
-            elif kind == _EXEC:
-                program = self.targets.executed(pid, record["comm"].decode(errors="replace"))
-                if program:
-                    self._processes.executed(program)
-                    self._processes.write(program, self.clock.unix_ns_of(int(record["time_ns"])))
-            elif kind == _EXIT:
-                end_ns = self.clock.unix_ns_of(int(record["time_ns"]))
-                gone = self.targets.exited(pid, end_ns, int(record["code"]))
-                if gone:
-                    self._processes.write(gone, end_ns)
+        self.pickup.lifecycle(batch, self.clock.unix_ns_of)
         self._rows.lifecycle(batch)
 
     def _name_of_pid(self, pid: int) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 
 from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide
 from ingero.capture.callers import Callers
-from ingero.discover.processes import ProcessId, read_process, read_process_id
+from ingero.discover.processes import ProcessId, is_alive, read_process, read_process_id
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ class Targets:
         self._kernel, self._boot_unix_ns, self._number_of = kernel, boot_unix_ns, number_of
         self._by_slot: dict[int, Target] = {}
         self._by_pid: dict[int, Target] = {}
-        self.refused: set[ProcessId] = set()  # processes that are not traced because no slot was left
+        self.refused: dict[ProcessId, str] = {}  # by name; processes that found no slot, and were not traced until then
+        self._waiting: set[ProcessId] = set()
+        self._uncounted = 0
 
     def __iter__(self) -> Iterator[Target]:
         return iter(list(self._by_slot.values()))
@@ -70,7 +73,7 @@ class Targets:
     def _newborn(self, slot: int) -> Target | None:
         # its sums may be read before its lifecycle record, and without a target they would be lost
         found = self._kernel.process_at(slot)
-        return self.forked(found[0], slot, found[1]) if found else None
+        return self.entered(found[0], slot, found[1]) if found else None
 
     def of_pid(self, pid: int) -> Target | None:
         """The living target with this pid."""
@@ -85,17 +88,50 @@ class Targets:
             return None
         slot = self._kernel.enroll(pid, identity.start_ticks * _NS_PER_TICK)
         if slot is None:
-            self.refused.add(identity)
+            if identity not in self.refused:
+                self._uncounted += 1
+                self._refuse(identity, "")
             return None
-        return self._enter(slot, identity)
-
-    def forked(self, pid: int, slot: int, start_boottime_ns: int) -> Target:
-        """A child of a target; the kernel has given it its slot. The same child again is the same target."""
-        identity = ProcessId.from_boottime(pid, start_boottime_ns)
+        self._waiting.discard(identity)
         known = self._by_slot.get(slot)
-        return known if known and known.id == identity else self._enter(slot, identity)
+        target = known if known and known.id == identity else self._enter(slot, identity, "")
+        if not is_alive(identity):  # it has ended before the kernel knew it: nobody will tell
+            self._kernel.release(pid, slot)
+            self._end(target, time.time_ns(), None)
+        return target
 
-    def _enter(self, slot: int, identity: ProcessId) -> Target:
+    def turned_away(self, pid: int, start_boottime_ns: int, name: str) -> None:
+        """The kernel had no slot for a process, and has counted that."""
+        identity = ProcessId.from_boottime(pid, start_boottime_ns)
+        if identity not in self.refused:
+            self._refuse(identity, name)
+
+    def _refuse(self, identity: ProcessId, name: str) -> None:
+        facts = read_process(identity.pid)
+        self.refused[identity] = facts.name if facts and facts.id == identity else name
+        self._waiting.add(identity)
+
+    def newly_refused(self) -> int:
+        """How many were refused since the last time that the kernel has not counted."""
+        count, self._uncounted = self._uncounted, 0
+        return count
+
+    def waiting(self) -> Iterator[ProcessId]:
+        """Refused processes that still live and are not traced."""
+        for identity in list(self._waiting):
+            if is_alive(identity):
+                yield identity
+            else:
+                self._waiting.discard(identity)
+
+    def entered(self, pid: int, slot: int, start_boottime_ns: int, name: str = "") -> Target:
+        """The kernel has given a process a slot: a child of a target, or a caller. Told again, it is the same one."""
+        identity = ProcessId.from_boottime(pid, start_boottime_ns)
+        self._waiting.discard(identity)
+        known = self._by_slot.get(slot)
+        return known if known and known.id == identity else self._enter(slot, identity, name)
+
+    def _enter(self, slot: int, identity: ProcessId, name: str) -> Target:
         start_ns = identity.start_unix_ns(self._boot_unix_ns)
         facts = read_process(identity.pid)
         target = Target(
@@ -103,26 +139,45 @@ class Targets:
             id=identity,
             number=self._number_of(identity.pid, start_ns),
             start_ns=start_ns,
-            name=facts.name if facts else "",
+            name=facts.name if facts and facts.id == identity else name,
             callers=Callers(identity.pid),
         )
         self._by_slot[slot] = self._by_pid[identity.pid] = target
         return target
 
-    def executed(self, pid: int, name: str) -> Target | None:
+    def executed(self, slot: int, pid: int, name: str) -> Target | None:
         """A target runs another program now."""
-        target = self._by_pid.get(pid)
-        if target:
-            target.name, target.is_described = name, False
-            target.callers.forget_mappings()
+        target = self._by_slot.get(slot)
+        if target is None or target.pid != pid:
+            return None
+        target.name, target.is_described = name, False
+        target.callers.forget_mappings()
         return target
 
-    def exited(self, pid: int, exit_ns: int, exit_code: int) -> Target | None:
-        """A target has ended; it keeps its slot until its sums have been read."""
-        target = self._by_pid.pop(pid, None)
-        if target:
-            target.exit_ns, target.exit_code = exit_ns, exit_code
+    def exited(self, slot: int, identity: ProcessId, exit_ns: int, exit_code: int | None) -> Target | None:
+        """A target has ended; it keeps its slot until its sums have been read. None if that was known."""
+        target = self._by_slot.get(slot)
+        if target is None or target.id != identity or target.exit_code is not None:
+            return None
+        self._end(target, exit_ns, exit_code)
         return target
+
+    def _end(self, target: Target, exit_ns: int, exit_code: int | None) -> None:
+        target.exit_ns, target.exit_code = exit_ns, exit_code
+        if self._by_pid.get(target.pid) is target:  # a later process may have the same pid already
+            del self._by_pid[target.pid]
+
+    def vanished(self, living: Container[int]) -> list[Target]:
+        """Ends targets that do not live, or whose pid another process has: their end was not told."""
+        gone = [
+            target
+            for target in self
+            if target.exit_ns is None and (target.pid not in living or self._by_pid.get(target.pid) is not target)
+        ]
+        for target in gone:
+            self._kernel.release(target.pid, target.slot)
+            self._end(target, time.time_ns(), None)
+        return gone
 
     @property
     def is_crowded(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ingero.attach.host_events import HOST_PROGRAMS, IO, NET, TCP, HostProgram, missing_tracepoints
 from ingero.attach.kernel_side import KernelSizes
@@ -10,7 +10,6 @@ from ingero.capture.recorder import RecorderOptions
 from ingero.cli.settings import TraceSettings
 from ingero.discover.kernel import KernelFacts
 from ingero.discover.library_files import identify
-from ingero.discover.processes import real_uid
 from ingero.discover.readiness import ROOT_FIX, what_blocks
 from ingero.errors import IngeroError
 from ingero.ops import Library, Source
@@ -64,7 +63,6 @@ def recorder_options(settings: TraceSettings) -> RecorderOptions:
     return RecorderOptions(
         pids=settings.pid,
         uid=settings.uid,
-        is_target=_belongs_to(settings.uid),
         launches_at_driver_only=settings.launches_at,
         libraries=libraries,
         given_files=settings.cuda_lib,
@@ -99,9 +97,3 @@ def _check_given(settings: TraceSettings, libraries: frozenset[Library]) -> None
             raise GivenLibraryError(f"--cuda-lib: {error}", hint=error.hint) from error
         if kind not in libraries:
             raise GivenLibraryError(f"--cuda-lib: {path} is a copy of NCCL, which is switched off", hint="--nccl=true")
-
-
-def _belongs_to(uid: int | None) -> Callable[[int], bool]:
-    if uid is None:
-        return lambda _pid: True
-    return lambda pid: real_uid(pid) == uid

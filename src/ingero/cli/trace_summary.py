@@ -18,6 +18,7 @@ from ingero.units import format_count, format_ns
 
 Echo = Callable[[str], None]
 _TOP = 3
+_MOST_REFUSED = 10  # named in the closing summary; the counter holds all
 
 
 class Summary:
@@ -60,5 +61,7 @@ class Summary:
             echo(f"  while runnable, {name} ran {format_ns(ns)}")
         for name, count in recorder.seconds.losses_total.items():
             echo(f"  lost or repaired: {name} {format_count(count)}: {MEANINGS.get(name, '')}")
+        for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
+            echo(f"  no slot was left for {name}[{identity.pid}]")
         if path:
             echo(f"recorded to {path}: look at it with  ingero explain --db {path}")

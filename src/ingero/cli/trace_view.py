@@ -87,6 +87,8 @@ class LineView:
         self._calls = recorder.recorded_calls
         for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose):
             self._echo(f"  not probed: {symbol} of {library}: {reason}")
+        for one in recorder.pickup.unreadable.values():
+            self._echo(f"  not probed: {one.mapped_path}: {one.reason}")
         for missing in kernel.unavailable:
             self._echo(f"  not available: {missing.name}: {missing.reason}")
         self._echo("")
@@ -190,7 +192,13 @@ class JsonView:
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:
         """Type `finished`."""
-        self._write("finished", database=str(path) if path else None, losses=dict(recorder.seconds.losses_total))
+        self._write(
+            "finished",
+            database=str(path) if path else None,
+            losses=dict(recorder.seconds.losses_total),
+            refused=[{"pid": identity.pid, "name": name} for identity, name in recorder.targets.refused.items()],
+            unreadable={one.mapped_path: one.reason for one in recorder.pickup.unreadable.values()},
+        )
 
     def _write(self, kind: str, **fields: object) -> None:
         self._echo(json.dumps({"type": kind, "version": 1, **fields}))

@@ -49,6 +49,12 @@ def names_of(enum: str, prefix: str) -> dict[int, str]:
     return {value: name.removeprefix(prefix).lower() for name, value in _LAYOUTS.enum(enum).items()}
 
 
+def _start_boottime_ns(pid: int) -> int:
+    """When a process started, in steps of a clock tick, as the agent knows it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
 class Ring:
     """Reads all records of a BPF ring buffer that is mapped into memory."""
 
@@ -128,6 +134,7 @@ class Accounts:
         key, slot = struct.pack("<I", pid), self._take_slot()
         process = np.zeros(1, layout("process"))
         process["pid"] = pid
+        process["start_boottime_ns"] = _start_boottime_ns(pid)
         self.maps["processes"].update(struct.pack("<I", slot), process.tobytes())
         for name in ("targets", "enrolling"):
             self.maps[name].update(key, struct.pack("<I", slot))

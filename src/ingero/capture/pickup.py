@@ -1,0 +1,281 @@
+"""Picks targets up and lets them go: who is wanted, who has come, been admitted, found no slot, or ended."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ingero.attach.kernel_side import NO_SLOT, Admission, KernelSide, Unavailable
+from ingero.attach.libbpf import BpfError
+from ingero.attach.mapping_events import MappingEvents
+from ingero.capture.disk_search import DiskSearch
+from ingero.capture.libraries import LibraryProbes, ProbeResult
+from ingero.capture.targets import Target, Targets
+from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
+from ingero.discover.library_files import library_kind
+from ingero.discover.processes import ProcessId, descendants, list_pids, list_processes, real_uid
+
+logger = logging.getLogger(__name__)
+
+_FORK, _EXEC, _EXIT, _ADMIT = 1, 2, 3, 4  # struct lifecycle_record kind
+_SCAN_NS = 1_000_000_000
+_SCAN_WITH_EVENTS_NS = 5_000_000_000  # the kernel tells of each mapping: the scan only makes sure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Who is to be traced: these processes with their children, or everybody, or everybody of one real user id.
+
+    is_target: an answer of the caller's own for each process; nobody is admitted in the kernel then.
+    """
+
+    pids: Sequence[int] = ()
+    uid: int | None = None
+    is_target: Callable[[int], bool] | None = None
+
+    @property
+    def admission(self) -> Admission:
+        """Whom the kernel makes a target at the first traced call."""
+        if self.pids or self.is_target is not None:
+            return Admission.NOBODY
+        return Admission.ANYBODY if self.uid is None else Admission.USER
+
+    def has(self, pid: int) -> bool:
+        """Whether a process that uses a traced library is to be traced, where no pids were given."""
+        if pid == os.getpid() or (self.is_target is not None and not self.is_target(pid)):
+            return False
+        return self.uid is None or real_uid(pid) == self.uid
+
+    def homes(self) -> list[Path] | None:
+        """The home folders in which their libraries may lie; None: all."""
+        if self.pids:
+            return []
+        if self.uid is None:
+            return None
+        try:
+            return [Path(pwd.getpwuid(self.uid).pw_dir)]
+        except KeyError:
+            return []
+
+
+class Change(enum.Enum):
+    """What has happened to a target."""
+
+    BEGUN = enum.auto()
+    FORKED = enum.auto()
+    EXECUTED = enum.auto()
+    ENDED = enum.auto()
+
+
+class Reports(Protocol):
+    """Who writes down what is found."""
+
+    def target_changed(
+        self, target: Target, change: Change, seen_ns: int | None = None, parent: Target | None = None
+    ) -> None:
+        """A target has come, become another program, or ended. seen_ns: monotonic; None: now. parent: if it forked."""
+
+    def libraries_used(self, copies: Sequence[LibraryCopy]) -> None:
+        """A scan has found these copies in use; those that targets use are probed."""
+
+    def probes_changed(self, results: Sequence[ProbeResult], unreadable: Sequence[UnreadableLibrary]) -> None:
+        """Sites have been probed, or could not be; libraries cannot be read."""
+
+
+class Pickup:
+    """The targets of one recording.
+
+    drain: hands over the records that wait, so that those of processes arrive here.
+    """
+
+    def __init__(
+        self, kernel: KernelSide, targets: Targets, wanted: Wanted, reports: Reports, libraries: LibraryProbes
+    ) -> None:
+        self._kernel, self._targets, self._wanted, self._reports = kernel, targets, wanted, reports
+        self.libraries = libraries
+        self.unreadable: dict[tuple[str, str], UnreadableLibrary] = {}  # by path and reason
+        self.is_open = False
+        self._search = DiskSearch(self._of_interest, wanted.homes())
+        self._events: MappingEvents | None = None
+        self._admitted: dict[int, int] = {}  # slots by pid, whose other threads have no account yet
+        self._on_disk: list[LibraryCopy] = []
+        self._scanned_ns = 0
+
+    def begin(self, drain: Callable[[], None]) -> None:
+        """Probes the libraries in use, admits and enrolls who uses them, and begins to watch for others."""
+        self._watch()
+        scan = self._scan()
+        # enrolled last: nobody empties a target's buffers while probes are being attached
+        self._probe(scan)
+        self.is_open = self._wanted.admission is not Admission.NOBODY
+        if self.is_open:
+            self._kernel.set_admission(self._wanted.admission, self._wanted.uid or 0)
+        if self._wanted.pids:
+            self._enroll_families(drain)
+        else:
+            self._enroll_users(scan.pids)
+        self._search.start()
+
+    def _watch(self) -> None:
+        try:
+            self._events = MappingEvents(lambda name: library_kind(name) is not None)
+        except BpfError as error:
+            reason = f"a library that is loaded late is found up to a second later: {error}"
+            self._kernel.unavailable.append(Unavailable(name="mapping events", reason=reason))
+
+    def catch_up(self) -> None:
+        """What has come since the last time; called often."""
+        if self._admitted:
+            admitted, self._admitted = self._admitted, {}
+            self._kernel.enroll_threads(admitted)
+        mapped = self._events.read() if self._events else None
+        if mapped and not mapped.are_all:
+            self._scanned_ns = 0
+        elif mapped and mapped.pids:
+            scan = self.libraries.look_again(mapped.pids)
+            self._probe(scan)
+            if not self._wanted.pids:
+                self._enroll_users(sorted(mapped.pids.intersection(scan.pids)))
+        self._probe_one_on_disk()
+
+    def tick(self) -> None:
+        """Once a second: makes sure that nothing was missed."""
+        self.libraries.drop_gone()
+        now_ns = time.monotonic_ns()
+        if now_ns - self._scanned_ns < (_SCAN_WITH_EVENTS_NS if self._events else _SCAN_NS):
+            self._retry_refused()
+            return
+        scan = self._scan()
+        self._probe(scan)
+        self._let_go(scan)
+        if not self._wanted.pids:
+            self._enroll_users(scan.pids)
+        self._retry_refused()
+
+    def _scan(self) -> LibraryScan:
+        self._scanned_ns = time.monotonic_ns()
+        return self.libraries.scan()
+
+    def _probe(self, scan: LibraryScan) -> None:
+        """Probes copies not seen before that a target uses, or who is to become one: others would pay for it."""
+        wanted = self._users_wanted(scan.pids)
+        results = self.libraries.attach_new([copy for copy in scan.copies if not wanted.isdisjoint(copy.pids)])
+        problems = {(one.mapped_path, one.reason): one for one in scan.unreadable}
+        new = {
+            key: one
+            for key, one in problems.items()
+            if key not in self.unreadable
+            and (one.pid in wanted or (not self._wanted.pids and self._wanted.has(one.pid)))
+        }
+        self.unreadable |= new
+        if results or new:
+            self._reports.probes_changed(results, list(new.values()))
+        self._reports.libraries_used(scan.copies)
+
+    def _users_wanted(self, users: Sequence[int]) -> set[int]:
+        if not self._wanted.pids:
+            return {pid for pid in users if self._targets.of_pid(pid) or self._wanted.has(pid)}
+        return set(self._of_interest())
+
+    def _of_interest(self) -> Iterable[int]:
+        """Whose programs tell where libraries may lie; also asked by the thread that searches the disk."""
+        if not self._wanted.pids:
+            return [pid for pid in list_pids() if self._wanted.uid is None or real_uid(pid) == self._wanted.uid]
+        if len(self._targets):
+            return [target.pid for target in self._targets]
+        return [*self._wanted.pids, *descendants(self._wanted.pids, list_processes())]
+
+    def _probe_one_on_disk(self) -> None:
+        """One copy at a time, so that the rings are not left alone for long."""
+        while not self._on_disk and (path := self._search.take()):
+            self._on_disk = self.libraries.on_disk([path])
+        if self._on_disk:
+            copy = self._on_disk.pop()
+            if not copy.pids or not self._users_wanted(copy.pids).isdisjoint(copy.pids):
+                self._reports.probes_changed(self.libraries.attach_new([copy]), [])
+
+    def _enroll_users(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            if self._targets.of_pid(pid) is None and self._wanted.has(pid):
+                self._add(pid)
+
+    def _enroll_families(self, drain: Callable[[], None]) -> None:
+        """The processes asked for by pid and all their descendants; the kernel follows what these fork from then on.
+
+        Until nothing new is found: a child may be forked between the look at /proc and its parent's enrollment.
+        """
+        wanted: Sequence[int] = self._wanted.pids
+        while [pid for pid in wanted if self._targets.of_pid(pid) is None and self._add(pid)]:
+            wanted = descendants(self._wanted.pids, list_processes())
+            drain()  # makes known what the kernel has already followed
+
+    def _add(self, pid: int) -> bool:
+        self._kernel.start()
+        target = self._targets.add(pid)
+        if target:
+            self._reports.target_changed(target, Change.BEGUN)
+        return target is not None
+
+    def _retry_refused(self) -> None:
+        """Slots may have become free; who has found none and lives is tried again."""
+        for identity in self._targets.waiting():
+            if self._targets.of_pid(identity.pid) is None and not self._add(identity.pid):
+                return
+
+    def _let_go(self, scan: LibraryScan) -> None:
+        """Targets whose end was not seen because its record was lost."""
+        for target in self._targets.vanished(scan.living):
+            self._reports.target_changed(target, Change.ENDED)
+
+    def lifecycle(self, batch: np.ndarray[Any, Any], unix_ns_of: Callable[[int], int]) -> None:
+        """Records of processes that came, changed or went (`struct lifecycle_record`)."""
+        for record in batch:
+            kind, slot, time_ns = int(record["kind"]), int(record["process_slot"]), int(record["time_ns"])
+            pid = int(record["other_pid"] if kind == _FORK else record["pid"])
+            start_ns, name = int(record["start_boottime_ns"]), record["comm"].decode(errors="replace")
+            target: Target | None = None
+            change, parent = Change.BEGUN, None
+            if kind in (_FORK, _ADMIT) and slot == NO_SLOT:
+                self._targets.turned_away(pid, start_ns, name)
+            elif kind == _FORK:
+                change, parent = Change.FORKED, self._targets.of_pid(int(record["pid"]))
+                target = self._targets.entered(pid, slot, start_ns, name)
+            elif kind == _ADMIT:
+                self._kernel.start()
+                target = self._targets.entered(pid, slot, start_ns, name)
+                self._admitted[pid] = slot
+            elif kind == _EXEC:
+                change = Change.EXECUTED
+                target = self._targets.executed(slot, pid, name)
+            elif kind == _EXIT:
+                change = Change.ENDED
+                self._targets.entered(pid, slot, start_ns, name)  # should its beginning have been lost
+                identity = ProcessId.from_boottime(pid, start_ns)
+                target = self._targets.exited(slot, identity, unix_ns_of(time_ns), int(record["code"]))
+                self._admitted.pop(pid, None)
+            if target:
+                self._reports.target_changed(target, change, time_ns, parent)
+
+    def end(self, drain: Callable[[], None]) -> None:
+        """No more targets: nobody is admitted, and what those that are there do counts no more."""
+        self._search.close()
+        if self.is_open:
+            self._kernel.set_admission(Admission.NOBODY)
+        drain()
+        for target in self._targets:
+            self._kernel.release(target.pid, target.slot)
+
+    def close(self) -> None:
+        """Ends the search and the events."""
+        self._search.close()
+        if self._events:
+            self._events.close()
