@@ -1,0 +1,140 @@
+"""Which file's code lies where in a process, for unwinding: files are opened once for all processes that map them."""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from ingero.decode.native.elf_image import ElfImage, FileSource, MemorySource, UnreadableImageError
+from ingero.decode.native.unwinder import Module
+from ingero.discover.mappings import Mapping, parse_maps, read_maps
+from ingero.discover.processes import PROC
+
+logger = logging.getLogger(__name__)
+
+_TRAMPOLINE = "[uprobes]"
+_VDSO = "[vdso]"
+
+
+class Images:
+    """ELF files by (device, inode), shared by all processes. A file that cannot be read is asked for once."""
+
+    def __init__(self) -> None:
+        self._images: dict[tuple[int, int], ElfImage | None] = {}
+        self.unreadable: dict[str, str] = {}
+
+    def of_mapping(self, pid: int, mapping: Mapping, proc: Path = PROC) -> ElfImage | None:
+        """The very file behind a mapping, even if it is deleted or lies in another root."""
+        key = (mapping.device, mapping.inode)
+        if key not in self._images:
+            self._images[key] = self._open(proc / str(pid), mapping)
+        return self._images[key]
+
+    def _open(self, process: Path, mapping: Mapping) -> ElfImage | None:
+        try:
+            return ElfImage(_source(process, mapping))
+        except (OSError, UnreadableImageError) as error:
+            self.unreadable[mapping.path] = str(error)
+            logger.info("%s cannot be unwound through: %s", mapping.path, error)
+            return None
+
+
+def _source(process: Path, mapping: Mapping) -> FileSource:
+    """The mapped file; by its path only where its mapping may not be opened (it takes CAP_CHECKPOINT_RESTORE)."""
+    try:
+        return FileSource(process / "map_files" / mapping.range_name)
+    except PermissionError:
+        path = process / "root" / mapping.path.lstrip("/")
+        if path.stat().st_ino != mapping.inode:
+            raise
+        return FileSource(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    start: int
+    end: int
+    module: Module | None
+
+
+class ProcessAddressSpace:
+    """The executable mappings of one process, read again when an address is asked for that lies in none of them.
+
+    It is kept after the process has ended, for the records that are still on their way.
+    """
+
+    def __init__(self, pid: int, images: Images, proc: Path = PROC) -> None:
+        self._pid, self._images, self._proc = pid, images, proc
+        self._starts: list[int] = []
+        self._ranges: list[_Range] = []
+        self._modules: dict[tuple[int, int, str], Module] = {}
+        self._unknown: set[int] = set()
+
+    def module_at(self, address: int) -> Module | None:
+        """As in AddressSpace."""
+        found = self._find(address)
+        if found is None and address not in self._unknown:
+            self._read()
+            found = self._find(address)
+            if found is None:
+                self._unknown.add(address)
+        return found.module if found else None
+
+    def forget(self) -> None:
+        """After exec, or when a library may have been unloaded: addresses mean something else now."""
+        self._starts, self._ranges = [], []
+        self._unknown.clear()
+
+    def _find(self, address: int) -> _Range | None:
+        index = bisect.bisect_right(self._starts, address) - 1
+        if index >= 0 and address < self._ranges[index].end:
+            return self._ranges[index]
+        return None
+
+    def _read(self) -> None:
+        try:
+            raw = read_maps(self._pid, self._proc)
+        except OSError:  # it has ended: what was known stays
+            return
+        ranges = [_Range(one.start, one.end, self._module(one)) for one in parse_maps(raw) if "x" in one.permissions]
+        if ranges:
+            self._ranges = ranges
+            self._starts = [one.start for one in ranges]
+
+    def _module(self, mapping: Mapping) -> Module | None:
+        key = (mapping.start, mapping.inode, mapping.path)
+        if key not in self._modules:
+            module = self._new_module(mapping)
+            if module is None:
+                return None
+            self._modules[key] = module
+        return self._modules[key]
+
+    def _new_module(self, mapping: Mapping) -> Module | None:
+        if mapping.path == _TRAMPOLINE:
+            return Module(_TRAMPOLINE, mapping.start, None, is_trampoline=True)
+        if mapping.path == _VDSO:
+            image = self._vdso(mapping)
+        elif mapping.inode:
+            image = self._images.of_mapping(self._pid, mapping, self._proc)
+        else:
+            return None
+        bias = image.bias(mapping.start, mapping.offset) if image else None
+        if bias is None:  # its offsets in the file still name a place
+            return Module(PurePath(mapping.path).name, mapping.start - mapping.offset, None)
+        return Module(PurePath(mapping.path).name, bias, image)
+
+    def _vdso(self, mapping: Mapping) -> ElfImage | None:
+        try:
+            descriptor = os.open(self._proc / str(self._pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.pread(descriptor, mapping.end - mapping.start, mapping.start)
+            finally:
+                os.close(descriptor)
+            return ElfImage(MemorySource(data))
+        except (OSError, UnreadableImageError) as error:
+            logger.info("the vDSO of process %d cannot be read: %s", self._pid, error)
+            return None
