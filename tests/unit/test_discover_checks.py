@@ -12,7 +12,8 @@ from ingero.cli.plan import NotReadyError, refuse_if_blocked
 from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
 from ingero.discover.containers import Placement, placement_of
 from ingero.discover.gpus import Gpu
-from ingero.discover.interpreters import Interpreter, interpreter_of
+from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
+from ingero.discover.python_layouts import layout_of
 from ingero.discover.libraries import UnreadableLibrary
 from ingero.discover.platforms import container_runtimes, orchestrators
 from tests.unit.test_discover_kernel import EMPTY, GOOD
@@ -120,11 +121,21 @@ def test_a_cuda_process_is_shown_with_its_interpreter_and_its_container() -> Non
         pid=7,
         name="train",
         user="alice",
-        interpreter=Interpreter(version=(3, 13), is_free_threaded=True),
+        interpreter=Interpreter(
+            file="libpython3.12.so.1.0", layout=layout_of((3, 12), b""), runtime=1, code_type=1, none=1, thread_bias=0
+        ),
         placement=placement_of("/docker/" + "a" * 64),
     )
     found = rows_of(dataclasses.replace(FACTS, processes=[one]))["pid 7"].found
-    assert found == "train, of alice, Python 3.13 free-threaded, docker container aaaaaaaaaaaa"
+    assert found == "train, of alice, Python 3.12, frames readable, docker container aaaaaaaaaaaa"
+
+
+def test_a_process_whose_python_lines_cannot_be_read_is_a_warning() -> None:
+    unreadable = UnreadableInterpreter(file="libpython3.7m.so.1.0", reason="Python 3.7 is not supported")
+    one = CudaProcess(pid=7, name="train", user="alice", interpreter=unreadable, placement=placement_of("/"))
+    row = rows_of(dataclasses.replace(FACTS, processes=[one]))["pid 7"]
+    assert row.state is State.WARNING
+    assert "no Python lines: Python 3.7 is not supported" in row.found
 
 
 def test_a_library_that_cannot_be_read_is_a_warning() -> None:
@@ -140,25 +151,6 @@ def test_the_text_fits_80_columns_and_says_a_repeated_reason_once() -> None:
     assert max(map(len, lines)) <= 80
     assert sum("as above" in line for line in lines) > 3
     assert lines[-1].startswith("  ") or lines[-1].startswith("not ready")
-
-
-@pytest.mark.parametrize(
-    ("maps", "executable", "shown"),
-    [
-        ("7f00-7f01 r-xp 0 08:01 5 /opt/lib/libpython3.12.so.1.0\n", "/opt/app", "Python 3.12"),
-        ("", "/usr/bin/python3.11", "Python 3.11"),
-        ("", "/usr/bin/python3.13t", "Python 3.13 free-threaded"),
-        ("7f00-7f01 r-xp 0 08:01 5 /x/_json.cpython-310-x86_64-linux-gnu.so\n", "/x/renamed", "Python 3.10"),
-        ("7f00-7f01 r-xp 0 08:01 5 /usr/lib/libc.so.6\n", "/bin/cat", None),
-    ],
-)
-def test_an_interpreter_is_told_by_its_files(tmp_path: Path, maps: str, executable: str, shown: str | None) -> None:
-    folder = tmp_path / "7"
-    folder.mkdir()
-    (folder / "maps").write_text(maps)
-    (folder / "exe").symlink_to(executable)
-    found = interpreter_of(7, tmp_path)
-    assert (str(found) if found else None) == shown
 
 
 def test_runtimes_and_orchestrators_are_told_by_daemons_sockets_and_variables(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ingero.attach.libbpf import libbpf_version
 from ingero.attach.objects import object_path
 from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
 from ingero.discover.gpus import open_nvml
-from ingero.discover.interpreters import interpreter_of
+from ingero.discover.interpreters import find_interpreter
 from ingero.discover.kernel import read_kernel
 from ingero.discover.libraries import LibraryScanner
 from ingero.discover.library_search import library_copies_on_disk
@@ -151,7 +151,7 @@ def _process(pid: int) -> CudaProcess | None:
         pid=pid,
         name=process.name,
         user=user,
-        interpreter=interpreter_of(pid),
+        interpreter=find_interpreter(pid),
         placement=placement_of_process(pid),
     )
 

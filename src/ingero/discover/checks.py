@@ -10,7 +10,7 @@ from pathlib import Path
 from ingero.discover.containers import Placement
 from ingero.discover.gpus import Gpu
 from ingero.discover.host import library_version
-from ingero.discover.interpreters import Interpreter
+from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from ingero.discover.kernel import MIN_RELEASE, KernelFacts
 from ingero.discover.libraries import LibraryCopy, LibraryScan
 from ingero.discover.readiness import (
@@ -57,7 +57,7 @@ class CudaProcess:
     pid: int
     name: str
     user: str
-    interpreter: Interpreter | None
+    interpreter: Interpreter | UnreadableInterpreter | None
     placement: Placement
 
 
@@ -219,7 +219,8 @@ def _process_rows(processes: Sequence[CudaProcess]) -> Iterator[Row]:
     for one in processes:
         parts = [one.name, f"of {one.user}", str(one.interpreter) if one.interpreter else "no Python"]
         parts += [text for text in (_place(one.placement),) if text]
-        yield _row("processes", f"pid {one.pid}", State.OK, ", ".join(parts))
+        state = State.WARNING if isinstance(one.interpreter, UnreadableInterpreter) else State.OK
+        yield _row("processes", f"pid {one.pid}", state, ", ".join(parts))
     if not processes:
         yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for them")
 

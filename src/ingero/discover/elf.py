@@ -30,9 +30,10 @@ from ingero.errors import IngeroError
 
 _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _UNDEFINED = 0  # SHN_UNDEF
-_FUNCTION = 2  # STT_FUNC
+_UNTYPED, _DATA, _FUNCTION = 0, 1, 2  # STT_NOTYPE, STT_OBJECT, STT_FUNC
 _GLOBAL, _WEAK, _GNU_UNIQUE = 1, 2, 10  # STB_*
 _EXECUTABLE = 1  # PF_X
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _MAX_CHAIN = 1 << 20  # a longer hash chain is a loop in a damaged file
 
 
@@ -101,6 +102,18 @@ class ElfFile:
         found = ((name, self._function_offsets(name)) for name in names)
         return {name: offsets for name, offsets in found if offsets}
 
+    def data(self, names: Iterable[str]) -> dict[str, int]:
+        """Where exported variables lie: name -> address relative to the load base; those not exported are left out."""
+        found = ((name, self._data_address(name)) for name in names)
+        return {name: address for name, address in found if address is not None}
+
+    def bias(self, start: int, file_offset: int) -> int | None:
+        """What is added to this file's addresses in a process that has mapped `file_offset` at `start`."""
+        for load in self._loads:
+            if load.offset // _PAGE_BYTES * _PAGE_BYTES <= file_offset < load.offset + load.size:
+                return start - (load.vaddr - load.offset + file_offset)
+        return None
+
     def file_offset(self, vaddr: int) -> int | None:
         """The file offset of an address relative to the load base; None where no code of the file lies."""
         for load in self._loads:
@@ -149,14 +162,24 @@ class ElfFile:
         offsets = {self._offset_of_function(index, raw): None for index in self._candidates(raw)}
         return tuple(offset for offset in offsets if offset is not None)
 
+    def _data_address(self, name: str) -> int | None:
+        raw = name.encode()
+        symbols = (self._symbol(index, raw) for index in self._candidates(raw))
+        return next((vaddr for kind, vaddr in filter(None, symbols) if kind in (_UNTYPED, _DATA)), None)
+
     def _offset_of_function(self, index: int, name: bytes) -> int | None:
+        symbol = self._symbol(index, name)
+        return self.file_offset(symbol[1]) if symbol and symbol[0] == _FUNCTION else None
+
+    def _symbol(self, index: int, name: bytes) -> tuple[int, int] | None:
+        """(type, address) of an exported symbol if it is called `name`."""
         entry = self._read(self._tables["DT_SYMTAB"] + index * _SYMBOL.size, _SYMBOL.size)
         name_at, info, _, section, vaddr, _ = _SYMBOL.unpack(entry)
-        if section == _UNDEFINED or info & 0xF != _FUNCTION or info >> 4 not in (_GLOBAL, _WEAK, _GNU_UNIQUE):
+        if section == _UNDEFINED or info >> 4 not in (_GLOBAL, _WEAK, _GNU_UNIQUE):
             return None
         if self.read_at(self._tables["DT_STRTAB"] + name_at, len(name) + 1) != name + b"\0":
             return None
-        return self.file_offset(vaddr)
+        return info & 0xF, vaddr
 
     def _candidates(self, name: bytes) -> Iterator[int]:
         if not self._tables.keys() >= {"DT_SYMTAB", "DT_STRTAB"}:

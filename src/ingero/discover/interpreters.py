@@ -1,41 +1,170 @@
-"""Which Python runs a process, by the files it has mapped."""
+"""Finds the CPython interpreter in a process and proves that its frames can be read; else says why not.
+
+Source: CPython's public names `_PyRuntime`, `Py_Version` (3.11), `PyCode_Type`; PyMemberDef in Include/descrobject.h.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from ingero.discover.mappings import read_maps
+from ingero.discover.elf import ElfFile, UnreadableElfError
+from ingero.discover.mappings import Mapping, parse_maps, read_maps
+from ingero.discover.memory import ProcessMemory, UnreadableMemoryError
 from ingero.discover.processes import PROC
+from ingero.discover.python_layouts import PythonLayout, UnknownLayoutError, debug_offsets_bytes, layout_of
 
-_LIBRARY = re.compile(rb"/libpython(\d)\.(\d+)(t?)d?\.so[^/\n]*$", re.MULTILINE)
-_EXECUTABLE = re.compile(r"/python(\d)\.(\d+)(t?)d?(?: \(deleted\))?\Z")
-# Every interpreter has a compiled module or two of its own version open; the last resort for a renamed executable.
-_MODULE = re.compile(rb"\.cpython-(\d)(\d+)(t?)d?-[^/\n]*\.so$", re.MULTILINE)
+_SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type", "_Py_NoneStruct")
+_LIBRARY = re.compile(r"libpython3")
+_VERSION_IN_NAME = re.compile(r"python(\d)\.(\d+)")
+_MEMBERS_AT = 224  # PyTypeObject.tp_members behind the object's header
+_MEMBER_BYTES, _MEMBER_OFFSET_AT = 40, 16  # PyMemberDef
+_MAX_MEMBERS = 64
+_MEMBERS = {  # Python's name of a member -> ours; each must lie where the layout says
+    "co_filename": "code.filename",
+    "co_name": "code.name",
+    "co_qualname": "code.qualname",
+    "co_linetable": "code.line_table",
+    "co_lnotab": "code.line_table",
+    "co_firstlineno": "code.first_line",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A CPython. is_free_threaded: built without the interpreter lock."""
+    """A CPython whose frames can be read.
 
-    version: tuple[int, int]
-    is_free_threaded: bool
+    file: the name of the program or library that holds it. runtime, code_type, none: addresses in the process of
+    `_PyRuntime`, `PyCode_Type` and `None`.
+    """
+
+    file: str
+    layout: PythonLayout
+    runtime: int
+    code_type: int
+    none: int
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Major and minor."""
+        return self.layout.version
 
     def __str__(self) -> str:
-        """Such as `Python 3.12`."""
-        return f"Python {self.version[0]}.{self.version[1]}{' free-threaded' if self.is_free_threaded else ''}"
+        """Such as `Python 3.12, frames readable`."""
+        threads = " free-threaded" if self.layout.is_free_threaded else ""
+        return f"Python {self.version[0]}.{self.version[1]}{threads}, frames readable"
 
 
-def interpreter_of(pid: int, proc: Path = PROC) -> Interpreter | None:
-    """The interpreter of a process; None where it is no Python, has gone, or may not be looked at."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableInterpreter:
+    """A CPython whose frames cannot be read, and why. is_starting: it may be readable in a moment."""
+
+    file: str
+    reason: str
+    is_starting: bool = False
+
+    def __str__(self) -> str:
+        """Why no line of its code can be shown."""
+        return f"{self.file}, no Python lines: {self.reason}"
+
+
+def find_interpreter(pid: int, proc: Path = PROC) -> Interpreter | UnreadableInterpreter | None:
+    """The interpreter of a process; None if it has none, or has ended."""
     try:
-        maps = read_maps(pid, proc)
-        executable = str((proc / str(pid) / "exe").readlink())
+        mappings = list(parse_maps(read_maps(pid, proc)))
+        program = (proc / str(pid) / "exe").readlink()
     except OSError:
         return None
-    found = _LIBRARY.search(maps) or _EXECUTABLE.search(executable) or _MODULE.search(maps)
-    if found is None:
-        return None
-    major, minor, threading = (part.decode() if isinstance(part, bytes) else part for part in found.groups())
-    return Interpreter(version=(int(major), int(minor)), is_free_threaded=threading == "t")
+    for mapping in _candidates(mappings, str(program)):
+        try:
+            with ElfFile(proc / str(pid) / "map_files" / mapping.range_name) as elf:
+                symbols = elf.data(_SYMBOLS)
+                bias = elf.bias(mapping.start, mapping.offset)
+        except (OSError, UnreadableElfError):
+            continue
+        if "_PyRuntime" in symbols and bias is not None:
+            addresses = {name: bias + vaddr for name, vaddr in symbols.items()}
+            return _prove(pid, PurePath(mapping.path).name, addresses, proc)
+    return None
+
+
+def _candidates(mappings: list[Mapping], program: str) -> list[Mapping]:
+    """The first mapping of each file that may hold an interpreter, shared libraries first."""
+    first: dict[str, Mapping] = {}
+    for mapping in mappings:
+        if mapping.inode and (mapping.path == program or _LIBRARY.search(PurePath(mapping.path).name)):
+            first.setdefault(mapping.path, mapping)
+    return sorted(first.values(), key=lambda mapping: mapping.path == program)
+
+
+def _prove(pid: int, file: str, addresses: dict[str, int], proc: Path) -> Interpreter | UnreadableInterpreter:
+    try:
+        with ProcessMemory(pid, proc) as memory:
+            version = _version(memory, file, addresses)
+            layout = layout_of(version, memory.read(addresses["_PyRuntime"], debug_offsets_bytes(version)))
+            _check_members(memory, addresses["PyCode_Type"], layout)
+            _check_thread(memory, addresses["_PyRuntime"], layout)
+    except _StartingError as error:
+        return UnreadableInterpreter(file=file, reason=str(error), is_starting=True)
+    except KeyError as error:
+        return UnreadableInterpreter(file=file, reason=f"it does not export {error.args[0]}")
+    except (UnknownLayoutError, UnreadableMemoryError) as error:
+        return UnreadableInterpreter(file=file, reason=str(error))
+    except OSError as error:
+        return UnreadableInterpreter(file=file, reason=f"its memory cannot be read: {error.strerror}")
+    return Interpreter(
+        file=file,
+        layout=layout,
+        runtime=addresses["_PyRuntime"],
+        code_type=addresses["PyCode_Type"],
+        none=addresses["_Py_NoneStruct"],
+    )
+
+
+class _StartingError(Exception):
+    """The interpreter has not made its first thread yet."""
+
+
+def _version(memory: ProcessMemory, file: str, addresses: dict[str, int]) -> tuple[int, int]:
+    if "Py_Version" in addresses:
+        number = int.from_bytes(memory.read(addresses["Py_Version"], 4), "little")
+        return number >> 24, number >> 16 & 0xFF
+    named = _VERSION_IN_NAME.search(file)
+    if named is None:
+        raise UnknownLayoutError("neither the file nor its name says which version it is")
+    return int(named.group(1)), int(named.group(2))
+
+
+def _check_members(memory: ProcessMemory, code_type: int, layout: PythonLayout) -> None:
+    """The members that Python code sees of a code object must lie where we would read them."""
+    at = memory.word(code_type + _MEMBERS_AT + layout.object_header_bytes)
+    if not at:
+        raise _StartingError("it is still starting")
+    seen = set()
+    for _ in range(_MAX_MEMBERS):
+        name_at = memory.word(at)
+        if not name_at:
+            break
+        ours = _MEMBERS.get(memory.text(name_at))
+        if ours and ours in layout.offsets:
+            offset = memory.word(at + _MEMBER_OFFSET_AT)
+            if offset != layout.offsets[ours]:
+                raise UnknownLayoutError(
+                    f"its code objects are laid out differently ({ours} at {offset}): a debug build, or a changed one"
+                )
+            seen.add(ours)
+        at += _MEMBER_BYTES
+    if "code.filename" not in seen:
+        raise UnknownLayoutError("its code objects cannot be recognised: a debug build, or a changed one")
+
+
+def _check_thread(memory: ProcessMemory, runtime: int, layout: PythonLayout) -> None:
+    """The first thread must point back at its interpreter and at a thread of the C library."""
+    offsets = layout.offsets
+    interpreter = memory.word(runtime + offsets["runtime.interpreters"])
+    thread = memory.word(interpreter + offsets["interpreter.threads"]) if interpreter else 0
+    if not thread:
+        raise _StartingError("it is still starting")
+    if memory.word(thread + offsets["thread.interpreter"]) != interpreter:
+        raise UnknownLayoutError("its threads do not point back at their interpreter")

@@ -1,0 +1,67 @@
+"""Reads the memory of another process, which may end or change at any moment."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from types import TracebackType
+
+from ingero.discover.processes import PROC
+
+_WORD = struct.Struct("<Q")
+
+
+class UnreadableMemoryError(OSError):
+    """The process has ended, or nothing is mapped there."""
+
+
+class ProcessMemory:
+    """The memory of one process; use it in a `with` statement.
+
+    Raises:
+        OSError: the process is gone, or CAP_SYS_PTRACE is missing.
+    """
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        self._descriptor = os.open(proc / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly `size` bytes.
+
+        Raises:
+            UnreadableMemoryError: they are not all there.
+        """
+        try:
+            data = os.pread(self._descriptor, size, address)
+        except (OSError, OverflowError) as error:
+            raise UnreadableMemoryError(f"{address:#x}: {error}") from None
+        if len(data) != size:
+            raise UnreadableMemoryError(f"{address:#x}: {len(data)} of {size} bytes")
+        return data
+
+    def word(self, address: int) -> int:
+        """Eight bytes as an unsigned number."""
+        return int(_WORD.unpack(self.read(address, _WORD.size))[0])
+
+    def text(self, address: int, limit: int = 256) -> str:
+        """A string that ends with a zero byte, cut at `limit` bytes."""
+        found = b""
+        while len(found) < limit:
+            found += self.read(address + len(found), 8)
+            end = found.find(b"\0")
+            if end >= 0:
+                return found[:end].decode(errors="replace")
+        return found[:limit].decode(errors="replace")
+
+    def close(self) -> None:
+        """Closes the file behind it."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> ProcessMemory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,94 @@
+"""Where an interpreter keeps what a stack walk needs: from the table of its minor version, or from its own memory.
+
+From 3.13 a process carries `_Py_DebugOffsets`; the table then says where in that each offset stands. Up to 3.12 the
+table holds the offsets. A version that the table lacks is refused: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+COOKIE = b"xdebugpy"  # how _Py_DebugOffsets begins
+_DEBUG_OFFSETS_SINCE = (3, 13)
+_HEADER = struct.Struct("<8sQQ")  # cookie, version, whether it is free-threaded
+_MAX_OFFSET = 1 << 24
+
+
+class UnknownLayoutError(ValueError):
+    """This interpreter keeps its frames where we do not know; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonLayout:
+    """offsets: by the names in python_layouts.json. string_state_shift: of `kind` in the bit field of a string."""
+
+    version: tuple[int, int]
+    is_free_threaded: bool
+    offsets: Mapping[str, int]
+    string_state_shift: int
+
+    @property
+    def object_header_bytes(self) -> int:
+        """The size of what every Python object begins with."""
+        return self.offsets["bytes.size"]
+
+
+def debug_offsets_bytes(version: tuple[int, int]) -> int:
+    """How much of the memory at `_PyRuntime` `layout_of` needs for a version; 0: none."""
+    return _table().get(_key(version), {}).get("size", 0)
+
+
+def layout_of(version: tuple[int, int], debug_offsets: bytes) -> PythonLayout:
+    """The layout of a version. debug_offsets: the memory at `_PyRuntime`, as much as `debug_offsets_bytes` says.
+
+    Raises:
+        UnknownLayoutError: the version is not known, or the memory is not what that version has.
+    """
+    fields = _table().get(_key(version))
+    if fields is None:
+        raise UnknownLayoutError(f"Python {_key(version)} is not supported: {_supported()}")
+    if version < _DEBUG_OFFSETS_SINCE:
+        return PythonLayout(version=version, is_free_threaded=False, offsets=fields, string_state_shift=2)
+    return _from_memory(version, fields, debug_offsets)
+
+
+def _from_memory(version: tuple[int, int], positions: Mapping[str, int], memory: bytes) -> PythonLayout:
+    if len(memory) < positions["size"] or memory[:8] != COOKIE:
+        raise UnknownLayoutError("its _PyRuntime does not begin with the offsets that a debugger is promised")
+    _, hex_version, free_threaded = _HEADER.unpack_from(memory)
+    if (hex_version >> 24, hex_version >> 16 & 0xFF) != version:
+        raise UnknownLayoutError(f"its offsets are those of version {hex_version:#x}")
+    offsets = {name: int.from_bytes(memory[at : at + 8], "little") for name, at in positions.items() if name != "size"}
+    if any(value > _MAX_OFFSET for value in offsets.values()):
+        raise UnknownLayoutError("its offsets are out of any range")
+    # PyCompactUnicodeObject adds the length and the address of a UTF-8 copy
+    offsets["string.wide_data"] = offsets["string.ascii_data"] + 16
+    if not free_threaded:  # one copy of the bytecode for all threads
+        offsets.pop("frame.copy", None)
+        offsets.pop("code.copies", None)
+    # 3.14t: `interned` became a byte of its own
+    shift = 8 if free_threaded and version >= (3, 14) else 2
+    return PythonLayout(
+        version=version, is_free_threaded=bool(free_threaded), offsets=offsets, string_state_shift=shift
+    )
+
+
+@cache
+def _table() -> dict[str, dict[str, int]]:
+    text = resources.files("ingero.discover").joinpath("python_layouts.json").read_text()
+    table: dict[str, dict[str, int]] = json.loads(text)
+    return table
+
+
+def _key(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _supported() -> str:
+    versions = list(_table())
+    return f"{versions[0]} to {versions[-1]} are"
