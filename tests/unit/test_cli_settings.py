@@ -32,6 +32,7 @@ OTHER: dict[str, tuple[str, object]] = {
     "sampling-rate": ("100", 100),
     "launches-at": ("driver", True),
     "cuda-lib": ("/a/x:/b/y", (Path("/a/x"), Path("/b/y"))),
+    "stack": ("false", False),
     "nccl": ("false", False),
     "io": ("false", False),
     "tcp": ("false", False),

@@ -13,9 +13,9 @@ from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all
 from ingero.discover.containers import Placement, placement_of
 from ingero.discover.gpus import Gpu
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
-from ingero.discover.python_layouts import layout_of
 from ingero.discover.libraries import UnreadableLibrary
 from ingero.discover.platforms import container_runtimes, orchestrators
+from ingero.discover.python_layouts import layout_of
 from tests.unit.test_discover_kernel import EMPTY, GOOD
 
 NO_GPU = GpuFacts(version=None, gpus=(), reason="NVML: NVML Shared Library Not Found")

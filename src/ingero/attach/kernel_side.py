@@ -15,7 +15,7 @@ import numpy as np
 
 from ingero.attach.host_events import HOST_PROGRAMS, HostEvents, HostProgram
 from ingero.attach.kernel_constants import scheduler_constants
-from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Map, possible_cpus
+from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Helper, Map, has_helper, possible_cpus
 from ingero.attach.objects import object_path
 from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, ProbeMode
 from ingero.attach.safety import are_return_probes_safe
@@ -55,6 +55,9 @@ class KernelSizes:
     offcpu_bytes: int = 4 << 20
     host_bytes: int = 2 << 20
     lifecycle_bytes: int = 1 << 20
+    python_code_bytes: int = 2 << 20
+    python_stacks_bytes: int = 2 << 20
+    native_stacks_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,7 @@ class KernelSide:
         record_all: bool = False,
         sampling_rate: int = 0,
         host_programs: Sequence[HostProgram] = HOST_PROGRAMS,
+        with_stacks: bool = False,
         mode: ProbeMode | None = None,
     ) -> None:
         require(scheduler_clocks(read_kernel()))
@@ -100,6 +104,8 @@ class KernelSide:
             constants = {
                 "record_all": struct.pack("<I", record_all),
                 "sampling_rate": struct.pack("<I", sampling_rate),
+                "with_stacks": struct.pack("<I", with_stacks),
+                "has_bpf_loop": struct.pack("<I", has_helper(Helper.LOOP)),
                 "calls_ring_bytes": struct.pack("<Q", sizes.calls_bytes),
                 "cell_count": struct.pack("<I", sizes.cells),
                 "kernel_count": struct.pack("<I", sizes.kernels),
@@ -137,6 +143,9 @@ class KernelSide:
                 "offcpu": sizes.offcpu_bytes,
                 "host": sizes.host_bytes,
                 "lifecycle": sizes.lifecycle_bytes,
+                "python_code": sizes.python_code_bytes,
+                "python_stacks": sizes.python_stacks_bytes,
+                "native_stacks": sizes.native_stacks_bytes,
                 "cpus": possible_cpus(),
             },
         )
@@ -329,6 +338,8 @@ class KernelSide:
         per_process = lanes.max_entries // MAX_PROCESSES
         for index in range(slot * per_process, (slot + 1) * per_process):
             lanes.update(struct.pack("<I", index), empty)
+        layouts = self.maps["python_layouts"]
+        layouts.update(struct.pack("<I", slot), bytes(layouts.value_bytes))
         self.set_process(slot, 0, 0)
         self.maps["free_slots"].push(struct.pack("<I", slot))
 

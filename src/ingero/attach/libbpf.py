@@ -41,6 +41,12 @@ class AttachType(enum.IntEnum):
     UPROBE_SESSION = 57
 
 
+class Helper(enum.IntEnum):
+    """Numbers of BPF helpers that not every supported kernel has (uapi/linux/bpf.h)."""
+
+    LOOP = 181  # 5.17
+
+
 _PROGRAM_TYPE_KPROBE = 2  # enum bpf_prog_type; uprobe programs are of this type
 _UPROBE_MULTI_IS_RETURN = 1  # BPF_F_UPROBE_MULTI_RETURN
 
@@ -96,6 +102,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "libbpf_set_print": (_PTR, _PRINT),
     "libbpf_num_possible_cpus": (c.c_int,),
     "libbpf_version_string": (c.c_char_p,),
+    "libbpf_probe_bpf_helper": (c.c_int, c.c_int, c.c_int, _PTR),
     "btf__load_vmlinux_btf": (_PTR,),
     "btf__find_by_name_kind": (c.c_int, _PTR, c.c_char_p, c.c_uint32),
     "btf__type_by_id": (_PTR, _PTR, c.c_uint32),
@@ -519,6 +526,11 @@ def percpu_offsets(names: Sequence[str]) -> dict[str, int]:
             None,
         )
         return {wanted[kind]: offset for kind, offset in section or () if kind in wanted}
+
+
+def has_helper(helper: Helper) -> bool:
+    """Whether uprobe programs may call a helper on this kernel."""
+    return int(_library().libbpf_probe_bpf_helper(_PROGRAM_TYPE_KPROBE, helper, None)) == 1
 
 
 def _datasec(btf: int, name: bytes) -> list[tuple[int, int]] | None:

@@ -13,6 +13,7 @@
 #include "contexts.h"
 #include "lanes.h"
 #include "nccl_calls.h"
+#include "native_stack.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -23,6 +24,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 const volatile u32 record_all = 0;
 const volatile u32 sampling_rate = 0; /* 1 in so many ordinary calls is recorded; 0: as the cell says */
+const volatile u32 with_stacks = 0;
 const volatile u64 calls_ring_bytes = 1 << 20;
 
 struct {
@@ -319,6 +321,8 @@ INLINE void write_record(struct thread *thread, struct open_call *call, const st
 	record->extra = call->extra;
 	record->stream = call->stream;
 	record->cgroup_id = cgroup_id_of(task);
+	record->python_stack = thread->python_stack;
+	record->native_stack = thread->native_stack;
 	record->culprit_ns = call->worst_culprit_ns;
 	record->culprit_pid = call->worst_culprit_ns ? call->worst_culprit_pid : 0;
 	record->culprit_tid = call->worst_culprit_ns ? call->worst_culprit_tid : 0;
@@ -411,6 +415,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		add_to_cell(cell, call, &at, duration, ret);
 		why = reason_to_record(cell, __sync_fetch_and_add(&cell->count, 1), duration);
 		if (why) {
+			if (with_stacks)
+				capture_stacks(call->caller);
 			write_record(thread, call, &at, ret, why);
 			__sync_fetch_and_add(&cell->recorded, 1);
 		}
@@ -462,6 +468,7 @@ INLINE void close_unfinished(struct task_struct *task)
 		if (!call->sp)
 			continue;
 		take_snapshot(thread, &at);
+		thread->python_stack = thread->native_stack = 0;
 		write_record(thread, call, &at, 0, CALL_UNFINISHED);
 		call->sp = 0;
 	}
@@ -495,11 +502,15 @@ int process_execs(u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
 	u32 slot = slot_of(task->tgid);
+	struct python_layout *layout;
 
 	close_unfinished(task);
 	if (slot == NO_SLOT)
 		return 0;
 	begin_image(task, slot);
+	layout = bpf_map_lookup_elem(&python_layouts, &slot);
+	if (layout)
+		layout->runtime = 0;
 	for (int i = 0; i < MAX_STREAMS; i++) {
 		struct lane *lane = lane_at(slot, i);
 

@@ -108,6 +108,9 @@ struct thread {
 	u32 context_depth; /* pushes */
 	struct context_level below[CONTEXT_LEVELS];
 	u64 hits; /* probed entries; only the thread itself counts */
+	u64 python_stack; /* of the call that returns: see native_stack.h */
+	u64 native_stack;
+	u64 python_thread; /* where its interpreter keeps this thread, as last found */
 	struct open_call calls[OPEN_CALLS];
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };

@@ -21,6 +21,13 @@ typedef signed long long s64;
 #define CHECKPOINTS 8
 #define HISTOGRAM_BUCKETS 256
 #define OP_SET_WORDS 4 /* 256 operation ids */
+#define PYTHON_FRAMES 128
+#define PYTHON_FILE_BYTES 512
+#define PYTHON_NAME_BYTES 256
+#define PYTHON_TABLE_BYTES 3072
+#define STACK_COPY_BYTES 20480 /* whole pages: at least 16 KB, which held each of 400 stacks of a PyTorch loop; 8 KB held 35 % */
+#define MACHINE_REGISTERS 33   /* by DWARF number; x86-64 uses 17 */
+#define PROBED_FRAMES 2
 
 /* What a thread is doing. The order of RUN..STOPPED is the order of clock_ns[]. */
 enum thread_state {
@@ -85,6 +92,8 @@ enum loss {
 	LOSS_COMMUNICATOR_HANDLE_UNKNOWN, /* made, but its handle was not there at the return */
 	LOSS_DATATYPE_UNKNOWN,
 	LOSS_LIBRARY_UNREADABLE,     /* counted by the agent */
+	LOSS_STACKS_RING_FULL,	     /* the call's record has no stack */
+	LOSS_PYTHON_CODE_RING_FULL,
 	LOSS_COUNT,
 };
 
@@ -111,6 +120,8 @@ struct call_record {
 	u64 extra; /* NCCL: nccl_calls.h */
 	u64 stream;
 	u64 cgroup_id;
+	u64 python_stack; /* hash of a python_stack_record; 0 = none was taken */
+	u64 native_stack; /* key of a native_stack_record; 0 = none was taken */
 	u64 waker_ns; /* time of the last wake-up inside the call; 0 = none */
 	u64 culprit_ns;
 	u32 pid;
@@ -129,6 +140,123 @@ struct call_record {
 	u8 waker_kind;
 	u8 pad[2];
 	char comm[COMM_BYTES];
+};
+
+enum python_instruction {
+	PYTHON_BYTES = 0, /* the frame holds a byte offset (3.8, 3.9) */
+	PYTHON_UNITS,	  /* an index of two-byte units (3.10) */
+	PYTHON_POINTER,	  /* an address (3.11 and later) */
+};
+
+/*
+ * map `python_layouts`, by process slot: where this interpreter keeps what a walk needs; the agent writes it once it has
+ * proven it. Offsets are in bytes; `runtime` 0: the process has no interpreter that can be read.
+ */
+struct python_layout {
+	u64 runtime;   /* &_PyRuntime */
+	u64 none;      /* &_Py_NoneStruct: what an entry frame has instead of code */
+	u64 code_type; /* &PyCode_Type */
+	s64 thread_bias; /* pthread_self() minus the thread pointer */
+	u32 interpreters;
+	u32 interpreter_next;
+	u32 interpreter_threads;
+	u32 thread_previous;
+	u32 thread_next;
+	u32 thread_interpreter;
+	u32 thread_id;
+	u32 thread_frame;
+	u32 cframe_frame;
+	u32 frame_previous;
+	u32 frame_code;
+	u32 frame_instruction;
+	u32 frame_owner;
+	u32 frame_copy;
+	u32 code_filename;
+	u32 code_name; /* the qualified one where there is one */
+	u32 code_line_table;
+	u32 code_first_line;
+	u32 code_instructions;
+	u32 code_copies;
+	u32 header_bytes; /* of every object */
+	u32 bytes_size;
+	u32 bytes_data;
+	u32 string_state;
+	u32 string_length;
+	u32 string_ascii_data;
+	u32 string_wide_data;
+	u32 string_state_shift;
+	u8 instruction; /* enum python_instruction */
+	u8 has_cframe;
+	u8 has_owner;
+	u8 has_copies;
+	u8 owner_skipped; /* frames with an owner from here on are no Python function's */
+	u8 key_half_word; /* of this word of a code object only the lower half is constant; 0: of none */
+	u8 is_key_short;  /* no version number in code objects: the line table's beginning is mixed into the key */
+	u8 pad[5];
+};
+
+/* one frame: innermost first */
+struct python_frame {
+	u64 code; /* address of the code object */
+	u64 key;  /* hash of its content: an address is used again */
+	s32 instruction; /* byte offset in the code; negative: not started */
+	s32 first_line;
+};
+
+enum python_flag {
+	PYTHON_CUT = 1 << 0,	    /* there are more frames than the record holds */
+	PYTHON_UNREADABLE = 1 << 1, /* memory could not be read; the frames so far are right */
+	PYTHON_NOT_CODE = 1 << 2,   /* what should be a code object was none; the frames so far are right */
+};
+
+/* ring `python_stacks`: a stack not seen before */
+struct python_stack_record {
+	u64 hash;
+	u32 pid;
+	u32 tid;
+	u16 process_slot;
+	u16 count;
+	u8 flags; /* enum python_flag */
+	u8 pad[3];
+	struct python_frame frame[PYTHON_FRAMES];
+};
+
+enum python_code_flag {
+	PYTHON_CODE_UNREADABLE = 1 << 0, /* a string or the table was not in memory: the agent has to ask for it */
+};
+
+/* ring `python_code`: a code object not seen before; strings are raw, as their state says */
+struct python_code_record {
+	u64 key;
+	u64 code;
+	u64 file_length; /* characters */
+	u64 name_length;
+	u64 table_bytes;
+	u32 file_state;
+	u32 name_state;
+	u32 pid;
+	s32 first_line;
+	u16 process_slot;
+	u8 flags; /* enum python_code_flag */
+	u8 pad[5];
+	u8 file[PYTHON_FILE_BYTES];
+	u8 name[PYTHON_NAME_BYTES];
+	u8 table[PYTHON_TABLE_BYTES]; /* may be longer: then the agent has to ask for it */
+};
+
+/* ring `native_stacks`: registers and the top of the stack as a call returned */
+struct native_stack_record {
+	u64 key;
+	u64 registers[MACHINE_REGISTERS];
+	u64 stack_vaddr; /* the page that holds the stack pointer */
+	u64 probed_sp[PROBED_FRAMES]; /* stack pointer at entry of open probed calls, whose return address is hidden; 0: none */
+	u64 probed_caller[PROBED_FRAMES];
+	u32 pid;
+	u32 tid;
+	u32 stack_bytes; /* copied, from stack_vaddr upwards */
+	u16 process_slot;
+	u8 pad[2];
+	u8 stack[STACK_COPY_BYTES];
 };
 
 enum epoch_flag {

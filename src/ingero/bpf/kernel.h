@@ -63,6 +63,7 @@ static long (*bpf_probe_read_user)(void *to, u32 size, const void *from) = (void
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*bpf_probe_read_kernel_str)(void *to, u32 size, const void *from) = (void *)115;
 static long (*bpf_seq_write)(void *seq, const void *data, u32 size) = (void *)127;
+static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static void *(*bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static void (*bpf_ringbuf_discard)(void *data, u64 flags) = (void *)133;
@@ -71,6 +72,7 @@ static void *(*bpf_task_storage_get)(void *map, struct task_struct *task, void *
 static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
 static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 static long (*bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
+static long (*bpf_loop)(u32 count, void *step, void *context, u64 flags) = (void *)181;
 
 extern bool bpf_session_is_return(void) KFUNC;
 
@@ -178,6 +180,21 @@ struct mm_struct {
 	struct uprobes_state uprobes_state;
 } RELOCATED;
 
+#if defined(__TARGET_ARCH_x86)
+struct thread_struct {
+	unsigned long fsbase;
+} RELOCATED;
+#define THREAD_POINTER(task) ((task)->thread.fsbase)
+#elif defined(__TARGET_ARCH_arm64)
+struct thread_uw {
+	unsigned long tp_value;
+} RELOCATED;
+struct thread_struct {
+	struct thread_uw uw;
+} RELOCATED;
+#define THREAD_POINTER(task) ((task)->thread.uw.tp_value)
+#endif
+
 struct signal_struct {
 	struct { int counter; } live;
 } RELOCATED;
@@ -210,6 +227,7 @@ struct task_struct {
 	struct css_set *cgroups;
 	struct mm_struct *mm;
 	bool throttled;
+	struct thread_struct thread;
 	struct bpf_local_storage *bpf_storage; /* NULL: no program keeps anything for this task */
 } RELOCATED;
 

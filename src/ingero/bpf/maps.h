@@ -22,6 +22,14 @@ struct {
 	MAP_TYPE(value, struct process);
 } processes MAP;
 
+/* where the interpreter of a process keeps its frames; a child inherits its parent's */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, MAX_PROCESSES);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct python_layout);
+} python_layouts MAP;
+
 /* slots nobody uses; filled by the agent, taken at fork */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_STACK);

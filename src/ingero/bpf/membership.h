@@ -65,7 +65,8 @@ SEC("tp_btf/sched_process_fork") int sched_process_fork(u64 *ctx)
 {
 	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1];
 	struct lifecycle_record *record;
-	u32 slot = slot_of(parent->tgid);
+	struct python_layout *layout;
+	u32 parent_slot = slot_of(parent->tgid), slot = parent_slot;
 
 	if (slot == NO_SLOT)
 		return 0;
@@ -74,10 +75,14 @@ SEC("tp_btf/sched_process_fork") int sched_process_fork(u64 *ctx)
 		return 0;
 	}
 	slot = take_slot(child, slot, BPF_ANY);
-	if (slot != NO_SLOT)
+	if (slot != NO_SLOT) {
+		layout = bpf_map_lookup_elem(&python_layouts, &parent_slot);
+		if (layout)
+			bpf_map_update_elem(&python_layouts, &slot, layout, BPF_ANY);
 		enroll_born(child, slot, parent);
-	else
+	} else {
 		count_loss(LOSS_PROCESS_SLOTS_FULL, 1);
+	}
 	record = reserve_lifecycle(parent, slot, LIFECYCLE_FORK);
 	if (record) {
 		record->other_pid = child->tgid;

@@ -27,6 +27,9 @@ _RECORD_OF_RING = {
     "host": "host_record",
     "lifecycle": "lifecycle_record",
     "nccl": "communicator_record",
+    "python_code": "python_code_record",
+    "python_stacks": "python_stack_record",
+    "native_stacks": "native_stack_record",
 }
 
 

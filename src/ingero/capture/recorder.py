@@ -30,6 +30,7 @@ from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.spans import ChangedSpans
+from ingero.capture.stacks import Stacks
 from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
@@ -59,6 +60,7 @@ class RecorderOptions:
     pids: Sequence[int] = ()
     uid: int | None = None
     launches_at_driver_only: bool = False
+    with_stacks: bool = False
     libraries: frozenset[Library] = frozenset(Library)
     given_files: Sequence[Path] = ()
     deadband_percent: float = 0
@@ -109,6 +111,9 @@ class Recorder:
         )
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
         self.seconds.on_forget = self._communicators.forget
+        self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows))
+        if options.with_stacks:
+            self._resources.enter_context(self.stacks)
         consumers = {
             "lifecycle": self._on_lifecycle,
             "calls": self._on_calls,
@@ -116,6 +121,9 @@ class Recorder:
             "offcpu": self._on_offcpu,
             "host": self._rows.host_events,
             "nccl": self._communicators.add,
+            "python_code": lambda batch: self.stacks.add_code(batch, self._rows.number),
+            "python_stacks": lambda batch: self.stacks.add_python(batch, self._rows.number),
+            "native_stacks": lambda batch: self.stacks.add_native(batch, self._rows.number),
         }
         self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
@@ -217,6 +225,7 @@ class Recorder:
             for (table, reason), count in losses.items()
         }
         self._sink_losses = losses
+        growth |= self.stacks.losses()
         growth["process_slots_full"] = self.targets.newly_refused()
         growth["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
         self._unreadable = len(self.pickup.unreadable)
@@ -234,7 +243,16 @@ class Recorder:
             self._processes.forked(target, parent)
         elif change is Change.EXECUTED:
             self._processes.executed(target)
+        self._follow_stacks(target, change, parent)
         self._processes.write(target, self.clock.unix_ns_of(seen_ns) if seen_ns is not None else self.clock.now_ns())
+
+    def _follow_stacks(self, target: Target, change: Change, parent: Target | None) -> None:
+        if change is Change.FORKED:
+            self.stacks.forked(parent, target)
+        elif change is Change.ENDED:
+            self.stacks.end(target)
+        else:
+            self.stacks.begin(target)
 
     def libraries_used(self, copies: Sequence[LibraryCopy]) -> None:
         """Notes since when the calls of the processes that use these are seen."""
@@ -273,7 +291,8 @@ class Recorder:
     def _on_calls(self, batch: np.ndarray[Any, Any]) -> None:
         self._records += len(batch)
         self.recorded_calls.add(batch, self._name_of_pid, self._name_of_thread)
-        self._rows.calls(batch)
+        numbers = self._rows.process_numbers(batch["process_slot"])
+        self._rows.calls(batch, numbers, self.stacks.hashes(batch, numbers))
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
         self._epoch_rows += self._rows.epochs(batch)

@@ -108,8 +108,8 @@ class RowMaker:
         self._lifecycle: Counter[HostOp] = Counter()
         self._lanes: dict[int, tuple[int, int, Lane]] = {}  # by place: the process and stream that have it, the lane
 
-    def calls(self, batch: Array) -> None:
-        """Recorded calls (`struct call_record`)."""
+    def calls(self, batch: Array, numbers: list[int], stack_hashes: Sequence[int]) -> None:
+        """Recorded calls (`struct call_record`), the numbers of their processes, the hashes of their stacks."""
         count = len(batch)
         slots, clocks = batch["process_slot"], batch["clock_ns"]
         libraries = self._caller_libraries(slots, batch["caller"])
@@ -119,7 +119,7 @@ class RowMaker:
             session=self._sink.session,
             start_ns=self._clock.unix_ns(batch["start_ns"]),
             duration_ns=batch["duration_ns"],
-            process=self._process_numbers(slots),
+            process=numbers,
             pid=batch["pid"],
             tid=batch["tid"],
             source=_SOURCE_OF_OP[batch["op"]],
@@ -147,6 +147,7 @@ class RowMaker:
             waker_name=waker_names,
             woken_ns=self._optional_times(batch["waker_ns"]),
             flags=batch["flags"],
+            stack_hash=stack_hashes,
             **{f"{name}_ns": clocks[:, index] for index, name in enumerate(CLOCKS)},
         )
         self._sink.append(tables.EVENTS, rows)
@@ -159,7 +160,7 @@ class RowMaker:
             session=self._sink.session,
             start_ns=self._clock.unix_ns(batch["start_ns"]),
             duration_ns=batch["end_ns"] - batch["start_ns"],
-            process=self._process_numbers(batch["process_slot"]),
+            process=self.process_numbers(batch["process_slot"]),
             pid=batch["pid"],
             tid=batch["tid"],
             comm=self._texts(batch["comm"]),
@@ -182,7 +183,7 @@ class RowMaker:
             session=self._sink.session,
             start_ns=self._clock.unix_ns(batch["start_ns"]),
             duration_ns=batch["duration_ns"],
-            process=self._process_numbers(batch["process_slot"]),
+            process=self.process_numbers(batch["process_slot"]),
             pid=batch["pid"],
             tid=batch["tid"],
             source=_HOST_SOURCE[batch["kind"]],
@@ -206,7 +207,7 @@ class RowMaker:
             len(known),
             session=self._sink.session,
             start_ns=self._clock.unix_ns(known["time_ns"]),
-            process=self._process_numbers(known["process_slot"]),
+            process=self.process_numbers(known["process_slot"]),
             pid=known["pid"],
             tid=known["tid"],
             source=int(Source.HOST),
@@ -255,7 +256,7 @@ class RowMaker:
         return tables.EPOCHS.rows(
             len(batch),
             session=self._sink.session,
-            process=self._process_numbers(batch["process_slot"]),
+            process=self.process_numbers(batch["process_slot"]),
             pid=batch["pid"],
             device=self._devices(batch["device"]),
             stream=batch["stream"],
@@ -299,10 +300,12 @@ class RowMaker:
     def _devices(self, devices: Array) -> Array:
         return np.where(devices < 0, self._default_device, devices)
 
-    def _process_numbers(self, slots: Array) -> list[int]:
-        return _mapped(slots, self._number)
+    def process_numbers(self, slots: Array) -> list[int]:
+        """The number of the process of each record."""
+        return _mapped(slots, self.number)
 
-    def _number(self, slot: int) -> int:
+    def number(self, slot: int) -> int:
+        """The number of the process that has a slot, 0 if none has."""
         target = self._targets.at(slot)
         return target.number if target else 0
 

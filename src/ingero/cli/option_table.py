@@ -161,6 +161,7 @@ OPTIONS: tuple[Option, ...] = (
             "caller of a launch is then the CUDA runtime."),
     _option("cuda-lib", _paths, "", "PATH", "Probe this file as well, whatever its name: a renamed library, or a "
             "program with the CUDA runtime linked in. Several: A:B.", ":"),
+    _switch("stack", "true", "Take the Python and native stack of each recorded call."),
     _switch("nccl", "true", "Probe NCCL."),
     _switch("io", "true", "Watch block I/O."),
     _switch("tcp", "true", "Watch TCP retransmits."),

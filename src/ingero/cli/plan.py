@@ -70,6 +70,7 @@ def recorder_options(settings: TraceSettings) -> RecorderOptions:
         heartbeat_s=settings.heartbeat,
         max_overhead_ratio=settings.max_overhead,
         max_cpu_ratio=settings.max_cpu,
+        with_stacks=settings.stack,
         shown_calls=SHOWN_CALLS if settings.verbose else 0,
     )
 

@@ -41,6 +41,7 @@ class TraceSettings:
     sampling_rate: int
     launches_at: bool
     cuda_lib: tuple[Path, ...]
+    stack: bool
     nccl: bool
     io: bool
     tcp: bool

@@ -55,6 +55,7 @@ def _record(settings: TraceSettings) -> None:
             record_all=settings.record_all,
             sampling_rate=settings.sampling_rate,
             host_programs=plan.host_programs(settings),
+            with_stacks=settings.stack,
         ) as kernel,
         _sink(settings) as sink,
         Recorder(kernel, sink, options) as recorder,

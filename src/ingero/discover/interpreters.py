@@ -5,6 +5,7 @@ Source: CPython's public names `_PyRuntime`, `Py_Version` (3.11), `PyCode_Type`;
 
 from __future__ import annotations
 
+import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -17,6 +18,8 @@ from ingero.discover.python_layouts import PythonLayout, UnknownLayoutError, deb
 
 _SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type", "_Py_NoneStruct")
 _LIBRARY = re.compile(r"libpython3")
+_LIBC = re.compile(r"lib(c|pthread)[.-]")
+_PTHREAD_SIZE = "_thread_db_sizeof_pthread"
 _VERSION_IN_NAME = re.compile(r"python(\d)\.(\d+)")
 _MEMBERS_AT = 224  # PyTypeObject.tp_members behind the object's header
 _MEMBER_BYTES, _MEMBER_OFFSET_AT = 40, 16  # PyMemberDef
@@ -36,7 +39,7 @@ class Interpreter:
     """A CPython whose frames can be read.
 
     file: the name of the program or library that holds it. runtime, code_type, none: addresses in the process of
-    `_PyRuntime`, `PyCode_Type` and `None`.
+    `_PyRuntime`, `PyCode_Type` and `None`. thread_bias: pthread_self() minus the processor's thread pointer.
     """
 
     file: str
@@ -44,6 +47,7 @@ class Interpreter:
     runtime: int
     code_type: int
     none: int
+    thread_bias: int
 
     @property
     def version(self) -> tuple[int, int]:
@@ -85,7 +89,7 @@ def find_interpreter(pid: int, proc: Path = PROC) -> Interpreter | UnreadableInt
             continue
         if "_PyRuntime" in symbols and bias is not None:
             addresses = {name: bias + vaddr for name, vaddr in symbols.items()}
-            return _prove(pid, PurePath(mapping.path).name, addresses, proc)
+            return _prove(pid, PurePath(mapping.path).name, addresses, mappings, proc)
     return None
 
 
@@ -98,8 +102,11 @@ def _candidates(mappings: list[Mapping], program: str) -> list[Mapping]:
     return sorted(first.values(), key=lambda mapping: mapping.path == program)
 
 
-def _prove(pid: int, file: str, addresses: dict[str, int], proc: Path) -> Interpreter | UnreadableInterpreter:
+def _prove(
+    pid: int, file: str, addresses: dict[str, int], mappings: list[Mapping], proc: Path
+) -> Interpreter | UnreadableInterpreter:
     try:
+        thread_bias = _thread_bias(pid, mappings, proc)
         with ProcessMemory(pid, proc) as memory:
             version = _version(memory, file, addresses)
             layout = layout_of(version, memory.read(addresses["_PyRuntime"], debug_offsets_bytes(version)))
@@ -111,15 +118,33 @@ def _prove(pid: int, file: str, addresses: dict[str, int], proc: Path) -> Interp
         return UnreadableInterpreter(file=file, reason=f"it does not export {error.args[0]}")
     except (UnknownLayoutError, UnreadableMemoryError) as error:
         return UnreadableInterpreter(file=file, reason=str(error))
-    except OSError as error:
-        return UnreadableInterpreter(file=file, reason=f"its memory cannot be read: {error.strerror}")
+    except (OSError, UnreadableElfError) as error:
+        return UnreadableInterpreter(file=file, reason=f"its memory cannot be read: {error}")
     return Interpreter(
         file=file,
         layout=layout,
         runtime=addresses["_PyRuntime"],
         code_type=addresses["PyCode_Type"],
         none=addresses["_Py_NoneStruct"],
+        thread_bias=thread_bias,
     )
+
+
+def _thread_bias(pid: int, mappings: list[Mapping], proc: Path) -> int:
+    """x86-64: the thread pointer is what pthread_self() returns. arm64: that lies below it, as far as libc says.
+
+    Source: glibc, sysdeps/aarch64/nptl/tls.h; nptl_db/structs.def.
+    """
+    if platform.machine() == "x86_64":
+        return 0
+    for mapping in mappings:
+        if _LIBC.match(PurePath(mapping.path).name) and not mapping.offset:
+            with ElfFile(proc / str(pid) / "map_files" / mapping.range_name) as elf:
+                at, bias = elf.data([_PTHREAD_SIZE]).get(_PTHREAD_SIZE), elf.bias(mapping.start, mapping.offset)
+            if at is not None and bias is not None:
+                with ProcessMemory(pid, proc) as memory:
+                    return -int.from_bytes(memory.read(bias + at, 4), "little")
+    raise UnknownLayoutError("its C library does not say how large its threads are")
 
 
 class _StartingError(Exception):

@@ -390,7 +390,7 @@ class Reader:
     def stacks(self, hashes: Sequence[int]) -> list[Stack]:
         """The stacks with these hashes, as far as they are stored."""
         numbers = ",".join(str(int(value)) for value in hashes)
-        return self._records(Stack, f"SELECT hash, ips, frames FROM raw_stacks WHERE hash IN ({numbers})")
+        return self._records(Stack, f"SELECT hash, ips, frames, note FROM raw_stacks WHERE hash IN ({numbers})")
 
     def causal_chains(self, window: Window) -> list[CausalChain]:
         """Stored chains that were detected in the window, oldest first."""

@@ -353,6 +353,7 @@ class Stack:
     hash: int
     ips: str
     frames: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -467,7 +467,8 @@ CREATE INDEX raw_communicators_handle ON raw_communicators(process, handle);
 CREATE TABLE raw_stacks (
     hash   INTEGER PRIMARY KEY,
     ips    TEXT NOT NULL DEFAULT '',           -- JSON array of hexadecimal addresses
-    frames TEXT NOT NULL DEFAULT ''            -- JSON array of objects
+    frames TEXT NOT NULL DEFAULT '',           -- JSON array of objects, innermost first
+    note   TEXT NOT NULL DEFAULT ''            -- what of it is missing, and why
 ) STRICT;
 
 CREATE TABLE raw_incidents (

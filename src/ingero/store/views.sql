@@ -262,7 +262,7 @@ SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS n
 FROM raw_governor g;
 
 CREATE VIEW stack_traces AS
-SELECT hash, ips, frames
+SELECT hash, ips, frames, note
 FROM raw_stacks;
 
 CREATE VIEW system_snapshots AS

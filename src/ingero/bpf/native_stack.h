@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Registers and the top of the stack of the calling thread, as a recorded call returns; the agent unwinds them.
+ *
+ * A copy is sent once per (Python stack, return address, depth of the stack): what lies between the interpreter and the
+ * call is the same each time these are.
+ */
+#pragma once
+#include "arguments.h"
+#include "python_frames.h"
+
+#define PAGE_BYTES 4096
+#define NATIVE_STACK 1 /* `address` in `seen_python`: not a code object's */
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
+	MAP_UINT(max_entries, 1 << 20); /* (agent) */
+} native_stacks MAP;
+
+#if defined(__TARGET_ARCH_x86)
+INLINE void copy_registers(struct pt_regs *context, u64 *to)
+{
+	to[0] = context->ax;
+	to[1] = context->dx;
+	to[2] = context->cx;
+	to[3] = context->bx;
+	to[4] = context->si;
+	to[5] = context->di;
+	to[6] = context->bp;
+	to[7] = context->sp;
+	to[8] = context->r8;
+	to[9] = context->r9;
+	to[10] = context->r10;
+	to[11] = context->r11;
+	to[12] = context->r12;
+	to[13] = context->r13;
+	to[14] = context->r14;
+	to[15] = context->r15;
+	to[16] = context->ip;
+}
+#else
+INLINE void copy_registers(struct pt_regs *context, u64 *to)
+{
+	for (int i = 0; i < 31; i++)
+		to[i] = context->regs[i];
+	to[31] = context->sp;
+	to[32] = context->pc;
+}
+#endif
+
+/* Whole pages from the one that holds the stack pointer upwards, as many as are there. Returns the bytes copied. */
+INLINE u32 copy_stack(u8 *to, u64 from)
+{
+	u32 copied = 0;
+
+	for (int i = 0; i < STACK_COPY_BYTES / PAGE_BYTES; i++) {
+		if (bpf_probe_read_user(to + i * PAGE_BYTES, PAGE_BYTES, (void *)(from + i * PAGE_BYTES)))
+			break;
+		copied += PAGE_BYTES;
+	}
+	return copied;
+}
+
+/* The key of the calling thread's native stack; one not seen before is sent. 0: it could not be. */
+INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 slot, u64 python_stack, u64 caller)
+{
+	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
+	u64 sp = STACK_POINTER(context), key;
+	struct native_stack_record *record;
+
+	key = mixed(mixed(mixed(FNV_BASIS, python_stack), caller), THREAD_POINTER(task) - sp);
+	if (!is_new(key, NATIVE_STACK, task->tgid))
+		return key;
+	record = bpf_ringbuf_reserve(&native_stacks, sizeof(*record), 0);
+	if (!record) {
+		count_loss(LOSS_STACKS_RING_FULL, 1);
+		forget_seen(key, NATIVE_STACK, task->tgid);
+		return 0;
+	}
+	copy_registers(context, record->registers);
+	record->key = key;
+	for (int i = 0; i < PROBED_FRAMES; i++) {
+		struct open_call *call = &thread->calls[i & (OPEN_CALLS - 1)];
+
+		record->probed_sp[i] = call->sp;
+		record->probed_caller[i] = call->caller;
+	}
+	record->pid = task->tgid;
+	record->tid = task->pid;
+	record->process_slot = slot;
+	record->pad[0] = record->pad[1] = 0;
+	record->stack_vaddr = sp & ~(PAGE_BYTES - 1ULL);
+	record->stack_bytes = copy_stack(record->stack, record->stack_vaddr);
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return key;
+}
+
+/*
+ * The stacks of the calling thread, left in `thread`. A function that the verifier checks by itself: inside the generic
+ * call program every path to it would be checked again.
+ */
+GLOBAL int capture_stacks(u64 caller)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = thread_of(task);
+	u32 slot;
+
+	if (!thread)
+		return 0;
+	slot = thread->process_slot & (MAX_PROCESSES - 1);
+	thread->python_stack = capture_python(thread, task, slot);
+	thread->native_stack = capture_native(thread, task, slot, thread->python_stack, caller);
+	return 0;
+}

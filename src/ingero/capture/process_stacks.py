@@ -1,0 +1,114 @@
+"""The stacks of one process: its code objects, its Python stacks, its native stacks, and how they are resolved."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ingero.capture.address_space import ProcessAddressSpace
+from ingero.capture.stack_frames import NativeFrame, NativeFrames, PythonFrame
+from ingero.decode.native.elf_image import ElfImage
+from ingero.decode.native.machines import MACHINES
+from ingero.decode.native.symbols import SymbolTable
+from ingero.decode.native.unwinder import Frame, ThreadCopy, unwind
+from ingero.decode.python_code import CodeObject, from_memory, from_record
+from ingero.discover.interpreters import Interpreter
+from ingero.discover.memory import ProcessMemory
+
+_MACHINE = platform.machine()
+_UNKNOWN_CODE = CodeObject("?", "?", 0, b"")
+
+
+class Symbols:
+    """Symbol tables by file, read on the first question and shared by all processes."""
+
+    def __init__(self) -> None:
+        self._tables: dict[int, tuple[ElfImage, SymbolTable]] = {}
+
+    def of(self, image: ElfImage) -> SymbolTable:
+        """The table of one file."""
+        if id(image) not in self._tables:
+            self._tables[id(image)] = (image, SymbolTable(image))
+        return self._tables[id(image)][1]
+
+
+class ProcessStacks:
+    """What is known of one process's stacks.
+
+    interpreter, layout: None where it has no readable one; layout is its `struct python_layout`, field by field.
+    lost: called with a counter's name for each thing that could not be resolved.
+    """
+
+    def __init__(self, pid: int, space: ProcessAddressSpace, symbols: Symbols, lost: Callable[[str], None]) -> None:
+        self._pid, self._space, self._symbols, self._lost = pid, space, symbols, lost
+        self.interpreter: Interpreter | None = None
+        self.layout: dict[str, int] = {}
+        self._code: dict[tuple[int, int], CodeObject] = {}
+        self._python: dict[int, np.ndarray[Any, Any]] = {}
+        self._native: dict[int, NativeFrames] = {}
+
+    def add_code(self, record: Any) -> None:
+        """A code object (`struct python_code_record`); what the record does not hold is read from the process."""
+        key, address = int(record["key"]), int(record["code"])
+        code = from_record(record, self.layout.get("string_state_shift", 2)) or self._from_memory(address, key)
+        if code:
+            self._code[key, address] = code
+
+    def add_python(self, record: Any) -> None:
+        """A Python stack (`struct python_stack_record`)."""
+        self._python[int(record["hash"])] = record["frame"][: int(record["count"])].copy()
+
+    def add_native(self, record: Any) -> None:
+        """A copy of a stack (`struct native_stack_record`): it is unwound at once, while its files are mapped."""
+        machine = MACHINES[_MACHINE]
+        copy = ThreadCopy(
+            machine=_MACHINE,
+            registers=record["registers"][: machine.registers].tolist(),
+            is_pc_exact=False,
+            stack_vaddr=int(record["stack_vaddr"]),
+            stack=record["stack"][: int(record["stack_bytes"])].tobytes(),
+            probed=dict(zip(record["probed_sp"].tolist(), record["probed_caller"].tolist(), strict=True)),
+        )
+        stack = unwind(copy, self._space)
+        frames = tuple(self._named(frame) for frame in stack.frames)
+        self._native[int(record["key"])] = NativeFrames(frames, stack.ending, stack.detail)
+
+    def python(self, stack_hash: int) -> list[PythonFrame] | None:
+        """The frames of a Python stack; None if it is not known (yet)."""
+        found = self._python.get(stack_hash)
+        if found is None or self.interpreter is None:
+            return None
+        return [self._python_frame(frame, self.interpreter.version) for frame in found]
+
+    def native(self, key: int) -> NativeFrames | None:
+        """The frames of a native stack; None if it is not known (yet)."""
+        return self._native.get(key)
+
+    def _python_frame(self, frame: Any, version: tuple[int, int]) -> PythonFrame:
+        place = int(frame["key"]), int(frame["code"])
+        code = self._code.get(place)
+        if code is None:
+            code = self._from_memory(place[1], place[0]) or _UNKNOWN_CODE
+            self._code[place] = code
+        line = code.line(version, int(frame["instruction"])) if code is not _UNKNOWN_CODE else None
+        return PythonFrame(code.file, line or 0, code.name)
+
+    def _from_memory(self, address: int, key: int) -> CodeObject | None:
+        try:
+            with ProcessMemory(self._pid) as memory:
+                code = from_memory(memory.read, address, key, self.layout)
+        except OSError:
+            code = None
+        if code is None:
+            self._lost("python_code_unreadable")
+        return code
+
+    def _named(self, frame: Frame) -> NativeFrame:
+        module = frame.module
+        if module is None:
+            return NativeFrame(frame.address, "[anonymous]", "", frame.address)
+        symbol = self._symbols.of(module.image).at(frame.lookup) if module.image else None
+        return NativeFrame(frame.address, module.name, symbol.name if symbol else "", frame.address - module.bias)

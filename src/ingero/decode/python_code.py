@@ -1,0 +1,110 @@
+"""Code objects of other processes: what the kernel side sent of them, or what is read from their memory afterwards."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ingero.decode.python_lines import line_of
+from ingero.decode.python_strings import bytes_per_character, decode_string
+
+CODE_BYTES = 160  # python_frames.h: what of a code object its key is made of
+_KEY_WORDS = CODE_BYTES // 8
+_TABLE_BEGINNING_WORDS = 4
+_FNV_BASIS, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+_MASK = (1 << 64) - 1
+_WORD = struct.Struct("<Q")
+_MAX_STRING_BYTES = 1 << 16
+_MAX_TABLE_BYTES = 1 << 22
+
+Read = Callable[[int, int], bytes]
+"""Reads (address, size) of the process; raises OSError where that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeObject:
+    """file, name: as Python shows them (co_filename, co_qualname; before 3.11 co_name). first_line: of its `def`."""
+
+    file: str
+    name: str
+    first_line: int
+    table: bytes
+
+    def line(self, version: tuple[int, int], instruction: int) -> int | None:
+        """The line of an instruction, at a byte offset of the code; None where the compiler gave it none."""
+        if instruction < 0:
+            return self.first_line
+        return line_of(version, self.table, self.first_line, instruction)
+
+
+def from_record(record: Any, string_state_shift: int) -> CodeObject | None:
+    """A code object from its `struct python_code_record`; None if that does not hold all of it."""
+    table = record["table"].tobytes()
+    if record["flags"] or record["table_bytes"] > len(table):
+        return None
+    strings = [
+        decode_string(record[name].tobytes(), int(record[f"{name}_length"]), int(record[f"{name}_state"]), shift)
+        for name, shift in (("file", string_state_shift), ("name", string_state_shift))
+    ]
+    if strings[0] is None or strings[1] is None:
+        return None
+    return CodeObject(strings[0], strings[1], int(record["first_line"]), table[: int(record["table_bytes"])])
+
+
+def from_memory(read: Read, address: int, key: int, layout: Mapping[str, int]) -> CodeObject | None:
+    """A code object read from its process; None if it is not there any more, or another one is.
+
+    layout: the fields of `struct python_layout`.
+    """
+    try:
+        code = read(address, CODE_BYTES)
+        table_at = _word(code, layout["code_line_table"])
+        if code_key(read, code, layout) != key:
+            return None
+        file = _string(read, _word(code, layout["code_filename"]), layout)
+        name = _string(read, _word(code, layout["code_name"]), layout)
+        size = _WORD.unpack(read(table_at + layout["bytes_size"], 8))[0]
+        if file is None or name is None or size > _MAX_TABLE_BYTES:
+            return None
+        first_line = int.from_bytes(code[layout["code_first_line"] :][:4], "little", signed=True)
+        return CodeObject(file, name, first_line, read(table_at + layout["bytes_data"], size))
+    except (OSError, struct.error):
+        return None
+
+
+def code_key(read: Read, code: bytes, layout: Mapping[str, int]) -> int:
+    """The kernel side's key of a code object (python_frames.h, code_key)."""
+    first, last = layout["header_bytes"] // 8, layout["code_line_table"] // 8
+    value = _FNV_BASIS
+    for index in range(max(2, first), min(_KEY_WORDS, last + 1)):
+        word = _word(code, 8 * index)
+        value = _mixed(value, word & 0xFFFFFFFF if index == layout["key_half_word"] else word)
+    if layout["is_key_short"]:
+        table = _word(code, layout["code_line_table"])
+        value = _mixed(value, _WORD.unpack(read(table + layout["bytes_size"], 8))[0])
+        for word in struct.unpack(f"<{_TABLE_BEGINNING_WORDS}Q", read(table + layout["bytes_data"], 32)):
+            value = _mixed(value, word)
+    return value or 1
+
+
+def _mixed(value: int, word: int) -> int:
+    value = (value ^ word) * _FNV_PRIME & _MASK
+    return value ^ value >> 29
+
+
+def _word(data: bytes, at: int) -> int:
+    return int(_WORD.unpack_from(data, at)[0])
+
+
+def _string(read: Read, address: int, layout: Mapping[str, int]) -> str | None:
+    state = int.from_bytes(read(address + layout["string_state"], 4), "little")
+    length = _WORD.unpack(read(address + layout["string_length"], 8))[0]
+    shift = layout["string_state_shift"]
+    kind = bytes_per_character(state, shift)
+    if kind is None or length * kind > _MAX_STRING_BYTES:
+        return None
+    is_ascii = state >> shift + 4 & 1
+    data = address + layout["string_ascii_data" if is_ascii else "string_wide_data"]
+    return decode_string(read(data, length * kind), length, state, shift)
