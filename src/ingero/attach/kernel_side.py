@@ -55,9 +55,9 @@ class KernelSizes:
     offcpu_bytes: int = 4 << 20
     host_bytes: int = 2 << 20
     lifecycle_bytes: int = 1 << 20
-    python_code_bytes: int = 2 << 20
-    python_stacks_bytes: int = 2 << 20
-    native_stacks_bytes: int = 4 << 20
+    python_code_bytes: int = 4 << 20
+    python_stacks_bytes: int = 4 << 20
+    native_stacks_bytes: int = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,9 @@ class KernelSide:
                 "with_stacks": struct.pack("<I", with_stacks),
                 "has_bpf_loop": struct.pack("<I", has_helper(Helper.LOOP)),
                 "calls_ring_bytes": struct.pack("<Q", sizes.calls_bytes),
+                "python_code_ring_bytes": struct.pack("<Q", sizes.python_code_bytes),
+                "python_stacks_ring_bytes": struct.pack("<Q", sizes.python_stacks_bytes),
+                "native_stacks_ring_bytes": struct.pack("<Q", sizes.native_stacks_bytes),
                 "cell_count": struct.pack("<I", sizes.cells),
                 "kernel_count": struct.pack("<I", sizes.kernels),
             }

@@ -24,7 +24,7 @@ typedef signed long long s64;
 #define PYTHON_FRAMES 128
 #define PYTHON_FILE_BYTES 512
 #define PYTHON_NAME_BYTES 256
-#define PYTHON_TABLE_BYTES 3072
+#define PYTHON_TABLE_BYTES 6144 /* of 700 lines of code; a longer one is read from memory by the agent */
 #define STACK_COPY_BYTES 20480 /* whole pages: at least 16 KB, which held each of 400 stacks of a PyTorch loop; 8 KB held 35 % */
 #define MACHINE_REGISTERS 33   /* by DWARF number; x86-64 uses 17 */
 #define PROBED_FRAMES 2

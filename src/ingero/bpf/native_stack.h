@@ -12,6 +12,8 @@
 #define PAGE_BYTES 4096
 #define NATIVE_STACK 1 /* `address` in `seen_python`: not a code object's */
 
+const volatile u64 native_stacks_ring_bytes = 1 << 20;
+
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
@@ -91,7 +93,7 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 	record->pad[0] = record->pad[1] = 0;
 	record->stack_vaddr = sp & ~(PAGE_BYTES - 1ULL);
 	record->stack_bytes = copy_stack(record->stack, record->stack_vaddr);
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(record, ring_wakeup(&native_stacks, native_stacks_ring_bytes, sizeof(*record)));
 	return key;
 }
 

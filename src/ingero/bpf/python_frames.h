@@ -23,6 +23,8 @@
 #define FNV_PRIME 0x100000001b3ULL
 
 const volatile u32 has_bpf_loop = 0;
+const volatile u64 python_code_ring_bytes = 1 << 20;
+const volatile u64 python_stacks_ring_bytes = 1 << 20;
 
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
@@ -254,7 +256,7 @@ static __attribute__((noinline)) int send_code(struct python_layout *layout, str
 		bytes = PYTHON_TABLE_BYTES;
 	if (bytes && bpf_probe_read_user(record->table, bytes, (void *)(line_table + layout->bytes_data)))
 		record->flags |= PYTHON_CODE_UNREADABLE;
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(record, ring_wakeup(&python_code, python_code_ring_bytes, sizeof(*record)));
 	return 1;
 }
 
@@ -393,7 +395,8 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 	stack->hash = mixed(step.walk->hash, stack->flags);
 	if (!is_new(stack->hash, 0, stack->pid))
 		return stack->hash;
-	if (bpf_ringbuf_output(&python_stacks, stack, sizeof(*stack), BPF_RB_NO_WAKEUP)) {
+	if (bpf_ringbuf_output(&python_stacks, stack, sizeof(*stack),
+			       ring_wakeup(&python_stacks, python_stacks_ring_bytes, sizeof(*stack)))) {
 		count_loss(LOSS_STACKS_RING_FULL, 1);
 		forget_seen(stack->hash, 0, stack->pid);
 		return 0;

@@ -83,6 +83,10 @@ class ProcessAddressSpace:
                 self._unknown.add(address)
         return found.module if found else None
 
+    def inherit(self, parent: ProcessAddressSpace) -> None:
+        """After fork: the same files at the same places."""
+        self._starts, self._ranges = parent._starts, parent._ranges  # never changed in place
+
     def forget(self) -> None:
         """After exec, or when a library may have been unloaded: addresses mean something else now."""
         self._starts, self._ranges = [], []

@@ -90,6 +90,10 @@ class Stacks:
         """A process is traced from now on, or runs another program from now on."""
         self._do(lambda: self._begin(target))
 
+    def forked(self, parent: Target | None, child: Target) -> None:
+        """A traced process has forked: the child has its parent's interpreter and mappings, however soon it ends."""
+        self._do(lambda: self._inherit(parent, child))
+
     def end(self, target: Target) -> None:
         """A process has ended; what is still on its way is waited for."""
         self._seen.pop(target.number, None)
@@ -154,6 +158,15 @@ class Stacks:
             self._spaces[number] = ProcessAddressSpace(pid, self._images)
             self._processes[number] = ProcessStacks(pid, self._spaces[number], self._symbols, self._count)
         return self._processes[number]
+
+    def _inherit(self, parent: Target | None, child: Target) -> None:
+        known = self._processes.get(parent.number) if parent else None
+        if parent is None or known is None or known.interpreter is None:
+            self._begin(child)
+            return
+        process = self._process(child.number, child.pid)
+        process.interpreter, process.layout = known.interpreter, known.layout
+        self._spaces[child.number].inherit(self._spaces[parent.number])
 
     def _count(self, counter: str) -> None:
         self._lost[counter] += 1
