@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

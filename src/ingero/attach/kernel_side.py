@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import resource
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -116,6 +117,8 @@ class KernelSide:
             self.calls, self.mode = self._load_calls(constants, mode)
             self.maps.update(self.calls.maps)
             self._own_maps = dict(self.maps)
+            if self.mode is ProbeMode.PERF_EVENT:
+                _allow_open_files()
             self.probes = CallProbes(self.calls, self.mode)
             self.communicator_probes = self._load_communicators()
         except BaseException:
@@ -161,13 +164,15 @@ class KernelSide:
         for mode in modes:
             programs = (*PROGRAMS[mode], *_LIFE_PROGRAMS)
             try:
+                # before 6.6 programs of any attach type load: only a link tells whether there is such a kind
+                is_safe = bool(wanted) or mode is ProbeMode.PERF_EVENT or _are_returns_safe(mode)
                 loaded = self._load(
                     "api_calls", constants=constants, programs=programs, uprobe_types=UPROBE_TYPES[mode]
                 )
             except BpfError as error:
                 self.unavailable.append(Unavailable(name=mode.value, reason=str(error)))
                 continue
-            if wanted or mode is ProbeMode.PERF_EVENT or are_return_probes_safe(UPROBE_TYPES[mode][PROGRAMS[mode][0]]):
+            if is_safe:
                 return loaded, mode
             self.unavailable.append(Unavailable(name="return probes", reason="a process under seccomp would be killed"))
             loaded.close()
@@ -365,3 +370,13 @@ class KernelSide:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _are_returns_safe(mode: ProbeMode) -> bool:
+    return are_return_probes_safe(UPROBE_TYPES[mode][PROGRAMS[mode][0]])
+
+
+def _allow_open_files() -> None:
+    """A perf-event uprobe takes two descriptors, and a runtime with its driver has 500: more than the usual 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -40,11 +40,15 @@ def are_return_probes_safe(attach_type: AttachType) -> bool:
         os.close(go_write)
         _filtered_child(go_read)
     os.close(go_read)
-    with ExitStack() as stack:
-        stack.callback(os.close, go_write)
-        _probe(pid, attach_type, stack)
-        os.write(go_write, b"x")
-        _, status = os.waitpid(pid, 0)
+    try:
+        with ExitStack() as stack:
+            stack.callback(os.close, go_write)
+            _probe(pid, attach_type, stack)
+            os.write(go_write, b"x")
+            _, status = os.waitpid(pid, 0)
+    except BpfError:
+        os.waitpid(pid, 0)  # no probes: it has read the end of the pipe and ended
+        raise
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 
