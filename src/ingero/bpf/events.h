@@ -94,6 +94,9 @@ enum loss {
 	LOSS_LIBRARY_UNREADABLE,     /* counted by the agent */
 	LOSS_STACKS_RING_FULL,	     /* the call's record has no stack */
 	LOSS_PYTHON_CODE_RING_FULL,
+	LOSS_PYTHON_CODE_UNREADABLE, /* these three are counted by the agent */
+	LOSS_STACK_PARTS_MISSING,
+	LOSS_STACKS_NOT_RESOLVED,
 	LOSS_COUNT,
 };
 
