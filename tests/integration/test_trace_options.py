@@ -321,9 +321,9 @@ def as_nobody(capabilities: str, *arguments: object) -> subprocess.CompletedProc
 def test_three_capabilities_are_enough() -> None:
     with readable_by_all() as folder:
         simulated = simulation(folder)
-        with waiting(simulated, loop(3)) as process:
+        with waiting(simulated, loop(60)) as process:
             process.go()
-            arguments = ("trace", "--json", "--db", folder / "a.db", "--pid", process.pid)
+            arguments = ("trace", "--json", "--duration", "2s", "--db", folder / "a.db", "--pid", process.pid)
             done = as_nobody(",+bpf,+perfmon,+sys_ptrace", *arguments)
         assert done.returncode == 0, done.stderr
         messages = [json.loads(line) for line in done.stdout.splitlines()]

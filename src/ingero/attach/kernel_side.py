@@ -116,11 +116,11 @@ class KernelSide:
             }
             self.calls, self.mode = self._load_calls(constants, mode)
             self.maps.update(self.calls.maps)
-            self._own_maps = dict(self.maps)
             if self.mode is ProbeMode.PERF_EVENT:
                 _allow_open_files()
             self.probes = CallProbes(self.calls, self.mode)
             self.communicator_probes = self._load_communicators()
+            self._own_maps = dict(self.maps)
         except BaseException:
             self.close()
             raise
@@ -207,6 +207,7 @@ class KernelSide:
         host = self._host_links.enter_context(HostEvents(self._own_maps, programs=self._host_programs))
         # the descriptors of its maps end with it: those of maps that are ours as well must not take the place of ours
         self.maps.update({name: entry for name, entry in host.maps.items() if name not in self._own_maps})
+        self._host_links.callback(self._forget_host_maps)
         lost = [
             Unavailable(name=one.program.program, reason=f"{one.program.without}: {one.reason}") for one in host.lost
         ]
@@ -219,6 +220,10 @@ class KernelSide:
                 if section.startswith("tp_btf/"):
                     self._links.callback(loaded.program(name).attach().close)
         self._has_clocks = True
+
+    def _forget_host_maps(self) -> None:
+        for name in self.maps.keys() - self._own_maps.keys():
+            del self.maps[name]
 
     def pause(self, *, keep_clocks: bool = False) -> None:
         """Detaches what `start` attached: without targets it would cost every context switch for nothing.
