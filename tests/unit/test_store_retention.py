@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from ingero.store import migrations, retention, tables
-from ingero.store.records import SessionFacts
+from ingero.store.reader import open_reader
+from ingero.store.records import Removed, SessionFacts
+from ingero.store.retention import Retention
 from ingero.store.tables import Table
 from ingero.store.writer import Writer
 
@@ -53,11 +55,17 @@ def add_op_stats(db: apsw.Connection, seconds: int) -> None:
     )
 
 
-def enforce(db: apsw.Connection, max_bytes: int) -> int:
-    trimmer, steps = retention.Trimmer(db, max_bytes, SlowClock(0)), 0
-    while trimmer.step():
-        steps += 1
-    return steps
+def enforce(db: apsw.Connection, max_bytes: int) -> Retention:
+    trimmed = Retention(db, Path(db.filename), max_bytes, clock=lambda: BEGIN_NS)
+    while trimmed.step():
+        pass
+    return trimmed
+
+
+def add_epochs(db: apsw.Connection, count: int) -> None:
+    b_ns = BEGIN_NS + np.arange(count) * 10_000_000
+    zero = dict.fromkeys(("a_ns", "f_ns", "s_ns", "r_ns", "r_low_ns", "r_high_ns", "e_ns", "x_ns", "p_ns"), 0)
+    insert(db, tables.EPOCHS, count, session=1, process=1, pid=1, b_ns=b_ns, **zero)
 
 
 SUMS = "SELECT process, sum(count), sum(recorded), sum(sum_ns), max(max_ns), sum(run_ns) FROM raw_op_stats GROUP BY 1"
@@ -66,7 +74,7 @@ SUMS = "SELECT process, sum(count), sum(recorded), sum(sum_ns), max(max_ns), sum
 def test_without_a_limit_nothing_goes(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
     add_events(db, 10_000)
-    assert enforce(db, 0) == 0
+    assert enforce(db, 0).steps == 0
     assert db.execute("SELECT count(*) FROM events").fetchall() == [(10_000,)]
 
 
@@ -77,7 +85,7 @@ def test_oldest_events_go_first_and_sums_stay(tmp_path: Path) -> None:
     sums = db.execute(SUMS).fetchall()
     limit = retention.used_bytes(db) * 7 // 10
     enforce(db, limit)
-    assert retention.used_bytes(db) <= limit * retention.TARGET_RATIO
+    assert retention.used_bytes(db) <= 0.9 * limit
     ((count, oldest, newest),) = db.execute("SELECT count(*), min(timestamp), max(timestamp) FROM events")
     assert newest == BEGIN_NS + 119_999 * 1_000_000
     assert count == (newest - oldest) // 1_000_000 + 1  # no hole
@@ -106,6 +114,100 @@ def test_folding_keeps_not_recorded_apart_from_zero(tmp_path: Path) -> None:
     assert db.execute("SELECT DISTINCT throttled_ns FROM raw_op_stats").fetchall() == [(None,)]
 
 
+def test_epochs_go_with_the_events_of_their_time(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    add_op_stats(db, 60)
+    add_events(db, 100_000)
+    add_epochs(db, 10_000)
+    enforce(db, retention.used_bytes(db) * 7 // 10)
+    ((events, epochs, sums),) = db.execute(
+        "SELECT (SELECT count(*) FROM raw_events), (SELECT count(*) FROM raw_epochs), "
+        "(SELECT count(*) FROM raw_op_stats)"
+    )
+    assert 0 < events < 100_000
+    assert 0 < epochs < 10_000
+    assert sums == 60 * 20
+
+
+def test_old_seconds_fold_before_the_events_of_the_last_minutes_go(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    add_op_stats(db, 3600)
+    start = BEGIN_NS + 3590 * SECOND_NS + np.arange(5_000) * 1_000_000
+    insert(db, tables.EVENTS, 5_000, session=1, start_ns=start, pid=1, tid=1, source=1, op=3)
+    enforce(db, retention.used_bytes(db) // 2)
+    assert db.execute("SELECT count(*) FROM raw_events").fetchall() == [(5_000,)]
+    assert db.execute("SELECT count(*) > 0 FROM raw_op_stats WHERE period_s = 60").fetchall() == [(1,)]
+
+
+def test_a_step_holds_no_more_rows_than_fit_into_its_time(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    add_events(db, 60_000)
+    ticks = iter(range(10**9))
+    slow = Retention(db, tmp_path / "a.db", retention.used_bytes(db) // 2, timer=lambda: next(ticks) * 0.1)
+    sizes: list[int] = []
+    for _ in range(4):
+        ((before,),) = db.execute("SELECT count(*) FROM raw_events")
+        slow.step()
+        ((after,),) = db.execute("SELECT count(*) FROM raw_events")
+        sizes.append(before - after)
+    assert sizes[0] > sizes[1] > sizes[2] > sizes[3] > 0
+
+
+def test_what_was_removed_is_told_to_readers(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    db = database(path)
+    add_op_stats(db, 60)
+    add_events(db, 60_000)
+    limit = retention.used_bytes(db) * 7 // 10
+    enforce(db, limit)
+    ((left, oldest),) = db.execute("SELECT count(*), min(start_ns) FROM raw_events")
+    db.close()
+    with open_reader(path) as reader:
+        (removed,) = reader.removed()
+    assert removed == Removed(
+        name="events",
+        kind="removed",
+        until_ns=oldest - 1_000_000,
+        rows=60_000 - left,
+        noted_ns=BEGIN_NS,
+        max_db_bytes=limit,
+    )
+
+
+def test_a_file_larger_than_its_limit_gives_space_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    limit = 2_000_000
+    facts = SessionFacts(uuid="u", started_ns=BEGIN_NS)
+    with Writer(path, session=facts, node="n") as writer:
+        start = BEGIN_NS + np.arange(60_000) * 1_000_000
+        writer.append(
+            tables.EVENTS, tables.EVENTS.rows(60_000, session=1, start_ns=start, pid=1, tid=1, source=1, op=3)
+        )
+    assert path.stat().st_size > 2 * limit
+    with Writer(path, session=facts, node="n", max_db_bytes=limit) as writer:
+        writer.flush()
+    assert path.stat().st_size <= limit
+
+
+def test_ended_processes_go_last(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    add_op_stats(db, 60)
+    insert(
+        db,
+        tables.PROCESSES,
+        3_000,
+        process=np.arange(1, 3001),
+        session=1,
+        pid=np.arange(1, 3001),
+        start_ns=0,
+        cmdline="python train.py" * 20,
+        exit_ns=[BEGIN_NS - 1] * 2999 + [None],
+    )
+    enforce(db, 50_000)
+    assert db.execute("SELECT process FROM raw_processes").fetchall() == [(3000,)]
+    assert db.execute("SELECT count(*) FROM raw_op_stats").fetchall() == [(0,)]
+
+
 def test_incidents_outlive_everything_else(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
     add_op_stats(db, 600)
@@ -128,56 +230,8 @@ def test_recorder_keeps_its_file_near_the_limit(tmp_path: Path, parts: int) -> N
             writer.append(tables.EVENTS, rows)
             writer.flush()
         assert writer.losses() == {}
-        assert path.stat().st_size < 1.5 * limit
+        assert path.stat().st_size + retention.log_bytes(path) <= limit
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     ((count, newest),) = db.execute("SELECT count(*), max(timestamp) FROM events")
     assert newest == BEGIN_NS + (parts * 5_000 - 1) * 1_000_000
     assert count < parts * 5_000
-
-
-class SlowClock:
-    """Says of every step that it has taken so long."""
-
-    def __init__(self, step_ns: int) -> None:
-        self._step_ns, self._now_ns = step_ns, 0
-
-    def __call__(self) -> int:
-        self._now_ns += self._step_ns
-        return self._now_ns
-
-
-def trimmed(tmp_path: Path, step_ns: int) -> tuple[apsw.Connection, retention.Trimmer]:
-    db = database(tmp_path / "a.db")
-    add_events(db, 30_000)
-    return db, retention.Trimmer(db, retention.used_bytes(db) // 2, SlowClock(step_ns))
-
-
-def test_steps_shrink_while_they_take_too_long(tmp_path: Path) -> None:
-    db, trimmer = trimmed(tmp_path, 100_000_000)
-    deleted = []
-    for _ in range(6):
-        before = db.total_changes()
-        trimmer.step()
-        deleted.append(db.total_changes() - before)
-    assert deleted == [2_000, 1_000, 500, 250, 125, 100]
-
-
-def test_steps_grow_while_they_are_quick(tmp_path: Path) -> None:
-    db, trimmer = trimmed(tmp_path, 1_000_000)
-    before = db.total_changes()
-    trimmer.step()
-    trimmer.step()
-    assert db.total_changes() - before == 2_000 + 4_000
-
-
-def test_a_full_minute_is_folded_part_by_part_with_every_sum_unchanged(tmp_path: Path) -> None:
-    db = database(tmp_path / "a.db")
-    add_op_stats(db, 60)
-    sums = db.execute(SUMS).fetchall()
-    steps = 0
-    trimmer = retention.Trimmer(db, 1)
-    while trimmer.fold_seconds(BEGIN_NS + 60 * SECOND_NS, 500):
-        steps += 1
-    assert steps == 60 * 20 // 500 + 1
-    assert db.execute("SELECT DISTINCT period_s FROM raw_op_stats").fetchall() == [(60,)]
-    assert db.execute(SUMS).fetchall() == sums

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ingero.store import migrations, recording, tables
-from ingero.store.errors import NotADatabaseError, NotWritableError, RecorderRunningError, StoreError
+from ingero.store.errors import DamagedError, NotWritableError, RecorderRunningError, StoreError
 from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
@@ -263,7 +263,7 @@ def test_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to have a header " * 20)
     before = path.read_bytes()
-    with pytest.raises(NotADatabaseError), make_writer(path):
+    with pytest.raises(DamagedError), make_writer(path):
         pass
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]

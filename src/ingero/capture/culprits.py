@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ingero.attach.libbpf import Map
 from ingero.decode.btf import Btf
+
+# Pairs known before those are looked for whose culprit has ended. The kernel's table has room for 16384.
+_FEW_PAIRS = 2048
+_QUIET_READINGS = 2  # without growth: a process that has just ended may still be charged at the next switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +37,43 @@ class CulpritReader:
         self._key, self._value = layouts.dtype("culprit_key"), layouts.dtype("culprit_value")
         self._before: dict[bytes, tuple[int, int]] = {}
         self.names: dict[int, str] = {}
+        self._readings = 0
+        self._grew: dict[bytes, int] = {}
+        self._most_pairs = _FEW_PAIRS
 
     def read(self) -> list[Charge]:
         """Growth of every pair that grew."""
         found = []
+        self._readings += 1
         for key, raw in self._map.items():
             value = np.frombuffer(raw, self._value)[0]
             ns, switches = int(value["ns"]), int(value["switches"])
             ns_before, switches_before = self._before.get(key, (0, 0))
             if ns == ns_before:
                 continue
-            self._before[key] = (ns, switches)
+            self._before[key], self._grew[key] = (ns, switches), self._readings
             found.append(self._charge(key, value, ns - ns_before, switches - switches_before))
+        if len(self._before) > self._most_pairs:
+            self._forget_ended_culprits()
+            self._most_pairs = max(_FEW_PAIRS, 2 * len(self._before))
         return found
+
+    def _forget_ended_culprits(self) -> None:
+        """Removes pairs whose culprit is gone: short-lived ones would fill the table of a long-lived victim."""
+        quiet = [key for key, at in self._grew.items() if self._readings - at >= _QUIET_READINGS]
+        pids = {key: self._pid(key) for key in quiet}
+        gone = {pid for pid in set(pids.values()) if pid and not Path(f"/proc/{pid}").exists()}
+        self._drop([key for key, pid in pids.items() if pid in gone])
+        kept = {self._pid(key) for key in self._before}
+        self.names = {pid: name for pid, name in self.names.items() if pid in kept}
+
+    def _pid(self, key: bytes) -> int:
+        return int(np.frombuffer(key, self._key)[0]["culprit_pid"])
+
+    def _drop(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self._map.delete(key)
+            del self._before[key], self._grew[key]
 
     def _charge(self, key: bytes, value: Any, ns: int, switches: int) -> Charge:
         pair = np.frombuffer(key, self._key)[0]
@@ -62,7 +91,4 @@ class CulpritReader:
 
     def forget(self, slot: int) -> None:
         """Removes the pairs of an ended victim: nobody adds to them any more."""
-        gone = [key for key in self._before if int(np.frombuffer(key, self._key)[0]["process_slot"]) == slot]
-        for key in gone:
-            self._map.delete(key)
-            del self._before[key]
+        self._drop([key for key in self._before if int(np.frombuffer(key, self._key)[0]["process_slot"]) == slot])

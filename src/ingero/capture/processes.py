@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+from ingero.attach.kernel_side import MAX_PROCESSES
 from ingero.capture.gpus import GpuRows
 from ingero.capture.identity import CgroupRows
 from ingero.capture.rows import Sink
@@ -14,6 +17,9 @@ from ingero.identity import identity_text
 from ingero.store import tables
 from ingero.store.tables import Value
 
+_ENDED_KEPT = 2 * MAX_PROCESSES  # an ended process is written again only while it holds its slot
+_FEW_GROUPS = 64
+
 
 class ProcessRows:
     """Writes processes, with their control groups and GPUs."""
@@ -22,6 +28,7 @@ class ProcessRows:
         self._sink, self._cgroups, self._gpus = sink, cgroups, gpus
         self._mounts = read_mounts()
         self._facts: dict[int, dict[str, Value]] = {}
+        self._ended: deque[int] = deque()
 
     def write(self, target: Target, seen_ns: int) -> None:
         """Writes the row of a target as it is known now, for the last time when it has ended."""
@@ -43,6 +50,14 @@ class ProcessRows:
             exit_code=target.exit_code,
         )
         self._sink.append(tables.PROCESSES, row)
+        if target.exit_ns is not None:
+            self._forget_one_ended(target.number)
+
+    def _forget_one_ended(self, number: int) -> None:
+        """Facts of an ended process are kept while it may still be written once more."""
+        self._ended.append(number)
+        if len(self._ended) > _ENDED_KEPT:
+            self._facts.pop(self._ended.popleft(), None)
 
     def forked(self, child: Target, parent: Target) -> None:
         """A child has its parent's environment and group until it execs, even if it ends before it can be looked at."""

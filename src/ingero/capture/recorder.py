@@ -225,11 +225,15 @@ class Recorder:
             for (table, reason), count in losses.items()
         }
         self._sink_losses = losses
-        growth |= self.stacks.losses()
-        growth["process_slots_full"] = self.targets.newly_refused()
-        growth["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
+        for name, count in growth.items():
+            if count:  # not handed to the sink, which stores its own losses with the rows that it could take
+                second.losses[name] = count
+                self.seconds.losses_total[name] += count
+        own = self.stacks.losses()
+        own["process_slots_full"] = self.targets.newly_refused()
+        own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
         self._unreadable = len(self.pickup.unreadable)
-        grown = {name: count for name, count in growth.items() if count}
+        grown = {name: count for name, count in own.items() if count}
         if grown:
             self.seconds.count_losses(grown, second.time_ns)
             for name, count in grown.items():

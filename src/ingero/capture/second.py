@@ -32,6 +32,7 @@ from ingero.store.vocabulary import CLOCKS, CulpritKind
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CALL_SITE_PERIOD_S = 10  # histograms per call site are large; percentiles of the last seconds come from the live view
+_FEW_THREADS = 2048  # names of ended threads that are kept for the records still to come
 IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
 
 
@@ -176,6 +177,8 @@ class SecondReader:
         self._clocks_before.pop(slot, None)
         self._host.forget(slot)
         self.on_forget(slot)
+        # the next process in this slot may have a thread of the same number
+        self._threads_seen = {key: raw for key, raw in self._threads_seen.items() if key[0] != slot}
         self._kernel.recycle(slot)
 
     def _known(self, cells: Iterable[CellGrowth]) -> list[tuple[Target, CellGrowth]]:
@@ -330,6 +333,14 @@ class SecondReader:
                     last_seen_ns=now_ns,
                 )
         self._sink.append(tables.THREADS, rows)
+        if len(self._threads_seen) > 2 * len(threads) + _FEW_THREADS:
+            self._forget_ended_threads(threads)
+
+    def _forget_ended_threads(self, threads: Array) -> None:
+        slots, tids = threads["process_slot"].tolist(), threads["tid"].tolist()
+        living, names = set(zip(slots, tids, strict=True)), set(tids)
+        self._threads_seen = {key: raw for key, raw in self._threads_seen.items() if key in living}
+        self.thread_names = {tid: name for tid, name in self.thread_names.items() if tid in names}
 
     def _write_charges(self, charges: list[Charge], start_ns: int) -> None:
         known = [(target, charge) for charge in charges if (target := self._targets.at(charge.slot))]

@@ -9,6 +9,7 @@ from typing import ClassVar
 import rich_click as click
 
 from ingero import __version__
+from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output
 from ingero.errors import IngeroError
 
 EXIT_ERROR = 2
@@ -62,6 +63,9 @@ def main() -> None:
         sys.exit(EXIT_ERROR)
     except click.Abort:
         sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        drop_output()
+        sys.exit(EXIT_CLOSED_PIPE)
 
 
 if __name__ == "__main__":

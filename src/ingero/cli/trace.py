@@ -13,12 +13,15 @@ from types import FrameType
 import rich_click as click
 
 from ingero.attach.kernel_side import KernelSide
+from ingero.capture.descriptors import raise_descriptor_limit
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder
 from ingero.capture.rows import Sink
 from ingero.capture.session import session_facts
+from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
 from ingero.cli.logs import logging_to
+from ingero.cli.output import EXIT_CLOSED_PIPE, Output
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
 from ingero.cli.trace_view import open_view
@@ -29,6 +32,8 @@ _CONFIG = click.Option(
     ["--config"], metavar="F", help="Read options from this file. Default: ~/.config/ingero/ingero.yaml, else "
     "/etc/ingero/ingero.yaml."
 )  # fmt: skip
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("trace", params=[*click_options(), _CONFIG])
@@ -49,7 +54,10 @@ def _record(settings: TraceSettings) -> None:
         click.echo(notice, err=True)
     options = plan.recorder_options(settings)
     database = settings.db if settings.record else None
+    raise_descriptor_limit()
+    output = Output()
     with (
+        only_agent(database, os.environ),
         KernelSide(
             plan.kernel_sizes(settings),
             record_all=settings.record_all,
@@ -60,14 +68,19 @@ def _record(settings: TraceSettings) -> None:
         _sink(settings) as sink,
         Recorder(kernel, sink, options) as recorder,
         _stop_signals() as was_stopped,
-        open_view(as_json=settings.json, verbose=settings.verbose, database=database) as view,
+        open_view(output.line, as_json=settings.json, verbose=settings.verbose, database=database) as view,
     ):
         recorder.start()
         view.started(recorder, kernel)
-        recorder.run(should_stop=_stop(was_stopped, settings, recorder), on_second=view.second)
-        if isinstance(sink, Writer):
-            sink.flush()
-        view.finished(recorder, database)
+        has_ended = _stop(was_stopped, settings, recorder)
+        recorder.run(should_stop=lambda: output.is_closed or has_ended(), on_second=view.second)
+        try:
+            if isinstance(sink, Writer):
+                sink.flush()
+        finally:
+            view.finished(recorder, database)
+    if output.is_closed:
+        sys.exit(EXIT_CLOSED_PIPE)
 
 
 def _sink(settings: TraceSettings) -> AbstractContextManager[Sink]:
@@ -80,14 +93,14 @@ def _sink(settings: TraceSettings) -> AbstractContextManager[Sink]:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """SIGINT and SIGTERM end the recording in good order; a second one ends it at once."""
+    """SIGINT, SIGTERM and SIGHUP end the recording in good order; a second one ends it at once."""
     seen: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         seen.append(number)
         signal.signal(number, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
     try:
         yield lambda: bool(seen)
     finally:

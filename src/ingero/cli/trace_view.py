@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Protocol
 
-import rich_click as click
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.recorded_calls import RecordedCall, RecordedCalls
@@ -42,7 +41,7 @@ class View(Protocol):
 
 
 @contextmanager
-def open_view(*, as_json: bool, verbose: bool, database: Path | None) -> Iterator[View]:
+def open_view(echo: Echo, *, as_json: bool, verbose: bool, database: Path | None) -> Iterator[View]:
     """The view that suits standard output. database: where the recording goes, None if nothing is kept.
 
     verbose: recorded calls are shown one by one, which takes lines: the live view is for the whole picture.
@@ -50,14 +49,14 @@ def open_view(*, as_json: bool, verbose: bool, database: Path | None) -> Iterato
     Enter it innermost: a live view gives the terminal back at the first signal, before handlers that are there act.
     """
     if as_json:
-        yield JsonView(click.echo, verbose=verbose)
+        yield JsonView(echo, verbose=verbose)
     elif not verbose and can_show_live(sys.stdout, os.environ):
         from ingero.cli.live.view import LiveView  # noqa: PLC0415  # rich's live display takes 20 ms to import
 
-        with LiveView(Summary(click.echo), database) as view:
+        with LiveView(Summary(echo), database) as view:
             yield view
     else:
-        yield LineView(click.echo, verbose=verbose)
+        yield LineView(echo, verbose=verbose)
 
 
 def can_show_live(stream: IO[str], environ: Mapping[str, str]) -> bool:

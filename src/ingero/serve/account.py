@@ -61,6 +61,7 @@ def _header(reader: Reader, window: Window) -> Iterator[str]:
         load = max(one.load_avg or 0 for one in snapshots)
         mean = sum(cpu) / len(cpu)
         yield f"machine: CPU {mean:.0f} % (most {max(cpu):.0f} %), memory {memory:.0f} %, load {load:.1f}"
+    yield from _removed(reader, window)
     yield ""
 
 
@@ -76,6 +77,21 @@ def _not_traced(reader: Reader, window: Window) -> Iterator[str]:
         yield f"not traced: {_SOURCE_TEXTS.get(source, source)}: {why}"
     if reasons:
         yield ""
+
+
+def _removed(reader: Reader, window: Window) -> Iterator[str]:
+    """What the window would hold if the size limit had not taken it."""
+    gone = [one for one in reader.removed() if one.until_ns > window.begin_ns]
+    for kind, text in (("removed", "removed"), ("folded", "kept by the minute only")):
+        mine = [one for one in gone if one.kind == kind]
+        if mine:
+            limit = format_bytes(max(mine, key=lambda one: one.noted_ns).max_db_bytes)
+            parts = ", ".join(f"{one.name} before {_moment(one.until_ns)}" for one in mine)
+            yield f"{text}, to stay below --max-db ({limit}): {parts}"
+
+
+def _moment(unix_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))
 
 
 def _process(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import apsw
@@ -70,12 +72,43 @@ class RecorderRunningError(StoreError):
         )
 
 
+class DirectoryError(StoreError):
+    """The name of the database is that of a folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is a folder, not a database", hint=f"--db {path / 'ingero.db'}")
+
+
 class NotWritableError(StoreError):
     """The file, its folder or the disk does not take writes."""
 
+    def __init__(self, path: Path, detail: str, way_out: str = "") -> None:
+        super().__init__(f"cannot write {path}: {detail}", hint=f"{way_out}record elsewhere with --db FILE")
+
+
+class DiskFullError(NotWritableError):
+    """No room is left on the filesystem."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "the disk is full", f"make room (`df -h {path.parent}`), limit it with --max-db, or ")
+
+
+class LockedError(NotWritableError):
+    """Another program is in the middle of writing."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            path, "another program holds a write lock on it", f"`fuser -v {path}` names that program; end it, or "
+        )
+
+
+class DamagedError(StoreError):
+    """The file to record into is no database, or broken."""
+
     def __init__(self, path: Path, detail: str) -> None:
         super().__init__(
-            f"cannot write {path}: {detail}", hint="free space or rights there, or record elsewhere with --db FILE"
+            f"cannot record into {path}: {detail}",
+            hint=f"check the name; `mv {path} {path}.damaged` to begin anew, or record elsewhere with --db FILE",
         )
 
 
@@ -108,11 +141,25 @@ def reading_error(path: Path, error: apsw.Error) -> StoreError:
 def writing_error(path: Path, error: apsw.Error | OSError) -> StoreError:
     """The error a recorder into `path` should see for what SQLite or the kernel said."""
     if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
-        return NotADatabaseError(path, str(error))
-    if isinstance(error, apsw.FullError):
-        return NotWritableError(path, "the disk is full")
-    if isinstance(error, apsw.BusyError):
-        return NotWritableError(path, "another program holds a write lock on it")
-    if isinstance(error, apsw.ReadOnlyError):
-        return NotWritableError(path, "it is read-only")
+        return DamagedError(path, str(error))
+    if _is_full(path, error):
+        return DiskFullError(path)
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return LockedError(path)
+    if isinstance(error, apsw.ReadOnlyError) or (isinstance(error, OSError) and error.errno == errno.EROFS):
+        return NotWritableError(path, "it is read-only", f"`findmnt -T {path.parent}` shows why; ")
+    if isinstance(error, OSError):
+        return NotWritableError(path, f"{error.filename or path}: {error.strerror}", f"`ls -ld {path.parent}`; ")
     return NotWritableError(path, str(error))
+
+
+def _is_full(path: Path, error: apsw.Error | OSError) -> bool:
+    """Whether it failed for want of room; SQLite calls it an I/O error where its shared memory found none."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not isinstance(error, apsw.IOError):
+        return isinstance(error, apsw.FullError)
+    try:
+        return os.statvfs(path.parent).f_bavail == 0
+    except OSError:
+        return False

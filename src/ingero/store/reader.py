@@ -29,6 +29,7 @@ from ingero.store.records import (
     OffCpu,
     OpTotals,
     Process,
+    Removed,
     Session,
     Snapshot,
     Stack,
@@ -372,6 +373,13 @@ class Reader:
             window,
             table="raw_governor",
         )
+
+    def removed(self) -> list[Removed]:
+        """What the size limit has taken from the file so far, longest ago last; empty: nothing."""
+        if self.older_version:
+            return []
+        columns = "replace(name, 'raw_', '') AS name, kind, until_ns, rows, noted_ns, max_db_bytes"
+        return self._records(Removed, f"SELECT {columns} FROM raw_removed WHERE rows > 0 ORDER BY until_ns DESC, name")
 
     def missing_probes(self) -> list[MissingProbe]:
         """Calls that were not traced, per copy of a library."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
-from ingero.store.errors import NotWritableError, RecorderRunningError
+from ingero.store.errors import RecorderRunningError, writing_error
+from ingero.store.lock_file import HeldError, LockFile
 
 
-class RecorderLock:
+class RecorderLock(LockFile):
     """Holds `<database>.lock` from construction to `release`; the kernel releases it when the process dies.
 
     Not taken on the database file itself: closing a descriptor of it would drop SQLite's own locks (POSIX locks belong
@@ -21,34 +21,9 @@ class RecorderLock:
     """
 
     def __init__(self, database: Path) -> None:
-        self._path = database.with_name(f"{database.name}.lock")
-        while True:
-            try:
-                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except OSError as error:
-                raise NotWritableError(database, f"{self._path.name}: {error.strerror}") from error
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                owner = os.read(fd, 32).decode("ascii", "replace").strip()
-                os.close(fd)
-                raise RecorderRunningError(database, owner) from error
-            if self._is_still_at_path(fd):
-                break
-            os.close(fd)  # its last owner removed it between our open and our lock
-        os.ftruncate(fd, 0)
-        os.write(fd, str(os.getpid()).encode())
-        self.fd = fd
-
-    def _is_still_at_path(self, fd: int) -> bool:
         try:
-            there = self._path.lstat()
-        except FileNotFoundError:
-            return False
-        ours = os.fstat(fd)
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
-
-    def release(self) -> None:
-        """Remove the file and let go of the lock."""
-        self._path.unlink(missing_ok=True)
-        os.close(self.fd)
+            super().__init__(database.with_name(f"{database.name}.lock"), str(os.getpid()))
+        except HeldError as error:
+            raise RecorderRunningError(database, error.owner) from error
+        except OSError as error:
+            raise writing_error(database, error) from error

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store.errors import StoreError, writing_error
+from ingero.store.errors import DirectoryError, StoreError, writing_error
 from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.recorder_lock import RecorderLock
 from ingero.store.records import SessionFacts
-from ingero.store.retention import used_bytes
+from ingero.store.retention import id_span, used_bytes
 from ingero.store.tables import SESSIONS, sql_text
 
 # 2^48 is above every cgroup id seen in practice (an inode number), and leaves room for 32,000 boots and nodes.
@@ -22,8 +22,16 @@ CGROUP_BASE_STEP = 1 << 48
 # Above it, making the secondary indexes at the end of each recording takes longer (> 10 s) than the scans they save.
 MAX_INDEXED_EVENTS = 10_000_000
 
+# Of the indexes made at the end, measured at 37.
+INDEX_BYTES_PER_EVENT = 40
+
 _WAL_PAGES = 4_000  # 16 MB: a checkpoint about every two seconds at the full rate
 _WAL_LIMIT_BYTES = 64 << 20
+# Parts of the size limit that the log may take, where these are less: one until a checkpoint, one in the file.
+_WAL_PART = 32
+_WAL_FILE_PART = 16
+_LEAST_WAL_PAGES = 64
+_PAGE_BYTES = 4096
 _CACHE_KIB = 16_000
 _BUSY_MS = 2_000
 _STATEMENTS = 256
@@ -41,15 +49,19 @@ class Recording:
         StoreError: the file is not ours to write, another recorder has it, or it cannot be written.
     """
 
-    def __init__(self, path: Path, facts: SessionFacts, node: str, owner: Owner | None) -> None:
+    def __init__(
+        self, path: Path, facts: SessionFacts, node: str, owner: Owner | None, *, max_db_bytes: int = 0
+    ) -> None:
         self.path = path
+        if path.is_dir():
+            raise DirectoryError(path)
         _make_folder(path, owner)
         self._lock = RecorderLock(path)
         try:
             _make_file(path, owner)
             if owner is not None:
                 os.fchown(self._lock.fd, *owner)
-            self.db = _open(path)
+            self.db = _open(path, max_db_bytes)
             try:
                 self.session, self.cgroup_base = _begin_session(self.db, facts, node)
             except BaseException:
@@ -79,7 +91,7 @@ class Recording:
             StoreError: the disk refused.
         """
         try:
-            if _number(self.db, _EVENTS_SPAN) <= MAX_INDEXED_EVENTS:
+            if self._has_room_for_indexes(max_db_bytes):
                 self.db.execute(sql_text("indexes.sql"))
             if max_db_bytes and self.path.stat().st_size > max_db_bytes >= used_bytes(self.db):
                 list(self.db.execute("PRAGMA incremental_vacuum"))
@@ -88,6 +100,11 @@ class Recording:
                 list(self.db.execute("PRAGMA journal_mode = delete"))
         except (apsw.Error, OSError) as error:
             raise writing_error(self.path, error) from error
+
+    def _has_room_for_indexes(self, max_db_bytes: int) -> bool:
+        events = id_span(self.db, "raw_events")
+        size_bytes = used_bytes(self.db) + events * INDEX_BYTES_PER_EVENT
+        return events <= MAX_INDEXED_EVENTS and (not max_db_bytes or size_bytes <= max_db_bytes)
 
     def close(self) -> None:
         """Close the file and let the next recorder in."""
@@ -114,10 +131,8 @@ def _make_file(path: Path, owner: Owner | None) -> None:
         os.chown(path, *owner, follow_symlinks=False)  # following would let a user be handed any file of root
 
 
-def _open(path: Path) -> apsw.Connection:
-    db = apsw.Connection(
-        str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, statementcachesize=_STATEMENTS
-    )
+def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS)
     try:
         db.set_busy_timeout(_BUSY_MS)
         if kind_of(db) is Kind.EMPTY:  # elsewhere it would write into a file that may not be ours
@@ -128,8 +143,8 @@ def _open(path: Path) -> apsw.Connection:
         for setting in (
             "journal_mode = wal",
             "synchronous = normal",
-            f"wal_autocheckpoint = {_WAL_PAGES}",
-            f"journal_size_limit = {_WAL_LIMIT_BYTES}",
+            f"wal_autocheckpoint = {_wal_pages(max_db_bytes)}",
+            f"journal_size_limit = {_wal_limit_bytes(max_db_bytes)}",
         ):
             list(db.execute(f"PRAGMA {setting}"))
         for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL")):
@@ -139,6 +154,17 @@ def _open(path: Path) -> apsw.Connection:
         db.close()
         raise
     return db
+
+
+def _wal_pages(max_db_bytes: int) -> int:
+    """After how many pages a checkpoint begins: the log counts as part of the file."""
+    if not max_db_bytes:
+        return _WAL_PAGES
+    return min(_WAL_PAGES, max(_LEAST_WAL_PAGES, max_db_bytes // _WAL_PART // _PAGE_BYTES))
+
+
+def _wal_limit_bytes(max_db_bytes: int) -> int:
+    return min(_WAL_LIMIT_BYTES, max_db_bytes // _WAL_FILE_PART) if max_db_bytes else _WAL_LIMIT_BYTES
 
 
 def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple[int, int]:

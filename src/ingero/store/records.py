@@ -242,6 +242,21 @@ class OffCpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What the size limit has taken from the file: rows of a table up to a time.
+
+    kind: "removed", or "folded": seconds into minutes, every sum unchanged. until_ns, noted_ns: unix.
+    """
+
+    name: str
+    kind: str
+    until_ns: int
+    rows: int
+    noted_ns: int
+    max_db_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """What was lost, repaired or could not be told, by reason."""
 

@@ -1,9 +1,10 @@
-"""Keeps a database under its size limit: detail goes first, oldest first; aggregates are folded; incidents stay."""
+"""Keeps a database under its size limit: detail goes first, oldest first; seconds are folded; incidents stay."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import apsw
 
@@ -13,20 +14,26 @@ from ingero.store.vocabulary import CLOCK_COLUMNS
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
 
-# Begin before the limit is passed, since the rows of the next commit come on top, and aim below it, so that the work is
-# done now and then and not at every commit.
-START_RATIO, TARGET_RATIO = 0.95, 0.9
+# Work begins this part below the limit, or twice the largest growth between two looks if that is more, so that what is
+# written meanwhile still fits; and it goes on for as much again, so that there is room for a while.
+_MARGIN = 0.05
+_MOST_MARGIN = 0.25
 
-# Steps are as large as takes so long: the recorder writes nothing meanwhile, and must not wait for 0.1 s.
-STEP_NS = 20_000_000
-FIRST_STEP_ROWS, MIN_STEP_ROWS, MAX_STEP_ROWS = 2_000, 100, 50_000
+# A step is to take this long, a third of what rows may wait (100 ms): the disk may be slower the next time.
+STEP_S = 0.03
+_FIRST_STEP_ROWS = 500
+_MOST_STEP_ROWS = 50_000
 
-# The newest seconds keep their resolution while there is anything else to drop.
-KEEP_SECONDS_NS = 10 * MINUTE_NS
+# The newest minutes keep their detail and their resolution while there is anything else to drop.
+KEEP_NS = 10 * MINUTE_NS
 
-_DETAIL = (("raw_events", "start_ns"), ("raw_offcpu", "start_ns"), ("raw_in_flight", "time_ns"))
-_AGGREGATES = (
+_DETAIL = (
+    ("raw_events", "start_ns"),
+    ("raw_offcpu", "start_ns"),
+    ("raw_in_flight", "time_ns"),
     ("raw_epochs", "b_ns"),
+)
+_AGGREGATES = (
     ("raw_snapshots", "time_ns"),
     ("raw_kernel_launches", "start_ns"),
     ("raw_wakers", "start_ns"),
@@ -42,7 +49,7 @@ _Fold = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 _FOLDED: dict[str, _Fold] = {
     "raw_op_stats": (
         ("session", "process", "source", "op", "library"),
-        ("count", "errors", "nested", "untimed", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
+        ("count", "errors", "nested", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
         ("max_ns",),
     ),
     "raw_kernel_launches": (("session", "process", "function", "kernel_name"), ("count",), ()),
@@ -66,107 +73,204 @@ def used_bytes(db: apsw.Connection) -> int:
     return (pragma(db, "page_count") - pragma(db, "freelist_count")) * pragma(db, "page_size")
 
 
-class Trimmer:
-    """Keeps one database under its limit by steps of about `STEP_NS`. max_bytes: 0 = no limit. clock: monotonic ns."""
+def id_span(db: apsw.Connection, name: str) -> int:
+    """How many rows a table has at most, without counting: SQLite looks up one end at a time, both at once it scans."""
+    span = _number(db, f"SELECT (SELECT max(id) FROM {name}) - (SELECT min(id) FROM {name}) + 1")
+    return span or 0
 
-    def __init__(self, db: apsw.Connection, max_bytes: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self._db, self._max_bytes, self._clock = db, max_bytes, clock
-        self.step_rows = FIRST_STEP_ROWS
+
+def log_bytes(path: Path) -> int:
+    """Bytes of the write-ahead log beside a database."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+class Retention:
+    """Trims an open database in steps short enough to go between two commits.
+
+    max_db_bytes: limit of the file and its log together, 0 = none. clock: unix ns. timer: seconds, for the pace.
+    """
+
+    def __init__(
+        self,
+        db: apsw.Connection,
+        path: Path,
+        max_db_bytes: int,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._db, self._path, self._max_db_bytes, self._clock, self._timer = db, path, max_db_bytes, clock, timer
+        self._step_rows = _FIRST_STEP_ROWS
         self._is_over = False
-        self._folded_ns: dict[str, int] = {}  # by table: nothing older is left to fold
-
-    @property
-    def is_past_limit(self) -> bool:
-        """Whether the database is larger than it may be."""
-        return self._max_bytes != 0 and used_bytes(self._db) > self._max_bytes
+        self._held_before = self._most_growth = 0
+        self._cutoffs_ns: dict[tuple[tuple[str, str], ...], int] = {}
+        self.steps = 0
+        self.longest_step_s = 0.0
 
     def step(self) -> bool:
-        """One step towards the limit, its own transaction; true while there is more to do."""
-        ratio = TARGET_RATIO if self._is_over else START_RATIO
-        if self._max_bytes == 0 or used_bytes(self._db) <= self._max_bytes * ratio:
-            self._is_over = False
+        """One short transaction towards the limit; true while there is more to do."""
+        if not self._max_db_bytes:
             return False
-        begin_ns = self._clock()
-        self._is_over = self._trim(self.step_rows)
-        elapsed_ns = self._clock() - begin_ns
-        if elapsed_ns > STEP_NS:
-            self.step_rows = max(MIN_STEP_ROWS, self.step_rows // 2)
-        elif 2 * elapsed_ns < STEP_NS:
-            self.step_rows = min(MAX_STEP_ROWS, self.step_rows * 2)
-        return self._is_over
+        page_count = pragma(self._db, "page_count")
+        self._is_over = self._held_bytes() > self._start_bytes() - self._is_over * _MARGIN * self._max_db_bytes
+        is_file_too_large = page_count * pragma(self._db, "page_size") > self._max_db_bytes
+        if not self._is_over and not (is_file_too_large and pragma(self._db, "freelist_count")):
+            return False
+        begin = self._timer()
+        done = self._trim() if self._is_over else self._shrink()
+        self._pace(self._timer() - begin, done)
+        return done > 0
 
-    def _trim(self, rows: int) -> bool:
-        """Fold or delete about `rows` rows; false where nothing is left to go."""
-        db = self._db
-        newest = _number(db, "SELECT coalesce(max(start_ns), 0) FROM raw_op_stats")
-        has_worked = False
-        with db:
-            has_worked = (
-                self.fold_seconds(newest - KEEP_SECONDS_NS, rows)
-                or _delete_oldest(db, _DETAIL, rows)
-                or self.fold_seconds(newest, rows)
-                or _delete_oldest(db, _AGGREGATES, rows)
+    def _held_bytes(self) -> int:
+        # A reader may keep the log from being emptied for as long as it reads; dropping rows would not make it smaller.
+        held = used_bytes(self._db) + min(log_bytes(self._path), self._max_db_bytes // 4)
+        if self._held_before:
+            self._most_growth = max(self._most_growth, held - self._held_before)
+        self._held_before = held
+        return held
+
+    def _start_bytes(self) -> float:
+        margin = max(_MARGIN * self._max_db_bytes, 2 * self._most_growth)
+        return self._max_db_bytes - min(margin, _MOST_MARGIN * self._max_db_bytes)
+
+    def _pace(self, spent_s: float, done: int) -> None:
+        """Steps as large as fit into their time; faster down than up."""
+        self.steps += 1
+        self.longest_step_s = max(self.longest_step_s, spent_s)
+        if spent_s > STEP_S:
+            self._step_rows = max(1, int(self._step_rows * max(0.1, STEP_S / spent_s / 2)))
+        elif done >= self._step_rows and spent_s < STEP_S / 2:
+            self._step_rows = min(_MOST_STEP_ROWS, self._step_rows * 3 // 2 + 1)
+
+    def _shrink(self) -> int:
+        """Gives freed pages back to the filesystem: of a file that was larger than its limit from the beginning."""
+        before = pragma(self._db, "freelist_count")
+        list(self._db.execute(f"PRAGMA incremental_vacuum({self._step_rows})"))
+        return before - pragma(self._db, "freelist_count")
+
+    def _trim(self) -> int:
+        newest_ns = _number(self._db, "SELECT max(start_ns) FROM raw_op_stats") or 0
+        with self._db:
+            done = (
+                self._delete_oldest(_DETAIL, newest_ns - KEEP_NS)
+                or self._fold_oldest(newest_ns - KEEP_NS)
+                or self._delete_oldest(_DETAIL, None)
+                or self._fold_oldest(newest_ns)
+                or self._delete_oldest(_AGGREGATES, None)
+                or self._delete_ended_processes()
             )
-        return has_worked  # noqa: RET504  # returning inside: for mypy apsw's `with` may swallow exceptions
+        return done  # noqa: RET504  # returning inside: for mypy apsw's `with` may swallow exceptions
 
-    def fold_seconds(self, before_ns: int, rows: int) -> bool:
-        """Fold rows of one second into rows of one minute: of the oldest minute of one table, ended by `before_ns`."""
+    def _delete_oldest(self, tables: tuple[tuple[str, str], ...], before_ns: int | None) -> int:
+        """Deletes up to one step of rows, from the table that has any as old as the cut; else the cut moves on."""
+        for _ in range(2):
+            for name, column in tables:
+                deleted = self._delete(name, column, self._cutoffs_ns.get(tables, 0))
+                if deleted:
+                    return deleted
+            if not self._advance_cutoff(tables, before_ns):
+                return 0
+        return 0
+
+    def _advance_cutoff(self, tables: tuple[tuple[str, str], ...], before_ns: int | None) -> bool:
+        """Moves the cut to the end of the next step of the largest table, so that all end at the same time."""
+        # Ids grow with time, so their span is the size; counting would read the whole table.
+        spans = {name: id_span(self._db, name) for name, _ in tables}
+        name, column = max(tables, key=lambda entry: spans[entry[0]])
+        limit = "" if before_ns is None else f"WHERE {column} < {before_ns}"
+        oldest = f"SELECT {column} AS at FROM {name} {limit} ORDER BY {column} LIMIT {self._step_rows}"
+        cutoff_ns = _number(self._db, f"SELECT max(at) FROM ({oldest})")
+        self._cutoffs_ns[tables] = cutoff_ns or 0
+        return cutoff_ns is not None
+
+    def _delete(self, name: str, column: str, until_ns: int) -> int:
+        """Deletes the oldest rows up to a time, at most one step of them; notes it."""
+        chosen = f"SELECT id, {column} AS at FROM {name} WHERE {column} <= ? ORDER BY {column} LIMIT ?"
+        last_ns = _number(self._db, f"SELECT max(at) FROM ({chosen})", until_ns, self._step_rows)
+        if last_ns is None:
+            return 0
+        self._db.execute(f"DELETE FROM {name} WHERE id IN (SELECT id FROM ({chosen}))", (until_ns, self._step_rows))
+        deleted = self._db.changes()
+        self._note(name, "removed", last_ns, deleted)
+        return deleted
+
+    def _fold_oldest(self, before_ns: int) -> int:
+        """Folds up to one step of one-second rows into rows of their minute, for minutes that have ended."""
         end_ns = before_ns // MINUTE_NS * MINUTE_NS
-        for table, fold in _FOLDED.items():
-            oldest = _number(
-                self._db,
-                f"SELECT coalesce(min(start_ns), ?1) FROM {table} "
-                "WHERE period_s < 60 AND start_ns < ?1 AND start_ns >= ?2",
-                end_ns,
-                self._folded_ns.get(table, 0),
-            )
-            begin_ns = oldest // MINUTE_NS * MINUTE_NS
-            self._folded_ns[table] = max(begin_ns, self._folded_ns.get(table, 0))
-            if begin_ns < end_ns:
-                _fold(self._db, table, fold, begin_ns, rows)
-                return True
-        return False
+        for name, fold in _FOLDED.items():
+            begin_ns = _number(self._db, "SELECT until_ns FROM raw_removed WHERE name = ? AND kind = 'folded'", name)
+            folded = self._fold(name, fold, begin_ns or 0, end_ns)
+            if folded:
+                return folded
+        return 0
+
+    def _fold(self, name: str, fold: _Fold, begin_ns: int, end_ns: int) -> int:
+        where = f"start_ns >= {begin_ns} AND start_ns < {end_ns} AND period_s < 60"
+        oldest = f"SELECT start_ns AS at FROM {name} WHERE {where} ORDER BY start_ns LIMIT {self._step_rows}"
+        span = next(iter(self._db.execute(f"SELECT min(at), max(at), count(*) FROM ({oldest})")))
+        first_ns, last_ns, count = span
+        if not isinstance(first_ns, int) or not isinstance(last_ns, int):
+            if end_ns > begin_ns:
+                self._note(name, "folded", end_ns, 0)
+            return 0
+        minute_ns, is_whole = last_ns // MINUTE_NS * MINUTE_NS, count < self._step_rows
+        # Whole minutes, where a step holds one: then each key has one row a minute.
+        until_ns = end_ns if is_whole else minute_ns if minute_ns > first_ns else last_ns + 1
+        folded = self._fold_between(name, fold, begin_ns, until_ns)
+        self._note(name, "folded", until_ns // MINUTE_NS * MINUTE_NS, folded)
+        return folded
+
+    def _fold_between(self, name: str, fold: _Fold, begin_ns: int, end_ns: int) -> int:
+        keys, sums, maxima = fold
+        columns = ", ".join(("start_ns", "period_s", *keys, *sums, *maxima))
+        minute = f"start_ns / {MINUTE_NS} * {MINUTE_NS}"
+        values = ", ".join((minute, "60", *keys, *(f"sum({n})" for n in sums), *(f"max({n})" for n in maxima)))
+        where = f"start_ns >= {begin_ns} AND start_ns < {end_ns} AND period_s < 60"
+        grouped = f"SELECT {values} FROM {name} WHERE {where} GROUP BY {minute}, {', '.join(keys)}"
+        self._db.execute(f"CREATE TEMP TABLE folded AS {grouped}")
+        self._db.execute(f"DELETE FROM {name} WHERE {where}")
+        folded = self._db.changes()
+        self._db.execute(f"INSERT INTO {name}({columns}) SELECT * FROM temp.folded")
+        self._db.execute("DROP TABLE temp.folded")
+        return folded
+
+    def _delete_ended_processes(self) -> int:
+        """Last of all: processes (and their threads) that ended before anything that is still stored began."""
+        begin_ns = _number(
+            self._db, f"SELECT min(at) FROM ({' UNION ALL '.join(f'SELECT min({c}) AS at FROM {n}' for n, c in _KEPT)})"
+        )
+        chosen = (
+            f"SELECT process FROM (SELECT process, exit_ns FROM raw_processes ORDER BY process LIMIT {self._step_rows})"
+            f" WHERE exit_ns < {begin_ns if begin_ns is not None else self._clock()}"
+        )
+        last_ns = _number(self._db, f"SELECT max(exit_ns) FROM raw_processes WHERE process IN ({chosen})")
+        if last_ns is None:
+            return 0
+        self._db.execute(f"DELETE FROM raw_threads WHERE process IN ({chosen})")
+        self._db.execute(f"DELETE FROM raw_processes WHERE process IN ({chosen})")
+        deleted = self._db.changes()
+        self._note("raw_processes", "removed", last_ns, deleted)
+        return deleted
+
+    def _note(self, name: str, kind: str, until_ns: int, rows: int) -> None:
+        """In the same transaction, so that the file never holds less than it says."""
+        self._db.execute(
+            "INSERT INTO raw_removed(name, kind, until_ns, rows, noted_ns, max_db_bytes) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT(name, kind) DO UPDATE SET until_ns = max(until_ns, excluded.until_ns), "
+            "rows = rows + excluded.rows, noted_ns = excluded.noted_ns, max_db_bytes = excluded.max_db_bytes",
+            (name, kind, until_ns, rows, self._clock(), self._max_db_bytes),
+        )
 
 
-def _number(db: apsw.Connection, sql: str, *values: int) -> int:
-    (value,) = next(iter(db.execute(sql, values)))
-    assert isinstance(value, int)
-    return value
+_KEPT = (*_DETAIL, *_AGGREGATES)
 
 
-def _fold(db: apsw.Connection, table: str, fold: _Fold, begin_ns: int, rows: int) -> None:
-    """Up to `rows` rows of one minute; of a fuller minute several rows may share a key, which readers sum."""
-    keys, sums, maxima = fold
-    columns = ", ".join(("start_ns", "period_s", *keys, *sums, *maxima))
-    minute = f"start_ns / {MINUTE_NS} * {MINUTE_NS}"
-    values = ", ".join((minute, "60", *keys, *(f"sum({n})" for n in sums), *(f"max({n})" for n in maxima)))
-    db.execute(
-        f"CREATE TEMP TABLE chosen AS SELECT id FROM {table} WHERE start_ns >= ? AND start_ns < ? AND period_s < 60 "
-        "ORDER BY start_ns LIMIT ?",
-        (begin_ns, begin_ns + MINUTE_NS, rows),
-    )
-    where = "id IN (SELECT id FROM temp.chosen)"
-    db.execute(
-        f"CREATE TEMP TABLE folded AS SELECT {values} FROM {table} WHERE {where} GROUP BY {minute}, {', '.join(keys)}"
-    )
-    db.execute(f"DELETE FROM {table} WHERE {where}")
-    db.execute(f"INSERT INTO {table}({columns}) SELECT * FROM temp.folded")
-    db.execute("DROP TABLE temp.folded")
-    db.execute("DROP TABLE temp.chosen")
-
-
-def _delete_oldest(db: apsw.Connection, tables: tuple[tuple[str, str], ...], rows: int) -> bool:
-    """Delete up to `rows` rows of the largest table and as many, of those that are as old, in each of the others."""
-    # Ids grow with time, so their span is the size. Counting would read the whole table, and so would max and min in
-    # one query: SQLite looks up only a single one of them.
-    span = "SELECT coalesce((SELECT max(id) FROM {0}) - (SELECT min(id) FROM {0}) + 1, 0)"
-    spans = {name: _number(db, span.format(name)) for name, _ in tables}
-    largest, largest_time = max(tables, key=lambda entry: spans[entry[0]])
-    if not spans[largest]:
-        return False
-    oldest = f"SELECT {largest_time} AS t FROM {largest} ORDER BY {largest_time} LIMIT ?"
-    cutoff = _number(db, f"SELECT max(t) FROM ({oldest})", rows)
-    for name, column in tables:
-        chosen = f"SELECT id FROM {name} WHERE {column} <= ? ORDER BY {column} LIMIT ?"
-        db.execute(f"DELETE FROM {name} WHERE id IN ({chosen})", (cutoff, rows))
-    return True
+def _number(db: apsw.Connection, sql: str, *values: int | str) -> int | None:
+    """The number that a query answers; None where it answers NULL or no row."""
+    for (value,) in db.execute(sql, values):
+        assert value is None or isinstance(value, int)
+        return value
+    return None

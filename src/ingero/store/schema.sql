@@ -361,6 +361,17 @@ CREATE TABLE raw_losses (
     count    INTEGER NOT NULL                  -- growth; nanoseconds where the counter's name ends in _ns
 ) STRICT;
 
+-- What --max-db has taken from the file so far.
+CREATE TABLE raw_removed (
+    name         TEXT NOT NULL,                -- of the table
+    kind         TEXT NOT NULL,                -- removed; folded: from seconds into minutes, every sum unchanged
+    until_ns     INTEGER NOT NULL,
+    rows         INTEGER NOT NULL,
+    noted_ns     INTEGER NOT NULL,             -- the last time
+    max_db_bytes INTEGER NOT NULL,
+    PRIMARY KEY (name, kind)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE raw_in_flight (
     id       INTEGER PRIMARY KEY,
     session  INTEGER NOT NULL,

@@ -261,6 +261,12 @@ SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS n
        g.full_ns, g.nested_ns, g.counted_ns, g.suspended_ns
 FROM raw_governor g;
 
+-- What the size limit has taken: no row of that kind before until_at (folded: only rows of whole minutes).
+CREATE VIEW removed AS
+SELECT replace(r.name, 'raw_', '') AS name, r.kind, r.until_ns AS until_at, r.rows, r.noted_ns AS noted_at,
+       r.max_db_bytes
+FROM raw_removed r;
+
 CREATE VIEW stack_traces AS
 SELECT hash, ips, frames, note
 FROM raw_stacks;

@@ -6,8 +6,9 @@ import logging
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -16,11 +17,12 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from ingero.store import retention, tables
+from ingero.store import tables
 from ingero.store.errors import StoreError, writing_error
 from ingero.store.interning import Interner
 from ingero.store.recording import Owner, Recording
 from ingero.store.records import SessionFacts
+from ingero.store.retention import Retention
 from ingero.store.tables import Row, Table
 
 log = logging.getLogger(__name__)
@@ -34,8 +36,6 @@ _COMMIT_INTERVAL_S = 0.5
 # Commit early above it: large enough that the commit costs nothing per row, small enough to stay in the page cache.
 _COMMIT_ROWS = 20_000
 
-# Deleting between two commits; a step that has begun is finished, so that the writer waits for 0.1 s at most.
-_TRIM_NS = 80_000_000 - retention.STEP_NS
 
 # SQLite runs without the interpreter lock, so each statement hands it over; with CPython's 5 ms a busy second thread
 # holds the inserts down to a few thousand rows a second.
@@ -44,6 +44,16 @@ _SWITCH_INTERVAL_S = 0.0005
 # What SQLite or apsw says about rows that no retry will make right.
 _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.BindingsError, apsw.TooBigError)
 _REFUSED_VALUES = (TypeError, ValueError, OverflowError)
+
+# Of the time between two commits, what trimming may take. Rows that wait get their turn after 60 ms and one step.
+_TRIM_S = _COMMIT_INTERVAL_S / 2
+_URGENT_TRIM_S = 0.06
+
+# At the end nobody waits in the queue, but the user does.
+_LAST_TRIM_S = 5.0
+
+# Processes whose number is kept, those asked for longest ago go first: far more than may be traced at once.
+PROCESSES_KNOWN = 16_384
 
 _Batch = dict[str, tuple[Table, list[Row]]]
 
@@ -55,7 +65,7 @@ class Writer:
     says why, the rows wait in the queue and are tried again; it is None again once they are stored.
 
     path: the database, made with its folders where missing. node: the name of this machine in event ids.
-    max_db_bytes: limit of the file, 0 = none. owner: uid and gid that get the files. clock: unix ns.
+    max_db_bytes: limit of the file and its log, 0 = none. owner: uid and gid that get the files. clock: unix ns.
     """
 
     def __init__(
@@ -88,8 +98,9 @@ class Writer:
         self._lost: Counter[tuple[str, str]] = Counter()
         self._reported: Counter[tuple[str, str]] = Counter()
         self._error: StoreError | None = None
+        self._trim_trouble = ""
         self._stop_reason = "stopped"
-        self._processes: dict[tuple[int, int], int] = {}
+        self._processes: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def __enter__(self) -> Writer:
         """Open the database and begin the session.
@@ -97,8 +108,8 @@ class Writer:
         Raises:
             StoreError: the file is not ours to write, another recorder has it, or it cannot be written.
         """
-        self._recording = Recording(self.path, self._facts, self._node, self._owner)
-        self._trimmer = retention.Trimmer(self._recording.db, self._max_db_bytes)
+        self._recording = Recording(self.path, self._facts, self._node, self._owner, max_db_bytes=self._max_db_bytes)
+        self._retention = Retention(self._recording.db, self.path, self._max_db_bytes, clock=self._clock)
         self._interner = Interner(self._recording.strings())
         self._next_process = self._recording.next_process()
         self._switch_interval_s = sys.getswitchinterval()
@@ -135,6 +146,16 @@ class Writer:
         return self._error
 
     @property
+    def trim_steps(self) -> int:
+        """How often the size limit has made work."""
+        return self._retention.steps
+
+    @property
+    def longest_trim_s(self) -> float:
+        """The longest that rows have waited for the size limit's work."""
+        return self._retention.longest_step_s
+
+    @property
     def stop_reason(self) -> str:
         """Column `stop_reason` of the session; set it before closing."""
         return self._stop_reason
@@ -155,12 +176,14 @@ class Writer:
     def process_id(self, pid: int, start_ns: int) -> int:
         """The number of a process (columns `process`), the same each time; its row is the caller's to append."""
         key = (pid, start_ns)
-        if key not in self._processes:
-            with self._changed:
-                if key not in self._processes:
-                    self._processes[key] = self._next_process
-                    self._next_process += 1
-        return self._processes[key]
+        with self._changed:
+            if key not in self._processes:
+                self._processes[key] = self._next_process
+                self._next_process += 1
+                if len(self._processes) > PROCESSES_KNOWN:
+                    self._processes.popitem(last=False)
+            self._processes.move_to_end(key)
+            return self._processes[key]
 
     def append(self, table: Table, rows: Sequence[Row]) -> int:
         """Queue rows, in the order of `table.columns`; answers how many the queue took. Never waits for the disk."""
@@ -242,10 +265,11 @@ class Writer:
                 batch.setdefault(table.name, (table, []))[1].extend(rows)
             if self._store(batch, appended, is_last=is_closing):
                 batch = {}
-                self._keep_limit()
+                self._keep_limit(_LAST_TRIM_S if is_closing else _TRIM_S)
         for table, rows in batch.values():
             self._lost[table.name, "write failed"] += len(rows)
-        if not batch:
+        # the end and the losses are small and may find room where the rows have not
+        if not batch or self._commit({}, is_last=True) is None:
             self._finish()
 
     def _store(self, batch: _Batch, appended: int, *, is_last: bool) -> bool:
@@ -259,7 +283,7 @@ class Writer:
             if error is None:
                 self._committed = appended
                 self._waiting_rows -= sum(len(rows) for table, rows in batch.values() if table is not tables.STRINGS)
-            self._error = error
+            self._say(error)
             self._changed.notify_all()
         return error is None
 
@@ -307,16 +331,30 @@ class Writer:
         _insert(db, tables.LOSSES, [(self.session, now, "store_rows_lost", f"{t}: {why}", n) for (t, why), n in growth])
         self._reported = lost
 
-    def _keep_limit(self) -> None:
-        """Small steps between two commits; while the limit is passed even if rows wait, or they would outrun it."""
-        end_ns = time.monotonic_ns() + _TRIM_NS
+    def _keep_limit(self, limit_s: float) -> None:
+        """Trim in short steps for a while, or until rows are waiting."""
+        begin = time.monotonic()
         try:
-            while self._trimmer.step() and time.monotonic_ns() < end_ns:
-                if self._is_urgent and not self._trimmer.is_past_limit:
+            while self._retention.step():
+                spent_s = time.monotonic() - begin
+                if spent_s > (_URGENT_TRIM_S if self._is_urgent else limit_s):
                     break
         except apsw.Error as error:
             _roll_back(self._recording.db)
-            self._error = writing_error(self.path, error)
+            self._warn_of_trimming(writing_error(self.path, error))
+
+    def _warn_of_trimming(self, error: StoreError) -> None:
+        if str(error) != self._trim_trouble:
+            self._trim_trouble = str(error)
+            log.warning("the size limit is not being kept: %s. Try: %s", error, error.hint)
+
+    def _say(self, error: StoreError | None) -> None:
+        """Tell the user once that rows are not being stored, and once that they are again."""
+        before, self._error = self._error, error
+        if error is not None and (before is None or str(before) != str(error)):
+            log.warning("%s; tracing goes on, rows that find no room are counted as lost. Try: %s", error, error.hint)
+        elif error is None and before is not None:
+            log.warning("%s is being written again", self.path)
 
     def _finish(self) -> None:
         try:
@@ -347,5 +385,6 @@ def _grouped(rows: list[Row], start: int, size: int, statements: int) -> Iterato
 
 
 def _roll_back(db: apsw.Connection) -> None:
-    if db.in_transaction:
-        db.execute("ROLLBACK")
+    with suppress(apsw.Error):  # the disk that refused the commit may refuse this, too; SQLite then rolls back itself
+        if db.in_transaction:
+            db.execute("ROLLBACK")

@@ -1,0 +1,35 @@
+"""The agent's limit of open files: raised as far as it may, refused where too low to trace anything."""
+
+from __future__ import annotations
+
+import resource
+
+from ingero.errors import IngeroError
+
+# Maps, programs, links and the database are 96 with one library and uprobe.multi; a library takes 2 more, but 60 and
+# more where only perf-event probes exist.
+LEAST_DESCRIPTORS = 128
+
+
+class TooFewDescriptorsError(IngeroError):
+    """The hard limit of open files is too low."""
+
+    def __init__(self, hard: int) -> None:
+        super().__init__(
+            f"this process may have {hard} files open at most; tracing needs {LEAST_DESCRIPTORS}",
+            hint="sudo sh -c 'ulimit -n 4096; ingero trace' (a unit: LimitNOFILE=4096, docker: --ulimit nofile=4096)",
+        )
+
+
+def raise_descriptor_limit() -> int:
+    """Raises the soft limit of open files to the hard one; answers it.
+
+    Raises:
+        TooFewDescriptorsError: that is not enough.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
+        raise TooFewDescriptorsError(hard)
+    return hard

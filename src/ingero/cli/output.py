@@ -1,0 +1,36 @@
+"""Standard output of a command that goes on for long: a reader that has gone ends it in good order."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+# What a shell sees of a program that a closed pipe has ended: 128 + SIGPIPE.
+EXIT_CLOSED_PIPE = 141
+
+
+class Output:
+    """Writes lines until nobody reads them any more."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def line(self, text: str) -> None:
+        """Writes a line at once; nothing after the reader has gone."""
+        if self.is_closed:
+            return
+        try:
+            click.echo(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.is_closed = True
+            drop_output()
+
+
+def drop_output() -> None:
+    """Sends what is still buffered nowhere, so that the interpreter's own flush at exit finds nobody missing."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
