@@ -8,7 +8,7 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels bench install clean
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels bench soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,6 +64,9 @@ bench: build ## overhead and drain rates, interleaved; prints ratios
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
+
+soak: build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
+	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)
 
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.errors import IngeroError
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -70,13 +71,21 @@ class Agent:
         Raises:
             BenchError: it has ended before.
         """
+        return self.wait_for_any((kind,))
+
+    def wait_for_any(self, kinds: Sequence[str]) -> dict[str, Any]:
+        """Reads lines until one of these types.
+
+        Raises:
+            BenchError: it has ended before.
+        """
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.messages.append(json.loads(line))
-            if self.messages[-1]["type"] == kind:
+            if self.messages[-1]["type"] in kinds:
                 return self.messages[-1]
         assert self.process.stderr is not None
-        raise BenchError(f"the agent ended before it said {kind!r}: {self.process.stderr.read().strip()}")
+        raise BenchError(f"the agent ended before it said {' or '.join(kinds)!r}: {self.process.stderr.read().strip()}")
 
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order; answers its losses by counter."""
@@ -112,7 +121,12 @@ def agent(folder: Path, *, pids: Sequence[int], options: Sequence[str] = ()) -> 
     ]
     command += ["--pid", ",".join(map(str, pids))]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, RUN_FOLDER_VARIABLE: str(folder)},
     ) as process:
         try:
             running = Agent(process=process, database=database)

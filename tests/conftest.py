@@ -29,6 +29,14 @@ def why_no_integration() -> str:
     return "" if shutil.which("gcc") else "the simulated GPU needs a compiler: apt-get install gcc libc6-dev"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+    """The lock of the agents that tests start: test runs beside this one, and the machine's own agent, have another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INGERO_RUN_DIR", str(tmp_path_factory.mktemp("run")))
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what lies under `integration/`, and skips it where it cannot run."""
     for item in items:

@@ -69,7 +69,7 @@ def tracing(
     ]
     if pids:
         command += ["--pid", ",".join(map(str, pids))]
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "INGERO_RUN_DIR": str(folder), **(environment or {})}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
     )

@@ -1,0 +1,189 @@
+"""An agent that is left running: a full-rate program, processes that come and go, a database at its limit.
+
+Run: python -m bench.soak [--duration 20m] [--max-db 200m] (make soak DURATION=20m). Prints a line a minute, and at the
+end one verdict per promise; exit code 1 if one is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from bench.agent import Agent, agent, cpu_s, require_quiet_kernel
+from ingero.capture.losses import MEANINGS
+from ingero.demo.gpusim import build as gpusim
+from ingero.demo.gpusim.truth import read_all
+from ingero.demo.workloads import native
+from ingero.demo.workloads.program import Program
+from ingero.store.retention import log_bytes
+from ingero.units import format_bytes, parse_duration_s, parse_size_bytes
+
+_MOST_GROWTH_BYTES = 5 << 20
+_SETTLED_RATIO = 0.25  # of the run, 5 of 20 minutes: until then tables, caches and the database's limit fill
+_LINES = 20  # a minute each in 20 minutes
+
+# Begins nothing before it is let go, so that the libraries are probed first; its children are followed from their fork.
+_LAUNCHER = """
+import mmap, os, subprocess, sys, time
+gate, seconds, rate, program, truth, *libraries = sys.argv[1:]
+access = mmap.PROT_READ | mmap.PROT_EXEC
+held = [mmap.mmap(os.open(path, os.O_RDONLY), 0, mmap.MAP_PRIVATE, access) for path in libraries]
+print("loaded", os.getpid(), file=sys.stderr, flush=True)
+while not os.path.exists(gate):
+    time.sleep(0.01)
+def start(threads, processes, seconds, rate, environment):
+    command = [program, "--threads", str(threads), "--processes", str(processes), "--seconds", str(seconds)]
+    return subprocess.Popen([*command, "--rate", str(rate)], env=environment, stdout=subprocess.DEVNULL)
+end = time.monotonic() + float(seconds)
+full = start(4, 2, seconds, rate, {**os.environ, "GPUSIM_TRACE": truth})
+passing, turn = [], 0
+while time.monotonic() < end:
+    passing = [one for one in passing if one.poll() is None]
+    passing.append(subprocess.Popen(["/bin/true"]))
+    if turn % 5 == 0:
+        passing.append(start(2, 1, 1, 2000, os.environ))
+    turn += 1
+    time.sleep(0.1)
+for one in [full, *passing]:
+    one.wait()
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the agent used at one moment. rss: its own memory and what it has touched of the kernel's mapped tables."""
+
+    at_s: float
+    rss_bytes: int
+    own_bytes: int
+    cpu_s: float
+    database_bytes: int
+
+
+def _sample(running: Agent) -> Sample:
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{running.pid}/status").read_text().splitlines() if ":" in line
+    )
+    return Sample(
+        at_s=time.monotonic(),
+        rss_bytes=int(status["VmRSS"].split()[0]) << 10,
+        own_bytes=int(status["RssAnon"].split()[0]) << 10,
+        cpu_s=cpu_s(running.pid),
+        database_bytes=running.database.stat().st_size + log_bytes(running.database),
+    )
+
+
+@contextmanager
+def _launched(folder: Path, duration_s: float, rate: int) -> Iterator[tuple[Program, Path]]:
+    libraries, gate = gpusim.build(), folder / "go"
+    variables = gpusim.environment(libraries, ctl=folder / "knobs", trace=folder / "truth.%p", sched="block")
+    truth = variables.pop("GPUSIM_TRACE")
+    mapped = [str(libraries / name) for name in ("libcudart.so.12", "libcuda.so.1", "libnccl.so.2")]
+    arguments = [str(gate), str(int(duration_s)), str(rate), str(native.build("calls")), truth, *mapped]
+    with Program(
+        [sys.executable, "-c", _LAUNCHER, *arguments], environment={**os.environ, **variables}, patience_s=10
+    ) as program:
+        program.wait_for("loaded")
+        yield program, gate
+
+
+def _watch(running: Agent, duration_s: float) -> tuple[list[Sample], Counter[str]]:
+    """A sample each line until the agent ends with its targets; and what it has lost."""
+    began_s = time.monotonic()
+    samples, losses, seconds = [_sample(running)], Counter[str](), 0
+    print(
+        f"{'minute':>7} {'memory':>9} {'own':>9} {'CPU':>7} {'database':>9}  processes, calls/s, losses so far",
+        flush=True,
+    )
+    while (message := _next(running)) is not None:
+        seconds += 1
+        losses.update(message["losses"])
+        if time.monotonic() - samples[-1].at_s >= duration_s / _LINES and running.process.poll() is None:
+            samples.append(_sample(running))
+            _print(samples, message, losses, (samples[-1].at_s - began_s) / 60)
+    return samples, losses
+
+
+def _next(running: Agent) -> dict[str, object] | None:
+    """The next second; None at the end. Messages are not kept: the bench is to stay small beside the agent."""
+    assert running.process.stdout is not None
+    running.messages.clear()
+    message = running.wait_for_any(("second", "finished"))
+    return message if message["type"] == "second" else None
+
+
+def _print(samples: list[Sample], message: dict[str, object], losses: Counter[str], minute: float) -> None:
+    before, now = samples[-2:]
+    cpu = (now.cpu_s - before.cpu_s) / (now.at_s - before.at_s)
+    calls = sum(message["calls"].values())  # type: ignore[attr-defined]  # of the JSON stream
+    print(
+        f"{minute:7.1f} {format_bytes(now.rss_bytes):>9} {format_bytes(now.own_bytes):>9} {cpu:7.1%} "
+        f"{format_bytes(now.database_bytes):>9}  {message['processes']}, {calls:,}, {dict(losses) or 'none'}",
+        flush=True,
+    )
+
+
+def _counted(database: Path, folder: Path) -> tuple[int, int]:
+    """Calls of the full-rate processes: what the agent counted, and the simulator."""
+    pids = ",".join(str(int(path.suffix[1:])) for path in folder.glob("truth.*"))
+    db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    ((counted,),) = db.execute(
+        f"SELECT sum(count + nested) FROM raw_op_stats JOIN raw_processes USING (process) WHERE pid IN ({pids})"
+    )
+    db.close()
+    truth = read_all(folder / "truth.%p")
+    return counted, sum(calls.total + calls.nested_in_flight for calls in truth.calls.values())
+
+
+def _verdicts(
+    samples: list[Sample], losses: Counter[str], max_db: int, counted: tuple[int, int], duration_s: float
+) -> bool:
+    settled = [one for one in samples if one.at_s - samples[0].at_s >= duration_s * _SETTLED_RATIO]
+    growth = settled[-1].rss_bytes - settled[0].rss_bytes
+    largest = max(one.database_bytes for one in samples)
+    unexplained = {name for name in losses if name not in MEANINGS and not name.startswith("rows_lost_")}
+    results = [
+        (growth <= _MOST_GROWTH_BYTES, f"memory grew by {growth / (1 << 20):+.1f} MiB after the first quarter (<= 5)"),
+        (largest <= max_db, f"database with its log was at most {format_bytes(largest)} (<= {format_bytes(max_db)})"),
+        (counted[0] == counted[1], f"{counted[0]:,} calls counted, {counted[1]:,} made"),
+        (not unexplained, f"losses without a reason: {', '.join(sorted(unexplained)) or 'none'}"),
+    ]
+    for is_kept, text in results:
+        print(f"{'kept' if is_kept else 'BROKEN'}: {text}")
+    return all(is_kept for is_kept, _ in results)
+
+
+def main() -> None:
+    """Prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--duration", type=parse_duration_s, default=parse_duration_s("20m"))
+    parser.add_argument("--max-db", default="200m")
+    parser.add_argument("--rate", type=int, default=40_000, help="calls per second of the full-rate program")
+    options = parser.parse_args()
+    require_quiet_kernel()
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ingero-soak-") as name:
+        folder = Path(name)
+        with (
+            _launched(folder, options.duration, options.rate) as (program, gate),
+            agent(folder, pids=[program.pid], options=["--record-all", "--max-db", options.max_db]) as running,
+        ):
+            gate.touch()
+            samples, losses = _watch(running, options.duration)
+            running.process.wait()
+        counted = _counted(running.database, folder)
+        is_kept = _verdicts(samples, losses, parse_size_bytes(options.max_db), counted, options.duration)
+    sys.exit(not is_kept)
+
+
+if __name__ == "__main__":
+    main()
