@@ -1,7 +1,7 @@
 """An agent that is left running: a full-rate program, processes that come and go, a database at its limit.
 
-Run: python -m bench.soak [--duration 20m] [--max-db 200m] (make soak DURATION=20m). Prints a line a minute, and at the
-end one verdict per promise; exit code 1 if one is broken.
+Run: python -m bench.soak [--duration 20m] [--max-db 100m] [--record-all], or make soak DURATION=20m. Prints a line a
+minute, and at the end one verdict per promise; exit code 1 if one is broken.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from ingero.demo.gpusim import build as gpusim
 from ingero.demo.gpusim.truth import read_all
 from ingero.demo.workloads import native
 from ingero.demo.workloads.program import Program
+from ingero.ops import OPS
 from ingero.store.retention import log_bytes
 from ingero.units import format_bytes, parse_duration_s, parse_size_bytes
 
 _MOST_GROWTH_BYTES = 5 << 20
 _SETTLED_RATIO = 0.25  # of the run, 5 of 20 minutes: until then tables, caches and the database's limit fill
+_SELECTION = {False: [], True: ["--record-all"]}
 _LINES = 20  # a minute each in 20 minutes
 
 # Begins nothing before it is let go, so that the libraries are probed first; its children are followed from their fork.
@@ -141,8 +143,9 @@ def _counted(database: Path, folder: Path) -> tuple[int, int]:
         f"SELECT sum(count + nested) FROM raw_op_stats JOIN raw_processes USING (process) WHERE pid IN ({pids})"
     )
     db.close()
+    traced = {symbol for op in OPS for symbol in op.symbols}
     truth = read_all(folder / "truth.%p")
-    return counted, sum(calls.total + calls.nested_in_flight for calls in truth.calls.values())
+    return counted, sum(calls.total for (_, symbol), calls in truth.calls.items() if symbol in traced)
 
 
 def _verdicts(
@@ -167,15 +170,18 @@ def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--duration", type=parse_duration_s, default=parse_duration_s("20m"))
-    parser.add_argument("--max-db", default="200m")
+    parser.add_argument("--max-db", default="100m")
     parser.add_argument("--rate", type=int, default=40_000, help="calls per second of the full-rate program")
+    parser.add_argument("--record-all", action="store_true", help="every call, as fast as the disk takes them")
     options = parser.parse_args()
     require_quiet_kernel()
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ingero-soak-") as name:
         folder = Path(name)
         with (
             _launched(folder, options.duration, options.rate) as (program, gate),
-            agent(folder, pids=[program.pid], options=["--record-all", "--max-db", options.max_db]) as running,
+            agent(
+                folder, pids=[program.pid], options=["--max-db", options.max_db, *_SELECTION[options.record_all]]
+            ) as running,
         ):
             gate.touch()
             samples, losses = _watch(running, options.duration)

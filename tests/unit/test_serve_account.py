@@ -206,3 +206,25 @@ def test_the_sum_of_the_parts_is_the_wall_time(reader: Reader) -> None:
     assert window is not None
     epochs = reader.epochs(window)
     assert np.array_equal(epochs["e_ns"] + epochs["x_ns"] + epochs["p_ns"], epochs["b_ns"] - epochs["a_ns"])
+
+
+def test_what_the_size_limit_took_is_said_before_anything_else(tmp_path: Path) -> None:
+    path = tmp_path / "recording.db"
+    with Writer(
+        path, session=SessionFacts(uuid="u", started_ns=START_NS), node="node", clock=lambda: START_NS
+    ) as writer:
+        record(writer)
+        removed = {"noted_ns": START_NS, "max_db_bytes": 10 << 30}
+        for name, kind, rows in (
+            ("raw_events", "removed", 5),
+            ("raw_op_stats", "folded", 7),
+            ("raw_wakers", "removed", 0),
+        ):
+            row = tables.REMOVED.rows(1, name=name, kind=kind, until_ns=START_NS + 30 * MS, rows=rows, **removed)
+            writer.append(tables.REMOVED, row)
+    with open_reader(path) as opened:
+        lines = text(opened)
+    assert "10.0 GiB" in line_with("--max-db", lines)
+    assert "events before 20" in line_with("removed, to stay below", lines)
+    assert "op_stats before 20" in line_with("kept by the minute only", lines)
+    assert "wakers" not in lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, count
 from pathlib import Path
 
 import apsw
@@ -104,7 +105,7 @@ def test_seconds_fold_into_minutes_with_every_sum_unchanged(tmp_path: Path) -> N
     ((newest_folded, oldest_kept),) = db.execute(
         "SELECT max(iif(period_s = 60, start_ns, NULL)), min(iif(period_s = 1, start_ns, NULL)) FROM raw_op_stats"
     )
-    assert oldest_kept == newest_folded + 60 * SECOND_NS
+    assert newest_folded < oldest_kept <= newest_folded + 60 * SECOND_NS
 
 
 def test_folding_keeps_not_recorded_apart_from_zero(tmp_path: Path) -> None:
@@ -141,16 +142,17 @@ def test_old_seconds_fold_before_the_events_of_the_last_minutes_go(tmp_path: Pat
 
 def test_a_step_holds_no_more_rows_than_fit_into_its_time(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
-    add_events(db, 60_000)
-    ticks = iter(range(10**9))
-    slow = Retention(db, tmp_path / "a.db", retention.used_bytes(db) // 2, timer=lambda: next(ticks) * 0.1)
+    add_events(db, 80_000)
+    fast_then_slow = chain(range(8), count(100, 100))
+    slow = Retention(db, tmp_path / "a.db", retention.used_bytes(db) // 2, timer=lambda: next(fast_then_slow) * 1e-3)
     sizes: list[int] = []
-    for _ in range(4):
+    for _ in range(6):
         ((before,),) = db.execute("SELECT count(*) FROM raw_events")
         slow.step()
         ((after,),) = db.execute("SELECT count(*) FROM raw_events")
         sizes.append(before - after)
-    assert sizes[0] > sizes[1] > sizes[2] > sizes[3] > 0
+    assert sizes[:5] == sorted(sizes[:5])
+    assert sizes[4] > sizes[5] >= retention.LEAST_STEP_ROWS
 
 
 def test_what_was_removed_is_told_to_readers(tmp_path: Path) -> None:

@@ -98,6 +98,17 @@ def test_rows_past_the_queue_are_counted_and_the_count_is_stored(tmp_path: Path)
     assert rows_of(path, "SELECT count(*) FROM events") == [(100,)]
 
 
+def test_sums_are_stored_when_events_fill_the_queue(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with make_writer(path, queue_rows=100) as writer:
+        sums = tables.OP_STATS.rows(
+            5, session=writer.session, start_ns=NOW_NS, process=1, source=1, op=3, count=7, sum_ns=70
+        )
+        writer.append(tables.EVENTS, events(writer, 250))
+        assert writer.append(tables.OP_STATS, sums) == 5
+    assert rows_of(path, "SELECT sum(count) FROM op_stats") == [(35,)]
+
+
 def test_stored_and_lost_rows_add_up_to_those_appended_by_several_threads(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with make_writer(path, queue_rows=2_000) as writer:

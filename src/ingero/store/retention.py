@@ -19,9 +19,9 @@ MINUTE_NS = 60 * SECOND_NS
 _MARGIN = 0.05
 _MOST_MARGIN = 0.25
 
-# A step is to take this long, a third of what rows may wait (100 ms): the disk may be slower the next time.
-STEP_S = 0.03
-_FIRST_STEP_ROWS = 500
+# A step is to take this long, a fifth of what rows may wait (100 ms): disk and CPU may be slower the next time.
+STEP_S = 0.02
+_FIRST_STEP_ROWS = LEAST_STEP_ROWS = 1_000  # fewer would be mostly the commit: a busy CPU must not end the work
 _MOST_STEP_ROWS = 50_000
 
 # The newest minutes keep their detail and their resolution while there is anything else to drop.
@@ -141,7 +141,7 @@ class Retention:
         self.steps += 1
         self.longest_step_s = max(self.longest_step_s, spent_s)
         if spent_s > STEP_S:
-            self._step_rows = max(1, int(self._step_rows * max(0.1, STEP_S / spent_s / 2)))
+            self._step_rows = max(LEAST_STEP_ROWS, int(self._step_rows * max(0.1, STEP_S / spent_s / 2)))
         elif done >= self._step_rows and spent_s < STEP_S / 2:
             self._step_rows = min(_MOST_STEP_ROWS, self._step_rows * 3 // 2 + 1)
 

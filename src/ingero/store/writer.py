@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 # About 80 MB of event rows: 2.5 s at 40,000 rows/s, which outlasts a checkpoint on a slow disk.
 QUEUE_ROWS = 100_000
 
+# Of these there may be more than the disk takes; they leave a sixth of the queue to sums and processes.
+_BULK = frozenset({tables.EVENTS.name, tables.OFFCPU.name, tables.EPOCHS.name})
+
 # A kill loses at most this plus the commit itself.
 _COMMIT_INTERVAL_S = 0.5
 
@@ -187,8 +190,9 @@ class Writer:
 
     def append(self, table: Table, rows: Sequence[Row]) -> int:
         """Queue rows, in the order of `table.columns`; answers how many the queue took. Never waits for the disk."""
+        most_rows = self._queue_rows if table.name in _BULK else self._queue_rows * 6 // 5
         with self._changed:
-            room = max(0, self._queue_rows - self._waiting_rows)
+            room = max(0, most_rows - self._waiting_rows)
             taken = rows if len(rows) <= room else rows[:room]
             if len(taken) < len(rows):
                 reason = "write failed" if self._error else "queue full"
@@ -254,10 +258,11 @@ class Writer:
 
     def _write_until_closed(self) -> None:
         batch: _Batch = {}
-        is_closing = False
+        is_closing = is_trimming = False
         while not is_closing:
+            wait_s = 0 if is_trimming else _COMMIT_INTERVAL_S
             with self._changed:
-                self._changed.wait_for(lambda: self._is_urgent or self._is_closing, timeout=_COMMIT_INTERVAL_S)
+                self._changed.wait_for(lambda: self._is_urgent or self._is_closing, timeout=wait_s)
                 is_closing, self._is_urgent = self._is_closing, False
                 appended = self._appended
                 taken, self._queue = self._queue, []
@@ -265,7 +270,9 @@ class Writer:
                 batch.setdefault(table.name, (table, []))[1].extend(rows)
             if self._store(batch, appended, is_last=is_closing):
                 batch = {}
-                self._keep_limit(_LAST_TRIM_S if is_closing else _TRIM_S)
+                is_trimming = self._keep_limit(_LAST_TRIM_S if is_closing else _TRIM_S)
+            else:
+                is_trimming = False  # the disk takes nothing; try again at the usual time
         for table, rows in batch.values():
             self._lost[table.name, "write failed"] += len(rows)
         # the end and the losses are small and may find room where the rows have not
@@ -331,17 +338,18 @@ class Writer:
         _insert(db, tables.LOSSES, [(self.session, now, "store_rows_lost", f"{t}: {why}", n) for (t, why), n in growth])
         self._reported = lost
 
-    def _keep_limit(self, limit_s: float) -> None:
-        """Trim in short steps for a while, or until rows are waiting."""
+    def _keep_limit(self, limit_s: float) -> bool:
+        """Trim in short steps for a while, or until rows are waiting; true while there is more to do."""
         begin = time.monotonic()
         try:
             while self._retention.step():
                 spent_s = time.monotonic() - begin
                 if spent_s > (_URGENT_TRIM_S if self._is_urgent else limit_s):
-                    break
+                    return True
         except apsw.Error as error:
             _roll_back(self._recording.db)
             self._warn_of_trimming(writing_error(self.path, error))
+        return False
 
     def _warn_of_trimming(self, error: StoreError) -> None:
         if str(error) != self._trim_trouble:
@@ -365,7 +373,7 @@ class Writer:
     def _fail(self, error: StoreError) -> None:
         with self._changed:
             self._error = error
-            self._waiting_rows = self._queue_rows  # nothing is taken any more
+            self._waiting_rows = 2 * self._queue_rows  # nothing is taken any more
 
 
 def _insert(db: apsw.Connection, table: Table, rows: list[Row]) -> None:
