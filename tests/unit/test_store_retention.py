@@ -223,7 +223,7 @@ def test_incidents_outlive_everything_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parts", [60])
 def test_recorder_keeps_its_file_near_the_limit(tmp_path: Path, parts: int) -> None:
     path = tmp_path / "a.db"
-    limit = 8_000_000
+    limit = 20_000_000
     facts = SessionFacts(uuid="u", started_ns=BEGIN_NS)
     with Writer(path, session=facts, node="n", max_db_bytes=limit) as writer:
         for part in range(parts):
