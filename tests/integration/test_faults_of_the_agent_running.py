@@ -197,30 +197,26 @@ def fill(descriptor: int) -> None:
 @pytest.mark.parametrize("end", ["exec", "kill", "chroot"])
 def test_targets_that_go_leave_no_file_open(tmp_path: Path, end: str) -> None:
     library = build_library(tmp_path / "lib")
-    with caller() as stays:
-        stays.do("load", library)
-        with tracing(tmp_path, pids=[], options=[]) as tracer:
-            until(lambda: bool(probed_sites(tracer)), "the library is probed")
-            for _ in range(2):
-                tracer.wait_for("second")
-            before = open_files(tracer.process.pid)
-            for _ in range(5):
-                with caller(prefix=["chroot", "/"] if end == "chroot" else ()) as goes:
-                    goes.do("load", library)
-                    goes.do("call", 2, 1)
-                    if end == "exec":
-                        goes.do("exec")
-                    tracer.wait_for("second")
-            for _ in range(3):
-                tracer.wait_for("second")
-            assert open_files(tracer.process.pid) == before
-            stays.do("call", 7, 1)
-            held = held_by(tracer.process.pid)
+    prefix = ["chroot", "/"] if end == "chroot" else ()
+    with ExitStack() as stack:
+        stays = stack.enter_context(caller())
+        goers = [stack.enter_context(caller(prefix)) for _ in range(5)]
+        for process in (stays, *goers):
+            process.do("load", library)
+        # by pid: what other programs of this machine load must not count
+        tracer = stack.enter_context(tracing(tmp_path, pids=[process.pid for process in (stays, *goers)]))
+        tracer.wait_for("second")
+        before, held = open_files(tracer.process.pid), held_by(tracer.process.pid)
+        for process in goers:
+            process.do("call", 2, 1)
+            if end == "exec":
+                process.do("exec")
+            process.process.kill()
+        for _ in range(4):
+            tracer.wait_for("second")
+        assert open_files(tracer.process.pid) <= before
+        stays.do("call", 7, 1)
+        tracer.stop()
     assert_nothing_is_left(held)
-    counts = dict(
-        rows(
-            tracer.database,
-            "SELECT p.pid, sum(s.count) FROM raw_op_stats s JOIN raw_processes p USING (process) GROUP BY 1",
-        )
-    )
-    assert counts[stays.pid] == 7
+    calls = "SELECT p.pid, sum(s.count) FROM raw_op_stats s JOIN raw_processes p USING (process) GROUP BY 1"
+    assert dict(rows(tracer.database, calls)) == {stays.pid: 7} | {process.pid: 2 for process in goers}
