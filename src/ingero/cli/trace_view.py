@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Protocol
 
-
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.recorded_calls import RecordedCall, RecordedCalls
 from ingero.capture.recorder import Recorder
