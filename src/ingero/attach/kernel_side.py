@@ -101,6 +101,8 @@ class KernelSide:
         try:
             self._scheduler = self._load("scheduler", constants=scheduler_constants())
             self.maps: dict[str, Map] = dict(self._scheduler.maps)
+            processes = self.maps["processes"]
+            self._processes = np.frombuffer(processes.memory(), self.layouts.dtype("process"), processes.max_entries)
             self._fill_slots()
             constants = {
                 "record_all": struct.pack("<I", record_all),
@@ -341,7 +343,9 @@ class KernelSide:
 
         slot: only if it has this one; a later process with the same pid may have another.
         """
-        if slot is None or self._slot_of(pid) == slot:
+        held = self._slot_of(pid)
+        if held is not None and slot in (None, held):
+            self._processes["is_released"][held] = 1  # threads whose accounts name the slot do not ask `targets` again
             self.maps["targets"].delete(struct.pack("<I", pid))
 
     def recycle(self, slot: int) -> None:

@@ -77,9 +77,10 @@ INLINE u64 return_trampoline(struct task_struct *task)
  * pointer was left by longjmp or an exception: it is popped. At an equal stack pointer the caller tells: a tail call sees
  * the return trampoline of the outer call instead of a caller of its own.
  */
-INLINE struct open_call *open_place(struct thread *thread, struct task_struct *task, u64 sp, u64 return_address,
+INLINE struct open_call *open_place(struct thread *thread, struct task_struct *task, struct pt_regs *context,
 				    bool *is_nested)
 {
+	u64 sp = STACK_POINTER(context);
 	struct open_call *place = NULL;
 
 	*is_nested = false;
@@ -89,7 +90,7 @@ INLINE struct open_call *open_place(struct thread *thread, struct task_struct *t
 		if (!call->sp) {
 			place = call;
 		} else if (is_same_stack(call->sp, sp)) {
-			if (sp < call->sp || (sp == call->sp && return_address == return_trampoline(task))) {
+			if (sp < call->sp || (sp == call->sp && return_address(context) == return_trampoline(task))) {
 				*is_nested = true;
 				return NULL;
 			}
@@ -107,18 +108,20 @@ INLINE struct open_call *open_place(struct thread *thread, struct task_struct *t
 INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct thread *thread, u32 tid)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
-	struct lane *first = NULL, *lane;
+	struct lane *lane = NULL, *first = NULL;
 
 	call->stream_slot = -1;
 	call->is_wait = 0;
-	if (kind & (KIND_ENQUEUE | KIND_SYNC_STREAM | KIND_EVENT_RECORD | KIND_STREAM_WAIT))
-		call->stream_slot = find_lane(
-			slot, lane_key(call->stream, COOKIE_FLAGS(call->cookie), thread->device, tid), thread->device);
-	if (call->stream_slot >= 0) {
-		if (kind & KIND_ENQUEUE) {
-			lane = lane_at(slot, call->stream_slot);
-			if (lane && begin_enqueue(lane, call->cookie, call->size_bytes,
-						  kind & KIND_GRAPH ? call->handle : 0))
+	if (likely(kind & (KIND_ENQUEUE | KIND_SYNC_STREAM | KIND_EVENT_RECORD | KIND_STREAM_WAIT))) {
+		int index;
+		u64 key = lane_key(call->stream, COOKIE_FLAGS(call->cookie), thread->device, tid);
+
+		lane = find_lane(slot, key, thread->device, &index);
+		call->stream_slot = index;
+	}
+	if (likely(lane)) {
+		if (likely(kind & KIND_ENQUEUE)) {
+			if (begin_enqueue(lane, call->cookie, call->size_bytes, kind & KIND_GRAPH ? call->handle : 0))
 				first = lane;
 		} else if (kind & KIND_EVENT_RECORD) {
 			record_event(slot, call->handle, call->stream_slot);
@@ -126,7 +129,7 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 			wait_event(slot, call->handle, call->stream_slot);
 		}
 	}
-	if (kind & KIND_DRAIN &&
+	if (unlikely(kind & KIND_DRAIN) &&
 	    !(COOKIE_FLAGS(call->cookie) & FLAG_ASYNC_IF_ON_DEVICE && call->extra == DEVICE_TO_DEVICE))
 		begin_wait(call, slot, thread->device, call->handle);
 	return first;
@@ -137,6 +140,67 @@ INLINE bool has_op(const u64 *set, u32 op)
 	return set[op >> 6 & (OP_SET_WORDS - 1)] >> (op & 63) & 1;
 }
 
+/* The process whose slot the thread's account names, if that still is the thread's own and its calls count. */
+INLINE struct process *process_of(struct thread *thread, struct task_struct *task)
+{
+	u32 slot = thread->process_slot;
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	return process && process->pid == (u32)task->tgid && !process->is_released && thread->created_ns ? process : NULL;
+}
+
+/* The account of a thread that calls for the first time, or since its process got another slot; NULL: not a target's. */
+NOINLINE struct thread *new_caller(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 slot = slot_of(task->tgid);
+	struct thread *thread;
+
+	if (slot == NO_SLOT) {
+		slot = admit(task);
+		if (slot == NO_SLOT)
+			return NULL;
+		slot &= MAX_PROCESSES - 1;
+	}
+	thread = own_account(task, slot);
+	if (thread)
+		thread->process_slot = slot;
+	return thread;
+}
+
+INLINE void note_arguments(struct open_call *call, struct pt_regs *context, struct thread *thread, u32 slot)
+{
+	u64 cookie = call->cookie;
+	struct arguments arguments;
+
+	if (unlikely(!read_arguments(context, &arguments)))
+		count_loss(LOSS_USER_READ_FAILED, 1);
+	call->caller = arguments.return_address;
+	call->size_bytes = size_argument(&arguments, cookie);
+	call->handle = argument(&arguments, COOKIE_HANDLE(cookie));
+	call->extra = argument(&arguments, COOKIE_EXTRA(cookie));
+	call->function = argument(&arguments, COOKIE_FUNCTION(cookie));
+	call->stream = stream_argument(&arguments, cookie);
+	if (unlikely(COOKIE_KIND(cookie) & KIND_NCCL))
+		note_nccl(call, thread, &arguments, slot);
+}
+
+INLINE void count_nested(u32 slot, u64 cookie)
+{
+	struct cell *cell = cell_of(slot, COOKIE_OP(cookie), 0);
+
+	if (cell)
+		__sync_fetch_and_add(&cell->nested, 1);
+}
+
+INLINE void count_entry(u32 slot, u64 cookie, u64 caller)
+{
+	struct cell *cell = cell_of(slot, COOKIE_OP(cookie), caller);
+
+	if (cell)
+		__sync_fetch_and_add(&cell->count, 1);
+}
+
 /*
  * What the return would have counted of a call that is only seen at its entry. Its position counts as reached at once: a
  * wait of another thread that begins before this call has returned takes it for covered.
@@ -145,7 +209,7 @@ INLINE void count_at_entry(struct open_call *call, u32 slot)
 {
 	struct lane *lane;
 
-	if (call->function)
+	if (call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH)
 		count_kernel(slot, call->function);
 	if (!(COOKIE_KIND(call->cookie) & KIND_ENQUEUE) || call->stream_slot < 0)
 		return;
@@ -157,86 +221,61 @@ INLINE void count_at_entry(struct open_call *call, u32 slot)
 /* Returns 1 if the return of this call is of no interest. */
 INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 {
-	u64 id = bpf_get_current_pid_tgid(), cookie, sp = STACK_POINTER(context);
-	u32 slot = slot_of(id >> 32);
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct arguments arguments;
-	struct process *process;
-	struct open_call *call;
-	struct thread *thread;
-	struct lane *first;
-	struct cell *cell;
+	struct thread *thread = thread_of(task);
 	bool is_nested, is_counted_here;
+	struct open_call *call;
 	struct settings *set;
-	struct snapshot at;
-	u32 zero = 0;
+	struct lane *first;
+	u32 slot, zero = 0;
+	u64 cookie;
 
-	if (unlikely(slot == NO_SLOT)) {
-		slot = admit(task);
-		if (slot == NO_SLOT)
+	if (unlikely(!thread || !process_of(thread, task))) {
+		thread = new_caller();
+		if (!thread)
 			return 1;
-		slot &= MAX_PROCESSES - 1;
 	}
-	thread = own_account(task, slot);
-	process = bpf_map_lookup_elem(&processes, &slot);
 	set = bpf_map_lookup_elem(&settings, &zero);
-	if (!thread || !process || !set)
+	if (!set)
 		return 1;
+	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	thread->hits++;
 	cookie = bpf_get_attach_cookie(context);
-	if (has_op(set->suspended_ops, COOKIE_OP(cookie)))
+	if (unlikely(has_op(set->suspended_ops, COOKIE_OP(cookie))))
 		return 1;
 	is_counted_here = is_entry_only || has_op(set->counted_ops, COOKIE_OP(cookie));
-	if (!read_arguments(context, &arguments))
-		count_loss(LOSS_USER_READ_FAILED, 1);
-	call = open_place(thread, task, sp, arguments.return_address, &is_nested);
-	if (!call || is_counted_here) {
-		cell = cell_of(slot, COOKIE_OP(cookie), is_nested ? 0 : arguments.return_address);
-		if (cell)
-			__sync_fetch_and_add(is_nested ? &cell->nested : &cell->count, 1);
-		if (is_counted_here && COOKIE_KIND(cookie) & CURRENT_KINDS)
-			lose_current(thread);
-		if (is_nested && !is_counted_here && note_maker(thread, &arguments, cookie, sp))
-			return 0;
-		if (is_nested || !is_counted_here)
-			return 1;
-	}
-	if (!call)
-		return 1;
-	take_default_device(thread, process, cookie);
-	call->caller = arguments.return_address;
-	call->cookie = cookie;
-	call->size_bytes = size_argument(&arguments, cookie);
-	call->handle = argument(&arguments, COOKIE_HANDLE(cookie));
-	call->extra = argument(&arguments, COOKIE_EXTRA(cookie));
-	call->function = argument(&arguments, COOKIE_FUNCTION(cookie));
-	call->stream = stream_argument(&arguments, cookie);
-	call->worst_culprit_ns = 0;
-	if (COOKIE_KIND(cookie) & KIND_NCCL)
-		note_nccl(call, thread, &arguments, slot);
-	first = begin_streams(call, slot, thread, id);
-	if (is_counted_here) {
-		count_at_entry(call, slot);
-		if (!first) {
-			if (COOKIE_KIND(cookie) & KIND_ENQUEUE)
-				process->last_enqueue_ns = bpf_ktime_get_ns();
+	if (unlikely(is_counted_here && COOKIE_KIND(cookie) & CURRENT_KINDS))
+		lose_current(thread);
+	call = open_place(thread, task, context, &is_nested);
+	if (unlikely(!call)) {
+		if (!is_nested) {
+			count_entry(slot, cookie, return_address(context));
 			return 1;
 		}
+		count_nested(slot, cookie);
+		if (likely(is_counted_here || !makes_context(cookie)))
+			return 1;
+		note_maker(thread, context, cookie);
+		return 0;
+	}
+	take_default_device(thread, slot, cookie);
+	call->cookie = cookie;
+	note_arguments(call, context, thread, slot);
+	call->worst_culprit_ns = 0;
+	first = begin_streams(call, slot, thread, task->pid);
+	if (is_counted_here) {
+		count_entry(slot, cookie, call->caller);
+		count_at_entry(call, slot);
+		if (!first)
+			return 1;
 	}
 	/* last, so that as little as possible of this program lies inside the call's account */
-	take_snapshot(thread, &at);
-	call->start_ns = at.now_ns;
-	call->clocks = at.clocks;
-	call->flaws = at.is_torn ? ~0ULL : at.flaws;
-	call->switches = at.switches;
-	call->preemptions = at.preemptions;
-	if (first)
-		note_first_enqueue(first, id, &at);
-	if (COOKIE_KIND(cookie) & KIND_ENQUEUE)
-		process->last_enqueue_ns = at.now_ns;
+	note_beginning(thread, call);
+	if (unlikely(first))
+		note_first_enqueue(first, task->pid, call);
 	if (is_counted_here)
 		return 1;
-	call->sp = sp;
+	call->sp = STACK_POINTER(context);
 	return 0;
 }
 
@@ -244,38 +283,45 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
  * Takes the probe's own cost out of the account: the way out of the entry trap and into the return trap, as calibrated on
  * an empty function. It was spent running; duration and clock shrink alike, so the account still adds up.
  */
-INLINE void leave_out_probe(struct open_call *call, const struct snapshot *at)
+INLINE void leave_out_probe(struct open_call *call, u64 ran_ns)
 {
-	u64 ran = at->clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)];
 	struct settings *set;
 	u32 zero = 0;
 	u64 own;
 
 	set = bpf_map_lookup_elem(&settings, &zero);
 	own = set ? set->probe_ns : 0;
-	if (own > ran)
-		own = ran;
+	if (own > ran_ns)
+		own = ran_ns;
 	call->start_ns += own;
 	call->clocks.ns[CLOCK(STATE_RUN)] += own;
 }
 
-INLINE void add_to_cell(struct cell *cell, struct open_call *call, const struct snapshot *at, u64 duration, s32 ret)
+/* What the thread did besides running, and what the clocks do not explain. Before `sum_ns`, of which running is the rest. */
+INLINE void add_clocks(struct cell *cell, struct open_call *call, const struct snapshot *at)
 {
-	u64 sum = duration;
+	u64 residual = at->now_ns - call->start_ns;
 
-	__sync_fetch_and_add(&cell->sum_ns, sum);
-	if (duration > READ_ONCE(cell->max_ns))
-		raise_to(&cell->max_ns, duration);
-	if (call->size_bytes)
-		__sync_fetch_and_add(&cell->size_bytes, call->size_bytes);
-	if (ret)
-		__sync_fetch_and_add(&cell->errors, 1);
 	for (int i = 0; i < CLOCKS; i++) {
 		u64 spent = at->clocks.ns[i] - call->clocks.ns[i];
 
-		if (spent)
+		residual -= spent;
+		if (spent && i != CLOCK(STATE_RUN))
 			__sync_fetch_and_add(&cell->clock_ns[i], spent);
 	}
+	if (residual)
+		__sync_fetch_and_add(&cell->residual_ns, residual);
+}
+
+INLINE void add_to_cell(struct cell *cell, struct open_call *call, u64 duration, s32 ret)
+{
+	__sync_fetch_and_add(&cell->sum_ns, duration);
+	if (unlikely(duration > READ_ONCE(cell->max_ns)))
+		raise_to(&cell->max_ns, duration);
+	if (unlikely(call->size_bytes))
+		__sync_fetch_and_add(&cell->size_bytes, call->size_bytes);
+	if (unlikely(ret))
+		__sync_fetch_and_add(&cell->errors, 1);
 	__sync_fetch_and_add(&cell->histogram[bucket_of(duration) & (HISTOGRAM_BUCKETS - 1)], 1);
 }
 
@@ -295,7 +341,7 @@ INLINE u32 reason_to_record(struct cell *cell, u64 nth, u64 duration)
 	return 0;
 }
 
-INLINE void write_record(struct thread *thread, struct open_call *call, const struct snapshot *at, s32 ret, u32 flags)
+NOINLINE int write_record(struct thread *thread, struct open_call *call, const struct snapshot *at, s32 ret, u32 flags)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct call_record *record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);
@@ -303,7 +349,7 @@ INLINE void write_record(struct thread *thread, struct open_call *call, const st
 
 	if (!record) {
 		count_loss(LOSS_CALL_RECORDS_RING_FULL, 1);
-		return;
+		return 0;
 	}
 	record->start_ns = call->start_ns;
 	record->duration_ns = at->now_ns - call->start_ns;
@@ -338,7 +384,7 @@ INLINE void write_record(struct thread *thread, struct open_call *call, const st
 	}
 	if (thread->last_off_ns > call->start_ns)
 		flags |= CALL_WAITED;
-	if (at->is_torn || at->flaws != call->flaws || record->residual_ns)
+	if (is_flawed(call->flaws, at->flaws) || record->residual_ns)
 		flags |= CALL_INCOMPLETE;
 	record->ret = ret;
 	record->device = thread->device;
@@ -351,27 +397,26 @@ INLINE void write_record(struct thread *thread, struct open_call *call, const st
 	record->pad[0] = record->pad[1] = 0;
 	bpf_get_current_comm(record->comm, COMM_BYTES);
 	bpf_ringbuf_submit(record, ring_wakeup(&calls, calls_ring_bytes, sizeof(*record)));
+	return 0;
 }
 
 /* What a completed call has changed: positions of its stream, the device, handles it stored. */
-INLINE void end_call(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot, s32 ret)
+INLINE void end_call(struct thread *thread, struct open_call *call, u32 slot, s32 ret)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
 
-	if (COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT)
+	if (unlikely(COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT))
 		call->handle = ret ? 0 : read_user_word(call->handle);
-	if (kind & KIND_NCCL)
+	if (unlikely(kind & KIND_NCCL))
 		undo_nccl(call, slot, ret);
-	if (kind & CURRENT_KINDS && !ret)
+	if (unlikely(kind & CURRENT_KINDS && !ret))
 		change_current(thread, call, slot);
-	if (kind & KIND_ENQUEUE && call->stream_slot >= 0) {
+	if (likely(kind & KIND_ENQUEUE && call->stream_slot >= 0)) {
 		struct lane *lane = lane_at(slot, call->stream_slot);
 
 		if (lane)
 			__sync_fetch_and_add(&lane->end, 1);
 	}
-	if (call->is_wait && !ret)
-		end_wait(thread, call, at, slot);
 }
 
 INLINE struct open_call *open_call_at(struct thread *thread, u64 sp)
@@ -382,39 +427,63 @@ INLINE struct open_call *open_call_at(struct thread *thread, u64 sp)
 	return NULL;
 }
 
+/* Off-CPU intervals come from the scheduler's programs, so there are none if those have not run since the last look. */
+NOINLINE int empty_finished(struct thread *thread)
+{
+	if (!thread)
+		return 0;
+	thread->emptied_sequence = READ_ONCE(thread->sequence);
+	if (READ_ONCE(thread->offcpu_head) != READ_ONCE(thread->offcpu_tail))
+		empty_offcpu(thread, bpf_get_current_task_btf());
+	return 0;
+}
+
+/*
+ * The first thing it does is to read the time. It is the time of the return if the thread has not left the CPU since the
+ * call began, because then all its clocks but one still stand where they stood; else everything is read anew.
+ */
 INLINE int on_return(struct pt_regs *context, bool is_session)
 {
+	u64 now = bpf_ktime_get_ns(), duration;
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = thread_of(task);
 	struct open_call *call;
 	struct snapshot at;
 	struct cell *cell;
-	u64 duration;
+	bool has_run_only;
 	u32 slot, why;
 	s32 ret;
 
-	if (!thread)
+	if (unlikely(!thread))
 		return 0;
 	call = open_call_at(thread, STACK_POINTER_AT_ENTRY(context));
-	if (!call) {
+	if (unlikely(!call)) {
 		slot = thread->process_slot & (MAX_PROCESSES - 1);
 		if (!end_maker(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) && is_session)
 			count_loss(LOSS_RETURN_UNMATCHED, 1); /* else the return of an inner call */
 		return 0;
 	}
-	take_snapshot(thread, &at);
+	has_run_only = READ_ONCE(thread->sequence) == call->sequence;
+	if (likely(has_run_only))
+		snapshot_of_running(call, now, &at);
+	else
+		take_snapshot(thread, &at);
 	slot = thread->process_slot & (MAX_PROCESSES - 1); /* a call that began as a target's counts, even if that ends */
 	ret = RETURN_VALUE(context);
-	end_call(thread, call, &at, slot, ret);
-	leave_out_probe(call, &at);
+	end_call(thread, call, slot, ret);
+	if (unlikely(call->is_wait && !ret))
+		end_wait(thread, call, &at, slot);
+	leave_out_probe(call, at.clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)]);
 	duration = at.now_ns - call->start_ns;
-	if (call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH)
+	if (likely(call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH))
 		count_kernel(slot, call->function);
 	cell = cell_of(slot, COOKIE_OP(call->cookie), call->caller);
-	if (cell) {
-		add_to_cell(cell, call, &at, duration, ret);
+	if (likely(cell)) {
+		if (unlikely(!has_run_only))
+			add_clocks(cell, call, &at);
+		add_to_cell(cell, call, duration, ret);
 		why = reason_to_record(cell, __sync_fetch_and_add(&cell->count, 1), duration);
-		if (why) {
+		if (unlikely(why)) {
 			if (with_stacks)
 				capture_stacks(call->caller);
 			write_record(thread, call, &at, ret, why);
@@ -422,8 +491,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		}
 	}
 	call->sp = 0;
-	if (READ_ONCE(thread->offcpu_head) != READ_ONCE(thread->offcpu_tail))
-		empty_offcpu(thread, task);
+	if (unlikely(READ_ONCE(thread->sequence) != thread->emptied_sequence))
+		empty_finished(thread);
 	return 0;
 }
 

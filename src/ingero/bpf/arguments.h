@@ -24,6 +24,14 @@ struct arguments {
 #define STACK_POINTER_AT_ENTRY(context) ((context)->sp - 8) /* a return has popped the return address */
 #define RETURN_VALUE(context) ((s32)(context)->ax)
 
+INLINE u64 return_address(struct pt_regs *context)
+{
+	u64 address = 0;
+
+	bpf_probe_read_user(&address, sizeof(address), (void *)STACK_POINTER(context));
+	return address;
+}
+
 INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
 {
 	/* [sp] is the return address, then slots 7, 8, 9 */
@@ -43,6 +51,11 @@ INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
 #define STACK_POINTER(context) ((context)->sp)
 #define STACK_POINTER_AT_ENTRY(context) ((context)->sp)
 #define RETURN_VALUE(context) ((s32)(context)->regs[0])
+
+INLINE u64 return_address(struct pt_regs *context)
+{
+	return REGISTER(context, regs[30]);
+}
 
 INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
 {

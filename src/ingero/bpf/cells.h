@@ -55,7 +55,7 @@ INLINE bool claim(u64 *place, u64 key)
 {
 	u64 found = READ_ONCE(*place);
 
-	if (found == key)
+	if (likely(found == key))
 		return true;
 	if (found)
 		return false;
@@ -63,7 +63,12 @@ INLINE bool claim(u64 *place, u64 key)
 	return found == 0 || found == key;
 }
 
-INLINE struct cell *find_cell(u64 key, u64 caller)
+INLINE u64 cell_key(u32 slot, u32 op, u64 caller)
+{
+	return (u64)slot << 56 | (u64)op << 48 | CELL_VALID | (caller & CALLER_MASK);
+}
+
+INLINE struct cell *claim_cell(u64 key, u64 caller)
 {
 	u32 hash = hash_of(key);
 
@@ -77,25 +82,37 @@ INLINE struct cell *find_cell(u64 key, u64 caller)
 		if (!claim(place, key))
 			continue;
 		cell = bpf_map_lookup_elem(&cells, &index);
-		if (cell && !cell->caller)
+		if (cell && cell->key != key) {
 			cell->caller = caller;
+			cell->key = key;
+		}
 		return cell;
 	}
 	return NULL;
 }
 
-INLINE struct cell *cell_of(u32 slot, u32 op, u64 caller)
+/* A cell that is not in the first place for its key, or that is new. */
+NOINLINE struct cell *search_cell(u64 key, u64 caller)
 {
-	u64 base = (u64)slot << 56 | (u64)op << 48 | CELL_VALID;
-	struct cell *cell = find_cell(base | (caller & CALLER_MASK), caller);
+	struct cell *cell = claim_cell(key, caller);
 
 	if (likely(cell))
 		return cell;
 	count_loss(LOSS_CELLS_FULL, 1);
-	cell = find_cell(base, 0);
+	cell = claim_cell(key & ~CALLER_MASK, 0);
 	if (!cell)
 		count_loss(LOSS_CELLS_EXHAUSTED, 1);
 	return cell;
+}
+
+/* Nearly always in its first place, where it says so itself: `cell_keys` would be one more cache line. */
+INLINE struct cell *cell_of(u32 slot, u32 op, u64 caller)
+{
+	u64 key = cell_key(slot, op, caller);
+	u32 index = hash_of(key) & (cell_count - 1);
+	struct cell *cell = bpf_map_lookup_elem(&cells, &index);
+
+	return likely(cell && READ_ONCE(cell->key) == key) ? cell : search_cell(key, caller);
 }
 
 INLINE u32 log2_of(u64 value)
@@ -150,10 +167,9 @@ INLINE void raise_to(u64 *place, u64 value)
 	}
 }
 
-/* Launches per kernel function; `function` is the kernel's handle or host stub. */
-INLINE void count_kernel(u32 slot, u64 function)
+/* Counts a launch of a kernel function that is not in the first place for its key, or that is new. */
+NOINLINE int search_kernel(u64 key)
 {
-	u64 key = (u64)slot << 56 | 1ULL << 55 | (function & ((1ULL << 55) - 1));
 	u32 hash = hash_of(key);
 
 	for (u32 i = 0; i < CELL_PROBES; i++) {
@@ -161,11 +177,25 @@ INLINE void count_kernel(u32 slot, u64 function)
 		struct kernel_cell *cell = bpf_map_lookup_elem(&kernels, &index);
 
 		if (!cell)
-			return;
+			return 0;
 		if (claim(&cell->key, key)) {
 			__sync_fetch_and_add(&cell->count, 1);
-			return;
+			return 0;
 		}
 	}
 	count_loss(LOSS_KERNEL_CELLS_FULL, 1);
+	return 0;
+}
+
+/* Launches per kernel function; `function` is the kernel's handle or host stub. */
+INLINE void count_kernel(u32 slot, u64 function)
+{
+	u64 key = (u64)slot << 56 | 1ULL << 55 | (function & ((1ULL << 55) - 1));
+	u32 index = hash_of(key) & (kernel_count - 1);
+	struct kernel_cell *cell = bpf_map_lookup_elem(&kernels, &index);
+
+	if (likely(cell && READ_ONCE(cell->key) == key))
+		__sync_fetch_and_add(&cell->count, 1);
+	else
+		search_kernel(key);
 }

@@ -18,28 +18,33 @@ struct clocks {
 	u64 ns[CLOCKS];
 };
 
-/* A traced call that has not returned. */
+/*
+ * A traced call that has not returned. A launch touches the first three cache lines only: what both its programs need,
+ * the clocks, what a record needs.
+ */
 struct open_call {
 	u64 sp; /* stack pointer at entry; 0 = free */
 	u64 start_ns;
 	u64 caller;
 	u64 cookie;
+	u64 function;
 	u64 size_bytes;
+	u64 flaws;
+	u32 sequence;	/* of the thread at entry: if it is the same at the return, the thread never left the CPU */
+	s8 stream_slot; /* -1: none */
+	u8 is_wait;	/* `covered` is valid */
+	u8 pad[2];
+	struct clocks clocks;
 	u64 handle;
 	u64 extra;
-	u64 function;
 	u64 stream;
-	struct clocks clocks;
-	u64 flaws;
 	u64 switches;
 	u64 preemptions;
-	u64 covered[MAX_STREAMS]; /* position of each stream that this call waits for */
-	u64 worst_culprit_ns;	  /* the longest that one thread ran during one wait of this call */
+	u64 worst_culprit_ns; /* the longest that one thread ran during one wait of this call */
 	u32 worst_culprit_pid;
 	u32 worst_culprit_tid;
-	s32 stream_slot; /* -1: none */
-	u8 is_wait;	 /* `covered` is valid */
-	u8 pad[3];
+	u64 pad2; /* to a multiple of 64 bytes */
+	u64 covered[MAX_STREAMS]; /* position of each stream that this call waits for */
 };
 
 struct offcpu_interval {
@@ -65,6 +70,10 @@ struct context_level {
 };
 #define CONTEXT_LEVELS 4 /* a power of two; libraries push one, and deeper ones are not known when popped */
 
+/*
+ * The kernel puts 8 bytes of its own before it, so that 56 bytes and the clocks fill a cache line each, and every open
+ * call begins one.
+ */
 struct thread {
 	u32 sequence;
 	u8 state;
@@ -72,46 +81,48 @@ struct thread {
 	u16 process_slot;
 	u64 created_ns; /* 0: the account has not started */
 	u64 since_ns;
+	u64 switches; /* switch-outs seen; switch_base is valid once there was one */
+	u64 preemptions;
+	u64 flaws; /* missed or repaired events so far */
+	u32 emptied_sequence; /* `sequence` when a return last looked for finished off-CPU intervals */
+	u32 is_claimed;	      /* someone starts this account */
 	struct clocks clocks;
+	struct open_call calls[OPEN_CALLS];
+	u64 hits;	  /* probed entries; only the thread itself counts */
+	u64 untouched_ns; /* since when it has chosen no device and no context; 0: not known, or it has */
+	u64 context;	  /* the current one, 0: none, or not known */
+	s32 device;	  /* the current one, -1: not known */
+	u32 nccl_group;	  /* nccl_calls.h */
 	u64 waking_ns; /* the last sched_waking; may precede the switch-out it belongs to */
 	u32 waker_tid;
 	u32 wait_cpu; /* 1 + the CPU whose waiters this thread has joined; 0 = none */
-	u64 switches; /* switch-outs seen; switch_base is valid once there was one */
-	u64 preemptions;
 	u64 switch_base; /* nvcsw + nivcsw before the first switch-out seen */
 	u64 exec_at_off_ns;
 	u64 throttled_at_off_ns;
-	u64 flaws; /* missed or repaired events so far */
 	u64 last_off_ns;
 	u64 last_on_ns;
 	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the device */
 	u64 away_ns; /* the same, where a yielding thread may have looked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
 	u32 last_cpu;
-	s32 device; /* the current one, -1: not known */
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
 	u8 pad;
-	u32 is_claimed;  /* someone starts this account */
-	u32 is_draining; /* someone empties `offcpu` */
-	u32 nccl_group;	 /* nccl_calls.h */
 	u64 offcpu_head; /* written by the switch-in */
 	u64 offcpu_tail; /* written by whoever empties */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */
 	u64 switches_missed;
-	u64 context;	 /* the current one, 0: none, or not known */
-	u64 untouched_ns; /* since when it has chosen no device and no context; 0: not known, or it has */
-	u64 maker_sp;	 /* of a call that makes a context, inside another call; 0: none */
+	u64 python_stack; /* of the call that returns: see native_stack.h */
+	u64 native_stack;
+	u64 python_thread; /* where its interpreter keeps this thread, as last found */
+	u64 maker_sp; /* of a call that makes a context, inside another call; 0: none */
 	u64 maker_out;
 	u32 maker_device;
 	u32 context_depth; /* pushes */
 	struct context_level below[CONTEXT_LEVELS];
-	u64 hits; /* probed entries; only the thread itself counts */
-	u64 python_stack; /* of the call that returns: see native_stack.h */
-	u64 native_stack;
-	u64 python_thread; /* where its interpreter keeps this thread, as last found */
-	struct open_call calls[OPEN_CALLS];
+	u32 is_draining; /* someone empties `offcpu` */
+	u32 pad2;
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
 
@@ -159,19 +170,68 @@ INLINE void inherit_device(struct thread *to, const struct thread *from)
 		to->below[i] = from->below[i];
 }
 
+#define FLAWS_UNKNOWN (~0ULL) /* instead of a count: the clocks beside it are not to be trusted */
+
+/* Whether a missed or torn event lies between two readings of a thread's clocks, or in one of them. */
+INLINE bool is_flawed(u64 flaws_before, u64 flaws_after)
+{
+	return flaws_before != flaws_after || flaws_after == FLAWS_UNKNOWN;
+}
+
 struct snapshot {
 	u64 now_ns;
 	struct clocks clocks;
 	u64 switches;
 	u64 preemptions;
 	u64 flaws;
-	bool is_torn;
 };
+
+/* Why clocks that were read cannot be trusted, or LOSS_NONE. `before`: the sequence when the reading began. */
+INLINE u32 fault_of_reading(struct thread *thread, u32 before, u8 state)
+{
+	if (unlikely((before & 1) || before != READ_ONCE(thread->sequence)))
+		return LOSS_SNAPSHOT_TORN;
+	return unlikely(state != STATE_RUN && state != STATE_INIT) ? LOSS_SNAPSHOT_NOT_RUNNING : LOSS_NONE;
+}
+
+/*
+ * The calling thread's clocks at the beginning of `call`, its running interval included. The time is read last: what
+ * comes after it, lies inside the call's account.
+ */
+INLINE void note_beginning(struct thread *thread, struct open_call *call)
+{
+	u32 before, fault = LOSS_NONE;
+	u64 now, since;
+	u8 state;
+
+	for (int try = 0; try < SNAPSHOT_TRIES; try++) {
+		before = READ_ONCE(thread->sequence);
+		since = READ_ONCE(thread->since_ns);
+		state = READ_ONCE(thread->state);
+		call->clocks = thread->clocks;
+		call->switches = thread->switches;
+		call->preemptions = thread->preemptions;
+		call->flaws = thread->flaws;
+		call->sequence = before;
+		now = bpf_ktime_get_ns();
+		call->start_ns = now;
+		call->clocks.ns[CLOCK(STATE_RUN)] += now - since;
+		barrier();
+		fault = fault_of_reading(thread, before, state);
+		if (likely(fault != LOSS_SNAPSHOT_TORN))
+			break;
+	}
+	if (unlikely(fault)) {
+		call->flaws = FLAWS_UNKNOWN;
+		count_loss(fault, 1);
+	}
+}
 
 /* The calling thread's clocks now, its running interval included. */
 INLINE void take_snapshot(struct thread *thread, struct snapshot *snapshot)
 {
-	snapshot->is_torn = true;
+	u32 fault = LOSS_NONE;
+
 	for (int try = 0; try < SNAPSHOT_TRIES; try++) {
 		u32 before = READ_ONCE(thread->sequence);
 		u64 now = bpf_ktime_get_ns(), since = READ_ONCE(thread->since_ns);
@@ -184,16 +244,25 @@ INLINE void take_snapshot(struct thread *thread, struct snapshot *snapshot)
 		snapshot->now_ns = now;
 		snapshot->clocks.ns[CLOCK(STATE_RUN)] += now - since;
 		barrier();
-		if ((before & 1) || before != READ_ONCE(thread->sequence))
-			continue;
-		snapshot->is_torn = false;
-		if (unlikely(state != STATE_RUN && state != STATE_INIT)) {
-			count_loss(LOSS_SNAPSHOT_NOT_RUNNING, 1);
-			snapshot->flaws++; /* differs from the thread's count: the record becomes incomplete */
-		}
-		return;
+		fault = fault_of_reading(thread, before, state);
+		if (fault != LOSS_SNAPSHOT_TORN)
+			break;
 	}
-	count_loss(LOSS_SNAPSHOT_TORN, 1);
+	if (unlikely(fault)) {
+		snapshot->flaws = FLAWS_UNKNOWN;
+		count_loss(fault, 1);
+	}
+}
+
+/* What `take_snapshot` would have found at `now_ns`, in a thread that has not left the CPU since the call began. */
+INLINE void snapshot_of_running(const struct open_call *call, u64 now_ns, struct snapshot *snapshot)
+{
+	snapshot->now_ns = now_ns;
+	snapshot->clocks = call->clocks;
+	snapshot->clocks.ns[CLOCK(STATE_RUN)] += now_ns - call->start_ns;
+	snapshot->switches = call->switches;
+	snapshot->preemptions = call->preemptions;
+	snapshot->flaws = call->flaws;
 }
 
 /* Moves finished off-CPU intervals to their ring. Called by the thread itself or the task iterator, one at a time. */

@@ -145,25 +145,34 @@ INLINE void lose_current(struct thread *thread)
  * A runtime call on a thread that has chosen nothing works on device 0. Certain only if every call that the thread could
  * have made was seen.
  */
-INLINE void take_default_device(struct thread *thread, const struct process *process, u64 cookie)
+INLINE void take_default_device(struct thread *thread, u32 slot, u64 cookie)
 {
+	struct process *process;
+
 	if (likely(!thread->untouched_ns) || !(COOKIE_FLAGS(cookie) & FLAG_RUNTIME) ||
 	    COOKIE_KIND(cookie) & KIND_SET_DEVICE)
 		return;
-	if (thread->untouched_ns > READ_ONCE(process->unseen_ns))
+	process = bpf_map_lookup_elem(&processes, &slot);
+	if (process && thread->untouched_ns > READ_ONCE(process->unseen_ns))
 		thread->device = 0;
 	thread->untouched_ns = 0;
 }
 
-/* Inside another call a context is made: its handle is known at this call's return. Returns whether that is of interest. */
-INLINE bool note_maker(struct thread *thread, const struct arguments *arguments, u64 cookie, u64 sp)
+/* Whether a call makes a context: if it does so inside another call, its handle is known at its own return. */
+INLINE bool makes_context(u64 cookie)
 {
-	if (!(COOKIE_KIND(cookie) & KIND_CONTEXT && COOKIE_FLAGS(cookie) & FLAG_HANDLE_OUT))
-		return false;
-	thread->maker_sp = sp;
-	thread->maker_out = argument(arguments, COOKIE_HANDLE(cookie));
-	thread->maker_device = argument(arguments, COOKIE_EXTRA(cookie));
-	return true;
+	return COOKIE_KIND(cookie) & KIND_CONTEXT && COOKIE_FLAGS(cookie) & FLAG_HANDLE_OUT;
+}
+
+INLINE void note_maker(struct thread *thread, struct pt_regs *context, u64 cookie)
+{
+	struct arguments arguments;
+
+	if (!read_arguments(context, &arguments))
+		count_loss(LOSS_USER_READ_FAILED, 1);
+	thread->maker_sp = STACK_POINTER(context);
+	thread->maker_out = argument(&arguments, COOKIE_HANDLE(cookie));
+	thread->maker_device = argument(&arguments, COOKIE_EXTRA(cookie));
 }
 
 /* The return of an inner call; returns whether it made a context. */

@@ -11,6 +11,7 @@ typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+typedef signed char s8;
 typedef signed int s32;
 typedef signed long long s64;
 
@@ -446,20 +447,23 @@ struct host_total {
 	u64 other_ns;
 };
 
-/* map `cells`: exact sums of one (process, operation, caller) */
+/* map `cells`: exact sums of one (process, operation, caller); the first 64 bytes are what most calls need */
 struct cell {
+	u64 key; /* as in `cell_keys` */
 	u64 caller;
-	u64 count;  /* calls returned */
-	u64 errors; /* of them with a return code that is not 0 */
+	u64 count; /* calls returned */
 	u64 sum_ns;
 	u64 max_ns;
-	u64 size_bytes;
-	u64 nested;	 /* entered inside another traced call, not in count */
-	u64 clock_ns[CLOCKS];
-	u64 recorded;
 	u64 threshold_ns; /* written by the agent; record a call of at least this duration */
 	u64 sample;	  /* written by the agent; record each N-th call; 0 = none */
+	u64 recorded;
+	u64 errors; /* of the calls returned, with a return code that is not 0 */
+	u64 size_bytes;
+	u64 nested;	 /* entered inside another traced call, not in count */
+	s64 residual_ns; /* sum_ns minus the clocks */
+	u64 clock_ns[CLOCKS]; /* of RUN nothing is kept: it is what remains of sum_ns */
 	u32 histogram[HISTOGRAM_BUCKETS]; /* modulo 2^32: the agent reads often enough */
+	u64 pad[4]; /* to a multiple of 64 bytes */
 };
 
 /* map `kernels`: launches per kernel function of a process */
@@ -504,21 +508,20 @@ struct admission {
 	u32 agent_pid;
 };
 
-/* map `processes`: one target process */
+/* map `processes`: one target process; the first fields are what each call needs */
 struct process {
-	u64 start_boottime_ns;
-	u64 last_enqueue_ns;
+	u32 pid; /* 0: free slot */
+	u32 is_released; /* its calls do not count any more */
 	u64 last_drain_ns;
 	u64 undrained; /* waits that left work of the stream uncovered */
 	u64 folded;    /* drains without an enqueue */
+	u64 start_boottime_ns;
 	u64 page_allocs;
 	u64 page_alloc_bytes;
 	u64 gone_clock_ns[CLOCKS]; /* clocks of its threads that ended */
 	u64 gone_switches;
 	u64 gone_preemptions;
 	u64 gone_threads;
-	u32 pid; /* 0: free slot */
-	u32 pad;
 	u64 net_sends; /* calls that moved bytes, all socket families */
 	u64 net_sent_bytes;
 	u64 net_receives;

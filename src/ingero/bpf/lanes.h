@@ -12,30 +12,32 @@
 #include "clocks.h"
 #include "ops_gen.h"
 
+/* The first 64 bytes are what each launch needs. */
 struct lane {
 	u64 key; /* 0: free */
 	u64 begin;
 	u64 end;
-	u64 waited;
 	u64 base; /* position at which the running epoch began */
-	u64 close_ns; /* a */
-	u64 first_ns; /* f */
 	u64 launches;
 	u64 launches_base;
+	u64 step; /* launches between two checkpoints */
+	u32 device; /* 1 + ordinal; 0: not known */
+	u32 is_first_unknown;
+	u64 op_set[OP_SET_WORDS];
 	u64 size_bytes;
 	u64 size_base;
-	u64 op_set[OP_SET_WORDS];
 	u64 graph;
-	u64 step; /* launches between two checkpoints */
-	u64 checkpoint_ns[CHECKPOINTS];
-	struct clocks close_clocks; /* of the thread that drained */
-	struct clocks first_clocks; /* of the thread that enqueued first */
+	u64 waited;
+	u64 close_ns; /* a */
+	u64 first_ns; /* f */
 	u64 close_flaws;
 	u64 first_flaws;
 	u32 close_tid;
 	u32 first_tid;
-	u32 device; /* 1 + ordinal; 0: not known */
-	u32 is_first_unknown;
+	u64 pad[3];
+	u64 checkpoint_ns[CHECKPOINTS];
+	struct clocks close_clocks; /* of the thread that drained */
+	struct clocks first_clocks; /* of the thread that enqueued first */
 	u64 covers[MAX_STREAMS];
 };
 
@@ -94,22 +96,24 @@ INLINE u64 lane_key(u64 stream, u32 flags, s32 device, u32 tid)
 	return stream;
 }
 
-/* Index of the lane with this key, claiming a free one; -1 if all are taken. */
-INLINE int find_lane(u32 slot, u64 key, s32 device)
+/* The lane with this key, claiming a free one, and its index; NULL and -1 if all are taken. */
+INLINE struct lane *find_lane(u32 slot, u64 key, s32 device, int *index)
 {
+	*index = -1;
 	for (int i = 0; i < MAX_STREAMS; i++) {
 		struct lane *lane = lane_at(slot, i);
 
 		if (!lane)
-			return -1;
-		if (claim(&lane->key, key)) {
-			if (device >= 0)
+			return NULL;
+		if (likely(claim(&lane->key, key))) {
+			if (device >= 0 && unlikely(lane->device != 1 + (u32)device))
 				lane->device = 1 + device;
-			return i;
+			*index = i;
+			return lane;
 		}
 	}
 	count_loss(LOSS_STREAMS_FULL, 1);
-	return -1;
+	return NULL;
 }
 
 /* An enqueue begins: position, class, checkpoints. Returns whether it is the first of its epoch. */
@@ -135,12 +139,12 @@ INLINE bool begin_enqueue(struct lane *lane, u64 cookie, u64 size_bytes, u64 gra
 	return position == READ_ONCE(lane->base);
 }
 
-INLINE void note_first_enqueue(struct lane *lane, u32 tid, const struct snapshot *at)
+INLINE void note_first_enqueue(struct lane *lane, u32 tid, const struct open_call *call)
 {
-	lane->first_ns = at->now_ns;
+	lane->first_ns = call->start_ns;
 	lane->first_tid = tid;
-	lane->first_clocks = at->clocks;
-	lane->first_flaws = at->flaws;
+	lane->first_clocks = call->clocks;
+	lane->first_flaws = call->flaws;
 	lane->is_first_unknown = 0;
 }
 
@@ -289,20 +293,20 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 		epoch->flags |= EPOCH_FIRST_UNKNOWN;
 	if (lane->close_tid == lane->first_tid) {
 		subtract(epoch->empty_clock_ns, &lane->first_clocks, &lane->close_clocks);
-		if (lane->close_flaws != lane->first_flaws)
+		if (is_flawed(lane->close_flaws, lane->first_flaws))
 			epoch->flags |= EPOCH_INCOMPLETE;
 	} else {
 		epoch->flags |= EPOCH_E_OTHER_THREAD;
 	}
 	if (lane->first_tid == tid) {
 		subtract(epoch->enqueue_clock_ns, &call->clocks, &lane->first_clocks);
-		if (lane->first_flaws != call->flaws)
+		if (is_flawed(lane->first_flaws, call->flaws))
 			epoch->flags |= EPOCH_INCOMPLETE;
 	} else {
 		epoch->flags |= EPOCH_X_OTHER_THREAD;
 	}
 	subtract(epoch->drain_clock_ns, &at->clocks, &call->clocks);
-	if (call->flaws != at->flaws || at->is_torn)
+	if (is_flawed(call->flaws, at->flaws))
 		epoch->flags |= EPOCH_INCOMPLETE;
 	if (thread->last_wake_ns > call->start_ns && thread->last_off_ns >= call->start_ns) {
 		epoch->woken_ns = thread->last_wake_ns;
@@ -317,8 +321,7 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 }
 
 /* Ends the epoch of lane `place` (slot << 8 | index) if the wait that returns now drained it. */
-static __attribute__((noinline)) int close_lane(struct thread *thread, struct open_call *call, struct snapshot *at,
-						u32 place)
+NOINLINE int close_lane(struct thread *thread, struct open_call *call, struct snapshot *at, u32 place)
 {
 	u32 slot = place >> 8;
 	struct lane *lane = lane_at(slot, place & (MAX_STREAMS - 1));

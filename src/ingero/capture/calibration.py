@@ -18,7 +18,7 @@ from ingero.attach.probes import CallProbes, CallSite
 from ingero.capture.rings import Ring
 
 _CALLS = 90  # all of them are recorded: a new cell records its first 100
-_EMPTY_FUNCTION = {"x86_64": b"\x90\xc3", "aarch64": b"\x1f\x20\x03\xd5\xc0\x03\x5f\xd6"}  # nop; ret
+EMPTY_FUNCTION = {"x86_64": b"\x90\xc3", "aarch64": b"\x1f\x20\x03\xd5\xc0\x03\x5f\xd6"}  # nop; ret
 
 
 class OwnCode:
@@ -73,7 +73,7 @@ def calibrate(kernel: KernelSide, calls: Ring, forget: Callable[[int], None]) ->
 
     forget: removes what a slot has left in the kernel's sums.
     """
-    code = OwnCode(_EMPTY_FUNCTION[platform.machine()])
+    code = OwnCode(EMPTY_FUNCTION[platform.machine()])
     try:
         with traced_here(kernel, code, [0]) as slot:
             if slot is None:

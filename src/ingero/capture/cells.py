@@ -16,7 +16,8 @@ from ingero.attach.libbpf import Map
 RARE_PER_SECOND = 100  # an operation below this rate is recorded whole
 SAMPLES_PER_SECOND = 10
 MAX_RECORDS_PER_SECOND = 2000  # of one process; above it the thresholds rise
-_SUMS = ("count", "errors", "sum_ns", "size_bytes", "nested", "clock_ns", "recorded", "histogram")
+_SUMS = ("count", "errors", "sum_ns", "size_bytes", "nested", "clock_ns", "residual_ns", "recorded", "histogram")
+_RUN = 0  # of clock_ns: what the kernel leaves to us
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,12 +54,13 @@ class CellReader:
         if not len(used):
             return []
         keys, now, before = self._keys[used], self._cells[used], self._before[used]
+        _fill_run_clock(now, before)
         growth = now.copy()
         for name in _SUMS:  # unsigned: a histogram bucket that wrapped still gives its growth
             growth[name] = now[name] - before[name]
-        self._before[used] = now
         self._feed_thresholds(used, keys, now, growth, elapsed_s)
         moved = np.flatnonzero((growth["count"] != 0) | (growth["nested"] != 0))
+        self._before[used[moved]] = now[moved]  # of the others, a call that is just being counted stays for next time
         return [self._growth(int(keys[i]), growth[i], int(before["max_ns"][i])) for i in moved]
 
     def _growth(self, key: int, growth: np.void, max_before_ns: int) -> CellGrowth:
@@ -108,6 +110,16 @@ class CellReader:
 def stacked(cells: Sequence[CellGrowth]) -> Array:
     """The growth of several cells as one structured array."""
     return np.frombuffer(b"".join([cell.growth.tobytes() for cell in cells]), cells[0].growth.dtype)
+
+
+def _fill_run_clock(now: Array, before: Array) -> None:
+    """A call ran for the rest of its duration; the kernel saves an addition per call by not saying so.
+
+    It adds durations last: read in the middle of a call, the rest is too small, and must not shrink.
+    """
+    others = now["clock_ns"][:, _RUN + 1 :].sum(axis=1, dtype=np.int64) + now["residual_ns"]
+    ran = now["sum_ns"].astype(np.int64) - others
+    now["clock_ns"][:, _RUN] = np.maximum(ran, before["clock_ns"][:, _RUN].astype(np.int64))
 
 
 def percentile_bound_ns(histogram: Array, ratio: float) -> float:
