@@ -45,11 +45,12 @@ class Admission(enum.IntEnum):
 class KernelSizes:
     """Sizes of kernel memory, all powers of two.
 
-    cells: (process, operation, caller) sums, 1.2 KB each, touched only when used. kernels: launch counts per function.
+    cells: (process, operation, caller) sums, 1.2 KB each, all of it memory from the start: 256 processes of 32 call
+    sites. kernels: launch counts per function.
     calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst that nobody drains.
     """
 
-    cells: int = 1 << 14
+    cells: int = 1 << 13
     kernels: int = 1 << 14
     calls_bytes: int = 8 << 20
     epochs_bytes: int = 4 << 20

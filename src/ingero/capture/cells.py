@@ -5,6 +5,7 @@ The differences between two readings are the second's calls; nothing here is sam
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ class CellReader:
     def __init__(self, keys: Map, cells: Map, dtype: np.dtype[Any]) -> None:
         self._keys: Array = np.frombuffer(keys.memory(), np.uint64, keys.max_entries)
         self._cells: Array = np.frombuffer(cells.memory(), dtype, cells.max_entries)
-        self._before: Array = np.zeros(cells.max_entries, dtype)
+        self._before = _sparse_zeros(cells.max_entries, dtype)
         self.records_ratio = 1.0  # of the usual number of records
         self.untimed_ops: frozenset[int] = frozenset()  # ids that may have been counted at entry since the last reading
 
@@ -110,6 +111,14 @@ class CellReader:
 def stacked(cells: Sequence[CellGrowth]) -> Array:
     """The growth of several cells as one structured array."""
     return np.frombuffer(b"".join([cell.growth.tobytes() for cell in cells]), cells[0].growth.dtype)
+
+
+def _sparse_zeros(count: int, dtype: np.dtype[Any]) -> Array:
+    """Memory that is taken where it is written, in small pages: for arrays of this size numpy asks for 2 MB ones."""
+    memory = mmap.mmap(-1, count * dtype.itemsize)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    zeros: Array = np.frombuffer(memory, dtype)
+    return zeros
 
 
 def _fill_run_clock(now: Array, before: Array) -> None:
