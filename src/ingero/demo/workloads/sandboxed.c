@@ -43,7 +43,7 @@ static int sandbox(void)
 		ALLOW(read), ALLOW(write), ALLOW(close), ALLOW(fstat), ALLOW(newfstatat), ALLOW(futex), ALLOW(mmap), ALLOW(munmap),
 		ALLOW(mprotect), ALLOW(madvise), ALLOW(brk), ALLOW(ppoll), ALLOW(timerfd_create), ALLOW(timerfd_settime),
 		ALLOW(sched_yield), ALLOW(nanosleep), ALLOW(clock_nanosleep), ALLOW(clock_gettime), ALLOW(gettid),
-		ALLOW(getpid), ALLOW(rt_sigprocmask), ALLOW(rt_sigreturn), ALLOW(exit), ALLOW(exit_group),
+		ALLOW(eventfd2), ALLOW(getpid), ALLOW(rt_sigprocmask), ALLOW(rt_sigreturn), ALLOW(exit), ALLOW(exit_group),
 #ifdef __NR_poll
 		ALLOW(poll),
 #endif
