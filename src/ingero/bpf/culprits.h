@@ -115,12 +115,15 @@ INLINE void clear_slot(struct cpu *cpu, u64 index, u64 seen)
 		__sync_fetch_and_or(&cpu->active_words, 1ull << word);
 }
 
-/* Charges what one slot's waiters have waited since the last time to the task that ran. */
-NOINLINE int flush_slot(struct cpu *cpu, u32 slot, u64 now, struct task_struct *culprit)
+/* Charges what one slot's waiters on this CPU have waited since the last time to the current task, which ran. */
+GLOBAL int flush_slot(u32 slot, u64 now)
 {
 	u64 index = slot, joined, count, waited;
+	struct cpu *cpu = this_cpu();
 	s64 grown;
 
+	if (!cpu)
+		return 0;
 	asm volatile("%0 &= 511" : "+r"(index));
 	joined = READ_ONCE(cpu->waiters[index].joined);
 	count = joined & WAITERS_MASK;
@@ -128,7 +131,7 @@ NOINLINE int flush_slot(struct cpu *cpu, u32 slot, u64 now, struct task_struct *
 	grown = (s64)((waited - cpu->waiters[index].charged_ns) << (64 - SUM_BITS)) >> (64 - SUM_BITS);
 	if (grown > 0) {
 		cpu->waiters[index].charged_ns = waited;
-		charge(slot, culprit, grown);
+		charge(slot, bpf_get_current_task_btf(), grown);
 	} else if (grown < 0) {
 		/* a repair took a waiter away in the past; what was charged too much is held back from the next charge */
 		count_loss(LOSS_CULPRIT_NEGATIVE, 1);
@@ -151,7 +154,6 @@ INLINE u32 lowest_bit(u64 bits)
 /* Charges the waiting on this CPU since its last switch to the current task, which ran meanwhile and now leaves. */
 GLOBAL int flush_waiters(u64 now)
 {
-	struct task_struct *culprit = bpf_get_current_task_btf();
 	struct cpu *cpu = this_cpu();
 	struct scan *scan;
 	u64 words, later;
@@ -168,7 +170,7 @@ GLOBAL int flush_waiters(u64 now)
 
 		if (slots) {
 			WRITE_ONCE(scan->slots, slots & (slots - 1));
-			flush_slot(cpu, word * 64 + lowest_bit(slots), now, culprit);
+			flush_slot(word * 64 + lowest_bit(slots), now);
 			continue;
 		}
 		words = READ_ONCE(scan->words);

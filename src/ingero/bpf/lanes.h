@@ -154,7 +154,7 @@ INLINE u64 position_key(u32 slot, u64 event)
 }
 
 /* cudaEventRecord: the event stands for the stream's tail, and all that the tail follows. */
-INLINE void record_event(u32 slot, u64 event, int index)
+GLOBAL int record_event(u32 slot, u64 event, u32 index)
 {
 	u64 key = position_key(slot, event);
 	struct position *position = bpf_map_lookup_elem(&positions, &key);
@@ -169,15 +169,16 @@ INLINE void record_event(u32 slot, u64 event, int index)
 		position = bpf_map_lookup_elem(&positions, &key);
 	}
 	if (!position || !lane)
-		return;
+		return 0;
 	for (int i = 0; i < MAX_STREAMS; i++)
 		position->covers[i] = lane->covers[i];
 	position->covers[index & (MAX_STREAMS - 1)] = READ_ONCE(lane->end);
 	position->lane = index;
+	return 0;
 }
 
 /* cudaStreamWaitEvent: the stream's tail follows what the event stands for. */
-INLINE void wait_event(u32 slot, u64 event, int index)
+GLOBAL int wait_event(u32 slot, u64 event, u32 index)
 {
 	u64 key = position_key(slot, event);
 	struct position *position = bpf_map_lookup_elem(&positions, &key);
@@ -185,13 +186,14 @@ INLINE void wait_event(u32 slot, u64 event, int index)
 
 	if (!position) {
 		count_loss(LOSS_EVENT_POSITION_UNKNOWN, 1);
-		return;
+		return 0;
 	}
 	if (!lane)
-		return;
-	for (int i = 0; i < MAX_STREAMS; i++)
+		return 0;
+	for (u32 i = 0; i < MAX_STREAMS; i++)
 		if (i != index)
 			raise_to(&lane->covers[i], position->covers[i]);
+	return 0;
 }
 
 /* Work and waits whose device is not known are taken to be on device 0, most often the only one. */
@@ -203,10 +205,13 @@ INLINE bool is_on_device(const struct lane *lane, s32 device)
 }
 
 /* What a wait will have covered when it returns. */
-INLINE void begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
+GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 {
-	u32 kind = COOKIE_KIND(call->cookie);
+	u32 kind;
 
+	if (!call)
+		return 0;
+	kind = COOKIE_KIND(call->cookie);
 	if (kind & KIND_SYNC_DEVICE) {
 		for (int i = 0; i < MAX_STREAMS; i++) {
 			struct lane *lane = lane_at(slot, i);
@@ -222,7 +227,7 @@ INLINE void begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 
 		if (!position) {
 			count_loss(LOSS_EVENT_POSITION_UNKNOWN, 1);
-			return;
+			return 0;
 		}
 		for (int i = 0; i < MAX_STREAMS; i++)
 			call->covered[i] = position->covers[i];
@@ -232,7 +237,7 @@ INLINE void begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 		struct lane *lane = lane_at(slot, call->stream_slot);
 
 		if (!lane)
-			return;
+			return 0;
 		for (int i = 0; i < MAX_STREAMS; i++)
 			call->covered[i] = lane->covers[i];
 		/* a blocking copy waits for itself, too */
@@ -240,6 +245,7 @@ INLINE void begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 			READ_ONCE(lane->end) + (kind & KIND_ENQUEUE ? 1 : 0);
 		call->is_wait = 1;
 	}
+	return 0;
 }
 
 INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *earlier)
@@ -321,7 +327,7 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 }
 
 /* Ends the epoch of lane `place` (slot << 8 | index) if the wait that returns now drained it. */
-NOINLINE int close_lane(struct thread *thread, struct open_call *call, struct snapshot *at, u32 place)
+GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snapshot *at, u32 place)
 {
 	u32 slot = place >> 8;
 	struct lane *lane = lane_at(slot, place & (MAX_STREAMS - 1));
@@ -378,8 +384,10 @@ NOINLINE int close_lane(struct thread *thread, struct open_call *call, struct sn
 }
 
 /* A wait has returned: what it covered is done; drained lanes end their epoch. */
-INLINE void end_wait(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
+GLOBAL int end_wait(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
 {
+	if (!thread || !call || !at)
+		return 0;
 	for (int i = 0; i < MAX_STREAMS; i++) {
 		struct lane *lane = lane_at(slot, i);
 
@@ -399,4 +407,5 @@ INLINE void end_wait(struct thread *thread, struct open_call *call, struct snaps
 	} else if (call->stream_slot >= 0) {
 		close_lane(thread, call, at, slot << 8 | (call->stream_slot & (MAX_STREAMS - 1)));
 	}
+	return 0;
 }
