@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from elftools.elf.elffile import ELFFile
 
+from ingero.decode.elf_sections import section_bytes
 from ingero.errors import IngeroError
 
 _INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM, _FWD, _TYPEDEF = 1, 2, 3, 4, 5, 6, 7, 8
@@ -58,11 +58,10 @@ class Btf:
     @classmethod
     def of_object(cls, path: Path) -> Btf:
         """The BTF of an ELF object file."""
-        with path.open("rb") as file:
-            section = ELFFile(file).get_section_by_name(".BTF")
-            if section is None:
-                raise LayoutError(f"{path.name} has no .BTF section", hint="compile it with -g: make build")
-            return cls(section.data())
+        section = section_bytes(path, ".BTF")
+        if section is None:
+            raise LayoutError(f"{path.name} has no .BTF section", hint="compile it with -g: make build")
+        return cls(section)
 
     def _read_types(self) -> None:
         at = 0

@@ -4,7 +4,7 @@ A name is found through the library's own hash table (a few reads), never by wal
 export tens of thousands. The file belongs to somebody else and may be truncated or rewritten at any moment, so it is
 read with pread() and never memory-mapped (a mapped file that shrinks kills its reader with SIGBUS).
 
-Source: System V ABI, gABI chapter 5 (DT_HASH); the DT_GNU_HASH layout of GNU binutils.
+Source: System V ABI, gABI chapters 4 (header) and 5 (program header, DT_HASH); the DT_GNU_HASH layout of GNU binutils.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-from elftools.common.exceptions import ELFError
-from elftools.construct import ConstructError
-from elftools.elf.dynamic import DynamicSegment
-from elftools.elf.elffile import ELFFile
-from elftools.elf.segments import NoteSegment
 
 from ingero.errors import IngeroError
 
+_HEADER = struct.Struct("<4sBB10xHHIQQQIHHH")  # Elf64_Ehdr up to e_phnum
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+_NOTE = struct.Struct("<III")  # Elf64_Nhdr
+_TAG = struct.Struct("<QQ")  # Elf64_Dyn
+_CLASS_64, _LITTLE_ENDIAN = 2, 1  # ELFCLASS64, ELFDATA2LSB
+_LOAD, _DYNAMIC, _NOTES = 1, 2, 4  # PT_*
+_NEEDED, _SONAME = 1, 14  # DT_*
+_TABLES = {4: "DT_HASH", 5: "DT_STRTAB", 6: "DT_SYMTAB", 0x6FFFFEF5: "DT_GNU_HASH"}
+_BUILD_ID = 3  # NT_GNU_BUILD_ID
+_MACHINES = {62: "EM_X86_64", 183: "EM_AARCH64"}
+_MAX_SEGMENT_BYTES = 1 << 20  # of notes and dynamic tags; more is a damaged file
+_MAX_NAME_BYTES = 4096
 _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _UNDEFINED = 0  # SHN_UNDEF
 _UNTYPED, _DATA, _FUNCTION = 0, 1, 2  # STT_NOTYPE, STT_OBJECT, STT_FUNC
@@ -71,12 +76,8 @@ class ElfFile:
         self.status = os.fstat(self._stream.fileno())
         try:
             if not stat.S_ISREG(self.status.st_mode):
-                raise ELFError("it is no regular file")
+                raise UnreadableElfError(path, "it is no regular file")
             self._parse()
-        except (ELFError, ConstructError, struct.error, ValueError, KeyError, TypeError) as error:
-            # pyelftools meets damaged files with any of these.
-            self._stream.close()
-            raise UnreadableElfError(path, str(error) or type(error).__name__) from error
         except BaseException:
             self._stream.close()
             raise
@@ -126,36 +127,62 @@ class ElfFile:
         return os.pread(self._stream.fileno(), size, offset)
 
     def _parse(self) -> None:
-        elf = ELFFile(self._stream)
-        if elf.elfclass != 64 or not elf.little_endian:
-            raise ELFError("only 64-bit little-endian files are supported")
-        self.machine: str = elf["e_machine"]
+        magic, elf_class, byte_order, _, machine, _, _, at, _, _, _, entry_bytes, count = _HEADER.unpack(
+            self._read(0, _HEADER.size)
+        )
+        if magic != b"\x7fELF":
+            raise UnreadableElfError(self.path, "it does not begin with the ELF magic")
+        if (elf_class, byte_order) != (_CLASS_64, _LITTLE_ENDIAN):
+            raise UnreadableElfError(self.path, "only 64-bit little-endian files are supported")
+        self.machine = _MACHINES.get(machine, f"machine {machine}")
         self.build_id: str | None = None
         self.soname = ""
         self.needed: tuple[str, ...] = ()
-        self._loads: tuple[_Load, ...] = ()
         self._tables: dict[str, int] = {}
-        for segment in elf.iter_segments():
-            if segment["p_type"] == "PT_LOAD":
-                self._loads += (self._load(segment),)
-            elif isinstance(segment, NoteSegment):
-                self.build_id = self.build_id or _build_id(segment)
-            elif isinstance(segment, DynamicSegment):
-                self._read_dynamic(segment)
+        headers = [
+            _PROGRAM_HEADER.unpack(self._read(at + index * entry_bytes, _PROGRAM_HEADER.size)) for index in range(count)
+        ]
+        self._loads = tuple(
+            _Load(vaddr, offset, file_bytes, bool(flags & _EXECUTABLE))
+            for kind, flags, offset, vaddr, _, file_bytes, _, _ in headers
+            if kind == _LOAD
+        )
+        for kind, _, offset, _, _, file_bytes, _, alignment in headers:
+            if kind == _NOTES:
+                self.build_id = self.build_id or _build_id(self._segment(offset, file_bytes), alignment)
+            elif kind == _DYNAMIC:
+                self._read_dynamic(self._segment(offset, file_bytes))
 
-    @staticmethod
-    def _load(segment: Any) -> _Load:
-        executable = bool(segment["p_flags"] & _EXECUTABLE)
-        return _Load(segment["p_vaddr"], segment["p_offset"], segment["p_filesz"], executable)
+    def _segment(self, offset: int, size: int) -> bytes:
+        return self._read(offset, min(size, _MAX_SEGMENT_BYTES))
 
-    def _read_dynamic(self, segment: Any) -> None:
-        for tag in segment.iter_tags("DT_SONAME"):
-            self.soname = str(tag.soname)
-        self.needed = tuple(str(tag.needed) for tag in segment.iter_tags("DT_NEEDED"))
-        for name in ("DT_GNU_HASH", "DT_HASH", "DT_SYMTAB", "DT_STRTAB"):
-            _, offset = segment.get_table_offset(name)
+    def _read_dynamic(self, segment: bytes) -> None:
+        tags: list[tuple[int, int]] = []
+        for tag, value in _TAG.iter_unpack(segment[: len(segment) // _TAG.size * _TAG.size]):
+            if not tag:  # DT_NULL
+                break
+            tags.append((tag, value))
+        for tag, value in tags:
+            offset = self._offset_of(value) if tag in _TABLES else None
             if offset is not None:
-                self._tables[name] = offset
+                self._tables[_TABLES[tag]] = offset
+        self.soname = next((self._string(value) for tag, value in tags if tag == _SONAME), "")
+        self.needed = tuple(self._string(value) for tag, value in tags if tag == _NEEDED)
+
+    def _offset_of(self, vaddr: int) -> int | None:
+        found = (load for load in self._loads if load.vaddr <= vaddr < load.vaddr + load.size)
+        return next((vaddr - load.vaddr + load.offset for load in found), None)
+
+    def _string(self, at: int) -> str:
+        if "DT_STRTAB" not in self._tables:
+            raise UnreadableElfError(self.path, "it has no table of strings")
+        start, end = self._tables["DT_STRTAB"] + at, b"\0"
+        text = b""
+        with suppress(OSError, OverflowError):  # an offset no file has: a damaged table
+            text = self.read_at(start, _MAX_NAME_BYTES)
+        if end not in text:
+            raise UnreadableElfError(self.path, f"the name at offset {start} does not end")
+        return text.partition(end)[0].decode(errors="replace")
 
     def _function_offsets(self, name: str) -> tuple[int, ...]:
         raw = name.encode()
@@ -231,10 +258,16 @@ class ElfFile:
         return data
 
 
-def _build_id(segment: NoteSegment) -> str | None:
-    for note in segment.iter_notes():
-        if note["n_type"] == "NT_GNU_BUILD_ID":
-            return str(note["n_desc"])
+def _build_id(notes: bytes, alignment: int) -> str | None:
+    mask = 7 if alignment == 8 else 3  # notes of other kinds (NT_GNU_PROPERTY_TYPE_0) are aligned to 8 bytes
+    at = 0
+    while at + _NOTE.size <= len(notes):
+        name_bytes, content_bytes, kind = _NOTE.unpack_from(notes, at)
+        name_at = at + _NOTE.size
+        content_at = name_at + name_bytes + mask & ~mask
+        if kind == _BUILD_ID and notes[name_at : name_at + name_bytes] == b"GNU\0":
+            return notes[content_at : content_at + content_bytes].hex()
+        at = content_at + content_bytes + mask & ~mask
     return None
 
 

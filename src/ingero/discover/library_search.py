@@ -108,12 +108,16 @@ def _environ_folders(environs: Iterable[Mapping[str, str]]) -> Iterator[Path]:
 
 def _libraries_in(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in dict.fromkeys(folders):
-        yield from (path for path in _entries(folder) if library_kind(path.name) is not None)
+        yield from (folder / name for name in _names(folder) if library_kind(name) is not None)
 
 
 def _entries(folder: Path) -> list[Path]:
+    return [folder / name for name in _names(folder)]
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        return sorted(folder.iterdir())
+        return sorted(os.listdir(folder))  # noqa: PTH208  # of thousands of names few become paths
     except OSError:  # not a folder, or not ours to read
         return []
 

@@ -13,16 +13,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from ingero.discover.elf import ElfFile, UnreadableElfError
 
 _HEADER = struct.Struct("<40xQ10xHHH")  # Elf64_Ehdr: e_shoff, e_shentsize, e_shnum, e_shstrndx
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
-_ENTRY = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
+_ENTRY = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+_ENTRY_BYTES = 24
 _SYMTAB, _FUNCTION = 2, 2  # SHT_SYMTAB, STT_FUNC
 _PIECE_BYTES = 8 << 20
 
@@ -62,7 +58,7 @@ def _local_functions(elf: ElfFile, names: list[str]) -> dict[str, tuple[int, ...
     for table in sections:
         if table.kind == _SYMTAB and table.link < len(sections):
             places = _name_places(elf, sections[table.link], names)
-            for name_at, address in _functions_named(elf, table, np.fromiter(places, np.uint32, len(places))):
+            for name_at, address in _functions_named(elf, table, list(places)):
                 offset = elf.file_offset(address)
                 if offset is not None and offset not in found.get(places[name_at], ()):
                     found[places[name_at]] = (*found.get(places[name_at], ()), offset)
@@ -99,14 +95,16 @@ def _name_places(elf: ElfFile, strings: _Section, names: list[str]) -> dict[int,
     }
 
 
-def _functions_named(elf: ElfFile, table: _Section, places: npt.NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
+def _functions_named(elf: ElfFile, table: _Section, places: list[int]) -> Iterator[tuple[int, int]]:
     """(place of the name, address) of the functions whose name begins at one of the places."""
-    if not len(places):
+    if not places:
         return
-    step = _PIECE_BYTES // _ENTRY.itemsize * _ENTRY.itemsize
+    import numpy as np  # noqa: PLC0415  # where all names are exported it is not needed
+
+    step = _PIECE_BYTES // _ENTRY_BYTES * _ENTRY_BYTES
     for begin in range(0, table.size, step):
         raw = elf.read_at(table.offset + begin, min(step, table.size - begin))
-        entries = np.frombuffer(raw[: len(raw) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY)
+        entries = np.frombuffer(raw[: len(raw) // _ENTRY_BYTES * _ENTRY_BYTES], _ENTRY)
         is_wanted = (entries["info"] & 0xF == _FUNCTION) & (entries["section"] != 0) & np.isin(entries["name"], places)
         for entry in entries[is_wanted]:
             yield int(entry["name"]), int(entry["value"])

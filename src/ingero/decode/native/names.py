@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-import cxxfilt
-
 # Parts and copies of a function that the compiler made belong to the function.
 _PARTS = re.compile(r"(\.(cold|part|constprop|isra|lto_priv|llvm|localalias)(\.\d+)*)+$")
 # nvcc's host stub of a kernel: a function whose name holds the mangled name of the kernel.
@@ -28,6 +26,8 @@ def demangle(symbol: str) -> str:
         whole = whole[stub.end(2) : end]
     if not whole.startswith("_Z"):
         return whole
+    import cxxfilt  # noqa: PLC0415  # it searches for the C++ library, which takes as long as ten modules
+
     try:
         return str(cxxfilt.demangle(whole, external_only=False))
     except cxxfilt.InvalidName:
