@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +70,7 @@ HOST_PROGRAMS: tuple[HostProgram, ...] = (
 )
 
 
+@lru_cache(maxsize=2)
 def missing_tracepoints(kernel_btf: Path = KERNEL_BTF) -> frozenset[str]:
     """The tracepoints of HOST_PROGRAMS that this kernel does not have.
 

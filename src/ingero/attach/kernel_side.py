@@ -198,15 +198,14 @@ class KernelSide:
             self.maps["free_slots"].push(struct.pack("<I", slot))
 
     def start(self) -> None:
-        """Attaches the clocks and the host events, unless they are; from here on accounts run.
+        """Attaches the clocks and the host events, unless they are.
 
         Raises:
             BpfError: a scheduler program cannot be attached.
         """
         if self.is_running:
             return
-        if not self._has_clocks:
-            self._attach_clocks()
+        self.start_clocks()
         host = self._host_links.enter_context(HostEvents(self._own_maps, programs=self._host_programs))
         # the descriptors of its maps end with it: those of maps that are ours as well must not take the place of ours
         self.maps.update({name: entry for name, entry in host.maps.items() if name not in self._own_maps})
@@ -217,7 +216,14 @@ class KernelSide:
         self.unavailable += [one for one in lost if one not in self.unavailable]
         self.is_running = True
 
-    def _attach_clocks(self) -> None:
+    def start_clocks(self) -> None:
+        """Attaches the clocks alone, unless they are; from here on accounts run.
+
+        Raises:
+            BpfError: a scheduler program cannot be attached.
+        """
+        if self._has_clocks:
+            return
         for loaded in (self.calls, self._scheduler):
             for name, section in loaded.sections().items():
                 if section.startswith("tp_btf/"):

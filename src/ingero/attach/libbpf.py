@@ -13,15 +13,14 @@ import mmap
 import os
 import platform
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from ingero.errors import IngeroError
 
@@ -70,6 +69,7 @@ _PRINT = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "bpf_object__open_file": (_PTR, c.c_char_p, _PTR),
     "bpf_object__load": (c.c_int, _PTR),
+    "bpf_object__btf": (_PTR, _PTR),
     "bpf_object__close": (None, _PTR),
     "bpf_object__next_map": (_PTR, _PTR, _PTR),
     "bpf_object__next_program": (_PTR, _PTR, _PTR),
@@ -106,6 +106,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "btf__load_vmlinux_btf": (_PTR,),
     "btf__find_by_name_kind": (c.c_int, _PTR, c.c_char_p, c.c_uint32),
     "btf__type_by_id": (_PTR, _PTR, c.c_uint32),
+    "btf__name_by_offset": (c.c_char_p, _PTR, c.c_uint32),
     "btf__free": (None, _PTR),
 }
 
@@ -122,7 +123,14 @@ class _UprobeOptions(c.Structure):
     )
 
 
-_said: list[str] = []  # what libbpf printed since the last call that may fail
+class _Said(threading.local):
+    """What libbpf printed in this thread since the last call that may fail."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+
+_said = _Said()
 
 
 def libbpf_version() -> str:
@@ -181,12 +189,14 @@ def _open(soname: str) -> c.CDLL | None:
 
 def _on_message(level: int, template: bytes, arguments: int) -> int:
     """libbpf's messages: formatted by libc, because `arguments` is a va_list (a pointer on x86-64 and arm64)."""
+    if level > 1 and not logger.isEnabledFor(logging.DEBUG):
+        return 0  # thousands of them, for each field that is relocated
     buffer = c.create_string_buffer(4096)
     _libc().vsnprintf(buffer, len(buffer), template, c.c_void_p(arguments))
     text = buffer.value.decode(errors="replace").rstrip()
     if level <= 1:
-        _said.append(text)
-        del _said[:-40]
+        _said.lines.append(text)
+        del _said.lines[:-40]
     logger.debug("libbpf: %s", text)
     return 0
 
@@ -201,8 +211,8 @@ def _libc() -> c.CDLL:
 
 def _failure(what: str, error: int | None = None, hint: str = "") -> BpfError:
     number = c.get_errno() if error is None else abs(error)
-    said = "; ".join(line.removeprefix("libbpf: ") for line in _said[-6:])
-    _said.clear()
+    said = "; ".join(line.removeprefix("libbpf: ") for line in _said.lines[-6:])
+    _said.lines.clear()
     return BpfError(f"{what}: {os.strerror(number)}{f' ({said})' if said else ''}", hint=hint)
 
 
@@ -442,7 +452,7 @@ class BpfObject:
         size = c.c_size_t()
         pointer = next(entry for name, entry in self._each_map() if name.endswith(".rodata"))
         base = _library().bpf_map__initial_value(pointer, c.byref(size))
-        offsets = _symbols_of(self.path, ".rodata")
+        offsets = _variables(_library().bpf_object__btf(self._pointer), b".rodata")
         for name, value in constants.items():
             if name not in offsets:
                 raise BpfError(f"{self.path.name} has no constant {name}", hint="make clean build")
@@ -459,7 +469,7 @@ class BpfObject:
                 library.bpf_program__set_expected_attach_type(pointer, uprobe_types[name])
 
     def _load(self) -> None:
-        _said.clear()
+        _said.lines.clear()
         if error := _library().bpf_object__load(self._pointer):
             raise _failure(f"{self.path.name}: load", error, hint="ingero check tells what this kernel lacks")
 
@@ -475,17 +485,7 @@ class BpfObject:
         )
 
 
-def _symbols_of(path: Path, section_name: str) -> dict[str, int]:
-    with path.open("rb") as file:
-        elf = ELFFile(file)
-        index = elf.get_section_index(section_name)
-        table = elf.get_section_by_name(".symtab")
-        if not isinstance(table, SymbolTableSection):
-            raise BpfError(f"{path.name} has no symbol table", hint="make clean build")
-        return {s.name: s["st_value"] for s in table.iter_symbols() if s["st_shndx"] == index}
-
-
-_BTF_KIND_TYPEDEF, _BTF_KIND_VAR, _BTF_KIND_DATASEC = 8, 14, 15
+_BTF_KIND_TYPEDEF, _BTF_KIND_DATASEC = 8, 15
 
 
 @contextmanager
@@ -503,29 +503,35 @@ def _kernel_btf() -> Iterator[int]:
         library.btf__free(btf)
 
 
-def tracepoint_arguments(name: str) -> int:
-    """How many arguments a tracepoint passes to a BPF program; 0 if this kernel does not have it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTypes:
+    """What was asked of the kernel's type information.
+
+    arguments: how many each tracepoint passes to a BPF program. percpu: offsets of per-CPU variables in their section.
+    What this kernel does not have is left out.
+    """
+
+    arguments: Mapping[str, int]
+    percpu: Mapping[str, int]
+
+
+def kernel_types(*, tracepoints: Sequence[str], percpu: Sequence[str]) -> KernelTypes:
+    """Looks them up; reading the kernel's types takes most of the time, so ask for all at once."""
     with _kernel_btf() as btf:
-        library = _library()
-        kind = library.btf__find_by_name_kind(btf, f"btf_trace_{name}".encode(), _BTF_KIND_TYPEDEF)
-        if kind < 0:
-            return 0
-        pointer = c.c_uint32.from_address(library.btf__type_by_id(btf, kind) + 8).value
-        prototype = c.c_uint32.from_address(library.btf__type_by_id(btf, pointer) + 8).value
-        information = c.c_uint32.from_address(library.btf__type_by_id(btf, prototype) + 4).value
-        return (information & 0xFFFF) - 1  # the first is the tracepoint's own data
+        arguments = {name: count for name in tracepoints if (count := _tracepoint_arguments(btf, name)) is not None}
+        variables = _variables(btf, b".data..percpu") or _variables(btf, b".data..percpu..hot")
+    return KernelTypes(arguments=arguments, percpu={name: variables[name] for name in percpu if name in variables})
 
 
-def percpu_offsets(names: Sequence[str]) -> dict[str, int]:
-    """Offsets of per-CPU kernel variables in their section, from the kernel's BTF; those it lacks are left out."""
+def _tracepoint_arguments(btf: int, name: str) -> int | None:
     library = _library()
-    with _kernel_btf() as btf:
-        wanted = {library.btf__find_by_name_kind(btf, name.encode(), _BTF_KIND_VAR): name for name in names}
-        section = next(
-            (found for name in (b".data..percpu", b".data..percpu..hot") if (found := _datasec(btf, name)) is not None),
-            None,
-        )
-        return {wanted[kind]: offset for kind, offset in section or () if kind in wanted}
+    kind = library.btf__find_by_name_kind(btf, f"btf_trace_{name}".encode(), _BTF_KIND_TYPEDEF)
+    if kind < 0:
+        return None
+    pointer = c.c_uint32.from_address(library.btf__type_by_id(btf, kind) + 8).value
+    prototype = c.c_uint32.from_address(library.btf__type_by_id(btf, pointer) + 8).value
+    information = c.c_uint32.from_address(library.btf__type_by_id(btf, prototype) + 4).value
+    return (information & 0xFFFF) - 1  # the first is the tracepoint's own data
 
 
 def has_helper(helper: Helper) -> bool:
@@ -533,13 +539,16 @@ def has_helper(helper: Helper) -> bool:
     return int(_library().libbpf_probe_bpf_helper(_PROGRAM_TYPE_KPROBE, helper, None)) == 1
 
 
-def _datasec(btf: int, name: bytes) -> list[tuple[int, int]] | None:
-    """(type id of the variable, offset) of each entry of a data section."""
+def _variables(btf: int, section: bytes) -> dict[str, int]:
+    """Offset of each variable of a data section; none without such a section."""
     library = _library()
-    kind = library.btf__find_by_name_kind(btf, name, _BTF_KIND_DATASEC)
+    kind = library.btf__find_by_name_kind(btf, section, _BTF_KIND_DATASEC)
     if kind < 0:
-        return None
+        return {}
     at = library.btf__type_by_id(btf, kind)
     count = c.c_uint32.from_address(at + 4).value & 0xFFFF
-    entries = struct.iter_unpack("<III", c.string_at(at + 12, 12 * count))
-    return [(variable, offset) for variable, offset, _size in entries]
+    found = {}
+    for variable, offset, _size in struct.iter_unpack("<III", c.string_at(at + 12, 12 * count)):
+        name_at = c.c_uint32.from_address(library.btf__type_by_id(btf, variable)).value
+        found[library.btf__name_by_offset(btf, name_at).decode()] = offset
+    return found

@@ -219,7 +219,7 @@ class Pickup:
             drain()  # makes known what the kernel has already followed
 
     def _add(self, pid: int) -> bool:
-        self._kernel.start()
+        self._kernel.start_clocks()
         target = self._targets.add(pid)
         if target:
             self._reports.target_changed(target, Change.BEGUN)
@@ -250,7 +250,7 @@ class Pickup:
                 change, parent = Change.FORKED, self._targets.of_pid(int(record["pid"]))
                 target = self._targets.entered(pid, slot, start_ns, name)
             elif kind == _ADMIT:
-                self._kernel.start()
+                self._kernel.start_clocks()
                 target = self._targets.entered(pid, slot, start_ns, name)
                 self._admitted[pid] = slot
             elif kind == _EXEC:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _TICK_NS = 1_000_000_000
 _IDLE_TICKS = 5  # readings without a target before the programs are detached; attaching again takes 50 ms
+_LOADING_LOOK_NS = 5_000_000
 _CROWDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread that has ended
 
 
@@ -144,11 +146,17 @@ class Recorder:
 
     def start(self) -> None:
         """Attaches clocks and host events, finds targets, probes their libraries."""
-        self._kernel.start()
-        self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
-        self.governor.start()
-        self.pickup.begin(self._drainer.drain)
-        self._drainer.empty_buffers()
+        self._kernel.start_clocks()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="host events") as loader:
+            # they take longest to load, and no account waits for them
+            loading = loader.submit(self._kernel.start)
+            self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
+            self.governor.start()
+            self.pickup.begin(self._drainer.drain)
+            self._drainer.empty_buffers()
+            while not loading.done():
+                self._drainer.wait(time.monotonic_ns() + _LOADING_LOOK_NS)
+            loading.result()
         if not any(self.targets):
             self._kernel.pause(keep_clocks=self.pickup.is_open)
 
@@ -158,6 +166,7 @@ class Recorder:
         while not should_stop():
             self._drainer.wait(last_ns + _TICK_NS)
             self.pickup.catch_up()
+            self._watch_host()
             now_ns = time.monotonic_ns()
             if now_ns - last_ns >= (_CROWDED_TICK_NS if self.targets.is_crowded else _TICK_NS):
                 on_second(self._tick(now_ns - last_ns))
@@ -174,6 +183,11 @@ class Recorder:
         system, agent = self._snapshots.write(second.time_ns, elapsed_ns, self._cgroups.cpu_stats)
         self._rest()
         return replace(second, system=system, agent=agent)
+
+    def _watch_host(self) -> None:
+        """Host events take 0.15 s to load, so the accounts of who has come do not wait for them."""
+        if not self._kernel.is_running and any(self.targets):
+            self._kernel.start()
 
     def _rest(self) -> None:
         """Without anything to account for, no program stays on the scheduler's path."""

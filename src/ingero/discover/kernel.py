@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ingero.discover.processes import PROC
@@ -127,11 +128,17 @@ def parse_release(release: str) -> tuple[int, int]:
 
 def features_in(btf: Path, wanted: Iterable[str] = FEATURES) -> frozenset[str]:
     """Which features the type information names; none if it cannot be read."""
+    return _all_features(btf).intersection(wanted)
+
+
+@lru_cache(maxsize=2)
+def _all_features(btf: Path) -> frozenset[str]:
+    """Looked for once: it takes 15 ms, and several ask."""
     try:
         raw = btf.read_bytes()
     except OSError:
         return frozenset()
-    return frozenset(feature for feature in wanted if b"\0" + FEATURES[feature].encode() + b"\0" in raw)
+    return frozenset(feature for feature, name in FEATURES.items() if b"\0" + name.encode() + b"\0" in raw)
 
 
 def throttles_tasks(btf: Path = SYS / "kernel/btf/vmlinux") -> bool:
