@@ -64,6 +64,7 @@ bench: build ## overhead and drain rates, interleaved; prints ratios
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
+	$(BIN)/python -m bench.start_up
 
 soak: build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
 	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)

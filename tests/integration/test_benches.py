@@ -92,3 +92,11 @@ def test_launches_at_the_driver_only_are_fewer_probed_calls_of_the_same_launches
 
 def test_every_call_of_the_loop_costs_bytes_on_disk(overhead: list[dict[str, Any]]) -> None:
     assert all(turn["bytes_per_call"] > 0 for turn in overhead[1:])
+
+
+def test_the_start_up_bench_sees_the_first_call_of_a_running_trainer_after_the_clocks() -> None:
+    result = bench("start_up")
+    ended = {mark["phase"]: mark["wall_ms"] for mark in result["phases"]}
+    assert list(ended)[:2] == ["interpreter", "imports"]
+    assert ended["objects loaded"] < result["first_call_ms"]
+    assert result["check_cpu_ms"] > 0
