@@ -133,6 +133,29 @@ COMMUNICATOR_CALLS: dict[str, CommunicatorRole] = {
 }
 
 
+class KernelNameRole(enum.IntEnum):
+    """What a call tells of a kernel's name; `bpf/kernel_names.bpf.c` acts on it (attach cookie)."""
+
+    REGISTERED = 1
+    NAMED = 2
+    MADE = 3
+    TOLD = 4
+
+
+KERNEL_NAME_CALLS: dict[str, KernelNameRole] = {
+    "__cudaRegisterFunction": KernelNameRole.REGISTERED,
+    "cuModuleGetFunction": KernelNameRole.NAMED,
+    "cuLibraryGetKernel": KernelNameRole.NAMED,
+    "cudaLibraryGetKernel": KernelNameRole.NAMED,
+    "__cudaGetKernel": KernelNameRole.MADE,
+    "cudaGetKernel": KernelNameRole.MADE,
+    "cudaGetFuncBySymbol": KernelNameRole.MADE,
+    "cuKernelGetFunction": KernelNameRole.MADE,
+    "cuFuncGetName": KernelNameRole.TOLD,
+    "cuKernelGetName": KernelNameRole.TOLD,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arg:
     """One argument that is recorded: its slot, what it means and in which unit."""

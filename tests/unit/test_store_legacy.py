@@ -177,7 +177,7 @@ def test_units_are_those_of_today(starved: Reader, cluster: Reader) -> None:
     copies = starved.connection.execute(
         "SELECT max(bytes) FROM cuda_events WHERE op = 'cudaMemcpyAsync' UNION ALL "
         "SELECT count(*) FROM cuda_events WHERE op LIKE '%LaunchKernel' AND bytes <> 0 UNION ALL "
-        "SELECT count(*) FROM cuda_events WHERE op LIKE '%LaunchKernel' AND kernel_name IS NULL"
+        "SELECT count(*) FROM cuda_events WHERE op LIKE '%LaunchKernel' AND function IS NULL"
     ).fetchall()
     assert copies == [(419_430_400,), (0,), (0,)]
     reads = cluster.connection.execute(

@@ -145,9 +145,9 @@ def fill(writer: Writer) -> None:
             source=4,
             op=1,
             function=np.arange(30) % 2 + 0x1000,
-            kernel_name=np.where(np.arange(30) % 2 == 0, name("gemm"), 0),
         ),
     )
+    add(tables.KERNELS, tables.KERNELS.rows(1, process=trainer, function=0x1000, name="gemm(int)", short_name="gemm"))
     add(
         tables.EVENTS,
         tables.EVENTS.rows(
@@ -225,7 +225,7 @@ def fill(writer: Writer) -> None:
     add(
         tables.KERNEL_LAUNCHES,
         tables.KERNEL_LAUNCHES.rows(
-            10, session=session, start_ns=seconds, process=trainer, function=4096, kernel_name=name("gemm"), count=15
+            10, session=session, start_ns=seconds, process=trainer, function=4096, library=name("a.so"), count=15
         ),
     )
     add(
@@ -359,7 +359,8 @@ def test_smaller_facts_are_answered(reader: Reader) -> None:
     assert {i.state for i in reader.offcpu(WHOLE, limit=2)} == {"sleep"}
     (open_call,) = reader.in_flight(WHOLE)
     assert (open_call.name, open_call.time_ns - open_call.since_ns) == ("ncclAllReduce", SECOND_NS)
-    assert [(k.name, k.count) for k in reader.kernel_launches(WHOLE)] == [("gemm", 150)]
+    (kernel,) = reader.kernel_launches(WHOLE)
+    assert (kernel.name, kernel.short_name, kernel.library, kernel.count) == ("gemm(int)", "gemm", "a.so", 150)
     assert [(p.symbol, p.reason) for p in reader.missing_probes()] == [("cudaFree", "symbol not found")]
     assert [s.cpu_percent for s in reader.snapshots(WHOLE)] == [94.5] * 10
     assert [(loss.counter, loss.count) for loss in reader.losses()] == [("calls_ring_full", 7)]

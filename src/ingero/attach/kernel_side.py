@@ -48,6 +48,7 @@ class KernelSizes:
     cells: (process, operation, caller) sums, 1.2 KB each, all of it memory from the start: 256 processes of 32 call
     sites. kernels: launch counts per function.
     calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst that nobody drains.
+    kernel_names_bytes: 16 MB hold 55,000 names, half of what an import of PyTorch registers within a second.
     """
 
     cells: int = 1 << 13
@@ -60,6 +61,7 @@ class KernelSizes:
     python_code_bytes: int = 4 << 20
     python_stacks_bytes: int = 4 << 20
     native_stacks_bytes: int = 16 << 20
+    kernel_names_bytes: int = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,9 @@ class KernelSide:
             if self.mode is ProbeMode.PERF_EVENT:
                 _allow_open_files()
             self.probes = CallProbes(self.calls, self.mode)
-            self.communicator_probes = self._load_communicators()
+            self.communicator_probes = self._load_telling("nccl", "identity of NCCL communicators")
+            ring_bytes = {"kernel_names_ring_bytes": struct.pack("<Q", sizes.kernel_names_bytes)}
+            self.kernel_name_probes = self._load_telling("kernel_names", "names of GPU kernels", ring_bytes)
             self._own_maps = dict(self.maps)
         except BaseException:
             self.close()
@@ -155,6 +159,7 @@ class KernelSide:
                 "python_code": sizes.python_code_bytes,
                 "python_stacks": sizes.python_stacks_bytes,
                 "native_stacks": sizes.native_stacks_bytes,
+                "kernel_names": sizes.kernel_names_bytes,
                 "cpus": possible_cpus(),
             },
         )
@@ -184,13 +189,15 @@ class KernelSide:
             f"no kind of probe can be loaded: {self.unavailable[-1].reason}", hint="ingero check names what is missing"
         )
 
-    def _load_communicators(self) -> CallProbes | None:
-        """The programs that tell who a communicator is; without them NCCL calls are recorded all the same."""
+    def _load_telling(self, name: str, tells: str, constants: dict[str, bytes] | None = None) -> CallProbes | None:
+        """Programs that tell who or what is meant by a call; without them it is recorded all the same."""
+        programs, types = PROGRAMS[self.mode], UPROBE_TYPES[self.mode]
         try:
-            loaded = self._load("nccl", programs=PROGRAMS[self.mode], uprobe_types=UPROBE_TYPES[self.mode])
+            loaded = self._load(name, constants=constants, programs=programs, uprobe_types=types)
         except BpfError as error:
-            self.unavailable.append(Unavailable(name="identity of NCCL communicators", reason=str(error)))
+            self.unavailable.append(Unavailable(name=tells, reason=str(error)))
             return None
+        self.maps.update({name: entry for name, entry in loaded.maps.items() if name not in self.maps})
         return CallProbes(loaded, self.mode)
 
     def _fill_slots(self) -> None:
@@ -262,11 +269,24 @@ class KernelSide:
             return {}
         return {failed.site: failed.reason for failed in self.communicator_probes.attach(sites)}
 
+    def attach_kernel_names(self, sites: list[CallSite], owner: object) -> dict[CallSite, str]:
+        """Probes the calls that tell what kernels are called; those that could not be probed, with the reason."""
+        if self.kernel_name_probes is None:
+            return {}
+        return {failed.site: failed.reason for failed in self.kernel_name_probes.attach(sites, owner)}
+
+    def detach_file(self, owner: object) -> None:
+        """Detaches what was attached to a file under this name."""
+        self.probes.detach(owner)
+        if self.kernel_name_probes:
+            self.kernel_name_probes.detach(owner)
+
     def detach_calls(self) -> None:
         """Detaches the calls, last attached first."""
         self.probes.close()
-        if self.communicator_probes:
-            self.communicator_probes.close()
+        for telling in (self.communicator_probes, self.kernel_name_probes):
+            if telling:
+                telling.close()
 
     def enroll(self, pid: int, start_boottime_ns: int) -> int | None:
         """Makes a running process a target: its calls count, then all its threads have accounts. None: no slot is left.
@@ -373,7 +393,7 @@ class KernelSide:
 
     def close(self) -> None:
         """Detaches calls (driver before runtime), then the rest, and unloads."""
-        if hasattr(self, "communicator_probes"):
+        if hasattr(self, "kernel_name_probes"):
             self.detach_calls()
         self._host_links.close()
         self._links.close()

@@ -11,6 +11,7 @@
 #include "cgroup.h"
 #include "clocks.h"
 #include "contexts.h"
+#include "kernel_counts.h"
 #include "lanes.h"
 #include "nccl_calls.h"
 #include "native_stack.h"
@@ -210,7 +211,7 @@ INLINE void count_at_entry(struct open_call *call, u32 slot)
 	struct lane *lane;
 
 	if (call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH)
-		count_kernel(slot, call->function);
+		count_kernel(slot, call->function, call->caller);
 	if (!(COOKIE_KIND(call->cookie) & KIND_ENQUEUE) || call->stream_slot < 0)
 		return;
 	lane = lane_at(slot, call->stream_slot);
@@ -476,7 +477,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 	leave_out_probe(call, at.clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)]);
 	duration = at.now_ns - call->start_ns;
 	if (likely(call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH))
-		count_kernel(slot, call->function);
+		count_kernel(slot, call->function, call->caller);
 	cell = cell_of(slot, COOKIE_OP(call->cookie), call->caller);
 	if (likely(cell)) {
 		if (unlikely(!has_run_only))

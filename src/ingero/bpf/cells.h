@@ -30,16 +30,7 @@ struct {
 	MAP_TYPE(value, struct cell);
 } cells MAP;
 
-struct {
-	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
-	MAP_UINT(map_flags, BPF_F_MMAPABLE);
-	MAP_UINT(max_entries, 4096); /* (agent), a power of two */
-	MAP_TYPE(key, u32);
-	MAP_TYPE(value, struct kernel_cell);
-} kernels MAP;
-
 const volatile u32 cell_count = 4096;
-const volatile u32 kernel_count = 4096;
 
 /*
  * Fibonacci hashing: 2^64 / golden ratio. Bits of a product depend only on lower bits of the key, so its upper half, with
@@ -165,37 +156,4 @@ INLINE void raise_to(u64 *place, u64 value)
 		if (found >= value || __sync_val_compare_and_swap(place, found, value) == found)
 			return;
 	}
-}
-
-/* Counts a launch of a kernel function that is not in the first place for its key, or that is new. */
-NOINLINE int search_kernel(u64 key)
-{
-	u32 hash = hash_of(key);
-
-	for (u32 i = 0; i < CELL_PROBES; i++) {
-		u32 index = (hash + i) & (kernel_count - 1);
-		struct kernel_cell *cell = bpf_map_lookup_elem(&kernels, &index);
-
-		if (!cell)
-			return 0;
-		if (claim(&cell->key, key)) {
-			__sync_fetch_and_add(&cell->count, 1);
-			return 0;
-		}
-	}
-	count_loss(LOSS_KERNEL_CELLS_FULL, 1);
-	return 0;
-}
-
-/* Launches per kernel function; `function` is the kernel's handle or host stub. */
-INLINE void count_kernel(u32 slot, u64 function)
-{
-	u64 key = (u64)slot << 56 | 1ULL << 55 | (function & ((1ULL << 55) - 1));
-	u32 index = hash_of(key) & (kernel_count - 1);
-	struct kernel_cell *cell = bpf_map_lookup_elem(&kernels, &index);
-
-	if (likely(cell && READ_ONCE(cell->key) == key))
-		__sync_fetch_and_add(&cell->count, 1);
-	else
-		search_kernel(key);
 }

@@ -98,6 +98,9 @@ enum loss {
 	LOSS_PYTHON_CODE_UNREADABLE, /* these three are counted by the agent */
 	LOSS_STACK_PARTS_MISSING,
 	LOSS_STACKS_NOT_RESOLVED,
+	LOSS_KERNEL_NAMES_RING_FULL,
+	LOSS_KERNEL_HANDLES_FULL,
+	LOSS_KERNEL_NAMES_NOT_RESOLVED, /* counted by the agent */
 	LOSS_COUNT,
 };
 
@@ -466,10 +469,44 @@ struct cell {
 	u64 pad[4]; /* to a multiple of 64 bytes */
 };
 
-/* map `kernels`: launches per kernel function of a process */
+/* map `kernels`: launches of one kernel function by one caller in a process; `function` 0: being claimed */
 struct kernel_cell {
-	u64 key; /* slot << 56 | valid << 55 | function & (2^55 - 1) */
+	u64 key; /* slot << 56 | valid << 55 | 55 bits of a hash of the three below */
 	u64 count;
+	u64 function;
+	u64 caller;	/* return address at entry */
+	u64 generation; /* of `function` where it is a handle, see kernel_handle */
+};
+
+/* map `kernel_handles`: a CUfunction or CUkernel whose name has been told. A handle is used again after its module's end. */
+struct kernel_handle {
+	u64 key;	/* slot << 56 | valid << 55 | handle & (2^55 - 1) */
+	u64 generation; /* the how manyeth kernel with this handle: 1 and up; 0 is what nothing was told of */
+	u64 name_hash;	/* 0: not told by name */
+	u64 source;	/* the host address or handle it was made from; 0: not told */
+	u64 told_ns;
+};
+
+enum kernel_name_role {
+	KERNEL_REGISTERED = 1, /* `handle` is the address of a host stub, `name` that of its kernel */
+	KERNEL_NAMED,	       /* a handle that was asked for by name */
+	KERNEL_MADE,	       /* a handle that was asked for by `source` */
+	KERNEL_TOLD,	       /* the name of a handle that exists */
+};
+
+#define KERNEL_NAME_BYTES 256
+
+/* ring `kernel_names`: never sampled */
+struct kernel_name_record {
+	u64 time_ns; /* of the return: no launch of this handle came before */
+	u64 handle;
+	u64 source;
+	u64 generation;
+	u32 pid;
+	u16 process_slot;
+	u8 role;   /* enum kernel_name_role */
+	u8 is_cut; /* the name may be longer */
+	char name[KERNEL_NAME_BYTES];
 };
 
 /* map `culprits` */
@@ -512,6 +549,8 @@ struct admission {
 struct process {
 	u32 pid; /* 0: free slot */
 	u32 is_released; /* its calls do not count any more */
+	u32 has_kernel_handles; /* some of its launches may be by handles that are in `kernel_handles` */
+	u32 pad;
 	u64 last_drain_ns;
 	u64 undrained; /* waits that left work of the stream uncovered */
 	u64 folded;    /* drains without an enqueue */

@@ -67,6 +67,7 @@ static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) =
 static void *(*bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static void (*bpf_ringbuf_discard)(void *data, u64 flags) = (void *)133;
+static long (*bpf_probe_read_user_str)(void *to, u32 size, const void *from) = (void *)114;
 static u64 (*bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 static void *(*bpf_task_storage_get)(void *map, struct task_struct *task, void *value, u64 flags) = (void *)156;
 static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;

@@ -83,6 +83,10 @@ class ProcessAddressSpace:
                 self._unknown.add(address)
         return found.module if found else None
 
+    def look(self) -> None:
+        """Reads the mappings now, so that they are known after the process has ended."""
+        self._read()
+
     def inherit(self, parent: ProcessAddressSpace) -> None:
         """After fork: the same files at the same places."""
         self._starts, self._ranges = parent._starts, parent._ranges  # never changed in place

@@ -30,6 +30,7 @@ _RECORD_OF_RING = {
     "python_code": "python_code_record",
     "python_stacks": "python_stack_record",
     "native_stacks": "native_stack_record",
+    "kernel_names": "kernel_name_record",
 }
 
 
@@ -42,6 +43,7 @@ class Drainer:
         self.rings = {
             name: self._resources.enter_context(Ring(kernel.maps[name], kernel.layouts.dtype(record, header_bytes=8)))
             for name, record in _RECORD_OF_RING.items()
+            if name in kernel.maps  # without the programs that fill it there is none
         }
         self._poll = select.epoll()
         self._resources.callback(self._poll.close)

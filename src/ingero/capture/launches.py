@@ -1,38 +1,59 @@
-"""Reads the launch counts per kernel function, once a second."""
+"""Reads the launch counts per kernel function and caller, once a second."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ingero.attach.libbpf import Map
 
-_FUNCTION_MASK = np.uint64((1 << 55) - 1)
 _SLOT_SHIFT = np.uint64(56)
 
 
-class LaunchReader:
-    """The kernel's array of (process, function) counts."""
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How often one caller has launched one kernel since the last reading.
 
-    def __init__(self, kernels: Map, dtype: np.dtype[Any]) -> None:
-        self._cells: np.ndarray[Any, Any] = np.frombuffer(kernels.memory(), dtype, kernels.max_entries)
+    generation: the how manyeth kernel that has this handle; 0: nothing was told of it, or it is a host stub.
+    """
+
+    slot: int
+    function: int
+    generation: int
+    caller: int
+    count: int
+
+
+class LaunchReader:
+    """The kernel's array of launch counts, and the handles whose kernels it tells apart."""
+
+    def __init__(self, kernels: Map, handles: Map, cell: np.dtype[Any], handle: np.dtype[Any]) -> None:
+        self._cells: np.ndarray[Any, Any] = np.frombuffer(kernels.memory(), cell, kernels.max_entries)
+        self._handles: np.ndarray[Any, Any] = np.frombuffer(handles.memory(), handle, handles.max_entries)
         self._before = np.zeros(kernels.max_entries, np.uint64)
 
-    def read(self) -> list[tuple[int, int, int]]:
-        """(slot, function, launches) since the last reading."""
-        counts = self._cells["count"].copy()
+    def read(self) -> list[Launches]:
+        """What has been launched since the last reading."""
+        is_claimed = self._cells["function"] != 0  # else its fields are being written: counted at the next reading
+        counts = np.where(is_claimed, self._cells["count"], self._before)
         growth = counts - self._before
         self._before = counts
         moved = np.flatnonzero(growth)
-        keys = self._cells["key"][moved]
-        slots, functions = (keys >> _SLOT_SHIFT).tolist(), (keys & _FUNCTION_MASK).tolist()
-        return list(zip(slots, functions, growth[moved].tolist(), strict=True))
+        cells = self._cells[moved]
+        columns = [(cells["key"] >> _SLOT_SHIFT), cells["function"], cells["generation"], cells["caller"]]
+        rows = zip(*(column.tolist() for column in columns), growth[moved].tolist(), strict=True)
+        return [Launches(*row) for row in rows]
 
     def forget(self, slot: int) -> None:
-        """Frees the cells of an ended process."""
-        keys = self._cells["key"]
-        mine = np.flatnonzero((keys >> _SLOT_SHIFT == slot) & (keys != 0))
-        self._cells["count"][mine] = 0
+        """Frees the cells and handles of an ended process."""
+        cells = self._cells
+        mine = np.flatnonzero((cells["key"] >> _SLOT_SHIFT == slot) & (cells["key"] != 0))
+        for name in ("count", "function", "key"):  # the key last: from then on the cell is anybody's
+            cells[name][mine] = 0
         self._before[mine] = 0
-        self._cells["key"][mine] = 0
+        keys = self._handles["key"]
+        mine = np.flatnonzero((keys >> _SLOT_SHIFT == slot) & (keys != 0))
+        for name in ("generation", "name_hash", "source", "key"):
+            self._handles[name][mine] = 0

@@ -13,7 +13,7 @@ from ingero.attach.probes import CallSite
 from ingero.discover.driver_offsets import driver_offsets
 from ingero.discover.elf import UnreadableElfError
 from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner
-from ingero.discover.sites import MissingSite, Site, SiteReport, communicator_sites, probe_sites
+from ingero.discover.sites import MissingSite, Site, SiteReport, communicator_sites, kernel_name_sites, probe_sites
 from ingero.ops import Kind, Library
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class LibraryProbes:
         for copy in self._scanner.known():
             if copy.number in self._probed and self._is_gone(copy):
                 logger.info("%s: probes removed: the file is gone or another one", copy.mapped_path)
-                self._kernel.probes.detach(copy.number)
+                self._kernel.detach_file(copy.number)
                 self._scanner.forget(copy.number)
                 del self._probed[copy.number], self.probed_ns[copy.number]
                 self._unused.pop(copy.number, None)
@@ -123,6 +123,8 @@ class LibraryProbes:
             return [ProbeResult(copy=copy, site=None, missing=None, reason=reason)]
         if copy.file.library is Library.NCCL:
             self._attach_communicators(copy)
+        else:
+            self._attach_kernel_names(copy)
         calls = {CallSite(path=str(copy.file.path), offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
         failed = self._kernel.attach_calls(list(calls), copy.number)
         logger.info("%s: %d probes, %d failed", copy.mapped_path, len(calls) - len(failed), len(failed))
@@ -140,6 +142,12 @@ class LibraryProbes:
         )
         for site, reason in failed.items():
             logger.warning("%s+%#x: communicators are not seen: %s", copy.mapped_path, site.offset, reason)
+
+    def _attach_kernel_names(self, copy: LibraryCopy) -> None:
+        sites = kernel_name_sites(copy.file).items()
+        calls = [CallSite(path=str(copy.file.path), offset=at, cookie=tells) for at, tells in sites]
+        for site, reason in self._kernel.attach_kernel_names(calls, copy.number).items():
+            logger.warning("%s+%#x: names of kernels are not seen: %s", copy.mapped_path, site.offset, reason)
 
     def _sites(self, copy: LibraryCopy) -> SiteReport:
         report = probe_sites(copy.file)

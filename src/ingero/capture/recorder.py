@@ -23,6 +23,7 @@ from ingero.capture.governor import Governor
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
+from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
@@ -116,6 +117,9 @@ class Recorder:
         self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows))
         if options.with_stacks:
             self._resources.enter_context(self.stacks)
+        self._kernel_names = KernelNames(lambda rows: sink.append(tables.KERNELS, rows), self.clock)
+        self._resources.enter_context(self._kernel_names)
+        self.seconds.on_launched = self._kernel_names.want
         consumers = {
             "lifecycle": self._on_lifecycle,
             "calls": self._on_calls,
@@ -126,6 +130,9 @@ class Recorder:
             "python_code": lambda batch: self.stacks.add_code(batch, self._rows.number),
             "python_stacks": lambda batch: self.stacks.add_python(batch, self._rows.number),
             "native_stacks": lambda batch: self.stacks.add_native(batch, self._rows.number),
+            "kernel_names": lambda batch: self._kernel_names.add(
+                batch, self._rows.process_numbers(batch["process_slot"])
+            ),
         }
         self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
@@ -243,7 +250,7 @@ class Recorder:
             if count:  # not handed to the sink, which stores its own losses with the rows that it could take
                 second.losses[name] = count
                 self.seconds.losses_total[name] += count
-        own = self.stacks.losses()
+        own = self.stacks.losses() | self._kernel_names.losses()
         own["process_slots_full"] = self.targets.newly_refused()
         own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
         self._unreadable = len(self.pickup.unreadable)
@@ -267,9 +274,13 @@ class Recorder:
     def _follow_stacks(self, target: Target, change: Change, parent: Target | None) -> None:
         if change is Change.FORKED:
             self.stacks.forked(parent, target)
+            self._kernel_names.forked(parent, target)
         elif change is Change.ENDED:
             self.stacks.end(target)
+            self._kernel_names.end(target)
         else:
+            follow = self._kernel_names.executed if change is Change.EXECUTED else self._kernel_names.begin
+            follow(target)
             self.stacks.begin(target)
 
     def libraries_used(self, copies: Sequence[LibraryCopy]) -> None:
@@ -311,6 +322,7 @@ class Recorder:
         self.recorded_calls.add(batch, self._name_of_pid, self._name_of_thread)
         numbers = self._rows.process_numbers(batch["process_slot"])
         self._rows.calls(batch, numbers, self.stacks.hashes(batch, numbers))
+        self._kernel_names.note(batch, numbers)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
         self._epoch_rows += self._rows.epochs(batch)

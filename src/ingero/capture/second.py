@@ -15,7 +15,7 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.culprits import Charge, CulpritReader
 from ingero.capture.host_sums import HostSum, HostSumReader
 from ingero.capture.identity import CgroupRows
-from ingero.capture.launches import LaunchReader
+from ingero.capture.launches import Launches, LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rows import Sink
@@ -99,7 +99,9 @@ class SecondReader:
         self._kernel, self._sink, self._clock, self._targets = kernel, sink, clock, targets
         layouts, maps = kernel.layouts, kernel.maps
         self.cells = CellReader(maps["cell_keys"], maps["cells"], layouts.dtype("cell"))
-        self._launches = LaunchReader(maps["kernels"], layouts.dtype("kernel_cell"))
+        self._launches = LaunchReader(
+            maps["kernels"], maps["kernel_handles"], layouts.dtype("kernel_cell"), layouts.dtype("kernel_handle")
+        )
         self._losses = LossReader(maps["losses"], layouts)
         self.culprits = CulpritReader(maps["culprits"], layouts)
         self._dump = layouts.dtype("thread_dump")
@@ -114,6 +116,8 @@ class SecondReader:
         self._threads_seen: dict[tuple[int, int], str] = {}
         self.thread_names: dict[int, str] = {}
         self.losses_total: dict[str, int] = defaultdict(int)
+        # whoever names kernels: gets (target, function, generation) of those launched, and since when (unix ns)
+        self.on_launched: Callable[[list[tuple[Target, int, int]], int], None] = lambda _launched, _since_ns: None
         self.on_forget: Callable[[int], None] = lambda _slot: None  # whoever else keeps something by slot
 
     def read(self, now_ns: int, elapsed_s: float) -> Second:
@@ -261,19 +265,28 @@ class SecondReader:
         self._sink.append(tables.CALL_SITES, row)
 
     def _write_launches(self, start_ns: int) -> None:
-        found = [(self._targets.at(slot), function, count) for slot, function, count in self._launches.read()]
-        known = [(target.number, function, count) for target, function, count in found if target]
-        if known:
-            processes, functions, counts = (list(column) for column in zip(*known, strict=True))
-            rows = tables.KERNEL_LAUNCHES.rows(
-                len(known),
-                session=self._sink.session,
-                start_ns=start_ns,
-                process=processes,
-                function=functions,
-                count=counts,
-            )
-            self._sink.append(tables.KERNEL_LAUNCHES, rows)
+        """Cells folded to the library of their caller: one row per (process, kernel, library)."""
+        pairs = [(self._targets.at(one.slot), one) for one in self._launches.read()]
+        known: list[tuple[Target, Launches]] = [(target, one) for target, one in pairs if target]
+        if not known:
+            return
+        counts: dict[tuple[int, int, int, str], int] = defaultdict(int)
+        for target, one in known:
+            library = target.callers.place(one.caller).library
+            counts[target.number, one.function, one.generation, library] += one.count
+        processes, functions, generations, libraries = (list(column) for column in zip(*counts, strict=True))
+        rows = tables.KERNEL_LAUNCHES.rows(
+            len(counts),
+            session=self._sink.session,
+            start_ns=start_ns,
+            process=processes,
+            function=functions,
+            generation=generations,
+            library=[self._sink.intern(name) if name else 0 for name in libraries],
+            count=list(counts.values()),
+        )
+        self._sink.append(tables.KERNEL_LAUNCHES, rows)
+        self.on_launched([(target, one.function, one.generation) for target, one in known], start_ns)
 
     def _write_clocks(self, threads: Array, start_ns: int) -> dict[int, Array]:
         """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions.

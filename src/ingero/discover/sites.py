@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingero.discover.elf import ElfFile
 from ingero.discover.instructions import FirstInstruction, probe_offset
 from ingero.discover.library_files import LibraryFile
 from ingero.discover.symbol_table import function_offsets
-from ingero.ops import COMMUNICATOR_CALLS, OPS, Op
+from ingero.ops import COMMUNICATOR_CALLS, KERNEL_NAME_CALLS, OPS, Op
 
 
 class Origin(enum.Enum):
@@ -98,10 +98,25 @@ def communicator_sites(file: LibraryFile) -> dict[int, int]:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
     """
+    return _telling_sites(file, COMMUNICATOR_CALLS)
+
+
+def kernel_name_sites(file: LibraryFile) -> dict[int, int]:
+    """Where a copy of CUDA tells what kernels are called: file offset -> cookie of `bpf/kernel_names.bpf.c`.
+
+    Raises:
+        OSError: the file is gone or may not be read.
+        UnreadableElfError: it is damaged.
+    """
+    return _telling_sites(file, KERNEL_NAME_CALLS)
+
+
+def _telling_sites(file: LibraryFile, calls: Mapping[str, int]) -> dict[int, int]:
+    """File offset -> role and place in `calls`; one per address."""
     sites: dict[int, int] = {}
     with ElfFile(file.path) as elf:
-        found = function_offsets(elf, COMMUNICATOR_CALLS)
-        for index, (name, role) in enumerate(COMMUNICATOR_CALLS.items()):
+        found = function_offsets(elf, calls)
+        for index, (name, role) in enumerate(calls.items()):
             for offset in found.get(name, ()):
                 point = probe_offset(elf.read_at(offset), elf.machine)
                 sites.setdefault(offset + point.skip_bytes, role | index << 8)

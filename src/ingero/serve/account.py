@@ -23,6 +23,7 @@ _TOP_CULPRITS = 5
 _TOP_PIDS = 4
 _WORST_CALLS = 5
 _TOP_OPS = 12
+_TOP_KERNELS = 8
 _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
 _SHOWN_CULPRIT_NS = 1_000_000
 
@@ -116,6 +117,7 @@ def _process(
     if clocks:
         yield from _threads(clocks, culprits)
     yield from _calls(totals)
+    yield from _kernels(reader, window, process)
     yield from _worst(reader, window, process)
     yield ""
 
@@ -206,6 +208,23 @@ def _calls(totals: Sequence[OpTotals]) -> Iterator[str]:
     moved = sum(total.bytes for total in totals if "emcpy" in total.name and total.count)
     if moved:
         yield f"  copied: {format_bytes(moved)}"
+
+
+def _kernels(reader: Reader, window: Window, process: Process) -> Iterator[str]:
+    """What was launched most, and by whom; nothing where the recording is too old to know."""
+    if not reader.is_recorded("kernel_launches"):
+        return
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in reader.kernel_launches(window, process=process.process):
+        name = one.short_name or f"handle {one.function:#x}, without a name: made before tracing"
+        counts[name, one.library] += one.count
+    if counts:
+        yield f"  {'launches':>12}  kernel"
+    for (name, library), count in counts.most_common(_TOP_KERNELS):
+        yield f"  {format_count(count):>12}  {name}" + (f"  from {library}" if library else "")
+    if len(counts) > _TOP_KERNELS:
+        rest = counts.total() - sum(count for _, count in counts.most_common(_TOP_KERNELS))
+        yield f"  {format_count(rest):>12}  by {len(counts) - _TOP_KERNELS} other kernels"
 
 
 def _worst(reader: Reader, window: Window, process: Process) -> Iterator[str]:

@@ -192,12 +192,15 @@ class Reader:
         return {key: histograms.merge(blobs) for key, blobs in packed.items()}
 
     def kernel_launches(self, window: Window, *, process: int | None = None) -> list[KernelLaunches]:
-        """Launches per process and GPU kernel, most first."""
+        """Launches per process, GPU kernel and library that issued them, most first."""
         return self._records(
             KernelLaunches,
-            f"SELECT k.process, k.function, coalesce(s.text, ''), sum(k.count) FROM raw_kernel_launches k "
-            f"LEFT JOIN raw_strings s ON s.string = k.kernel_name WHERE {_TOUCHES.format('k.')} "
-            f"{_OF_PROCESS.format('k.')} GROUP BY k.process, k.function, k.kernel_name ORDER BY sum(k.count) DESC",
+            f"SELECT k.process, iif(n.name IS NULL, k.function, 0) AS nameless, coalesce(n.name, '') AS name, "
+            f"coalesce(n.short_name, ''), coalesce(s.text, '') AS library, coalesce(n.source_of_name, ''), "
+            f"sum(k.count) FROM raw_kernel_launches k LEFT JOIN raw_strings s ON s.string = k.library "
+            f"LEFT JOIN raw_kernels n ON n.process = k.process AND n.function = k.function "
+            f"AND n.generation = k.generation WHERE {_TOUCHES.format('k.')} {_OF_PROCESS.format('k.')} "
+            f"GROUP BY k.process, nameless, name, s.text ORDER BY sum(k.count) DESC",
             window,
             table="raw_kernel_launches",
             process=process,

@@ -340,11 +340,17 @@ class MissingProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLaunches:
-    """How often a process launched one GPU kernel."""
+    """How often one library of a process launched one GPU kernel.
+
+    Names are empty where they are not known; then `source_of_name` says why, and function tells kernels apart (else 0).
+    """
 
     process: int
     function: int
     name: str
+    short_name: str
+    library: str
+    source_of_name: str
     count: int
 
 

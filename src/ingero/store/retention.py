@@ -52,7 +52,7 @@ _FOLDED: dict[str, _Fold] = {
         ("count", "errors", "nested", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
         ("max_ns",),
     ),
-    "raw_kernel_launches": (("session", "process", "function", "kernel_name"), ("count",), ()),
+    "raw_kernel_launches": (("session", "process", "function", "generation", "library"), ("count",), ()),
     "raw_clock_seconds": (("session", "process"), (*CLOCK_COLUMNS, "switches", "preemptions"), ("threads",)),
     "raw_culprits": (
         ("session", "process", "kind", "culprit_pid", "culprit_name", "culprit_cgroup_id"),

@@ -95,8 +95,7 @@ CREATE TABLE raw_events (
     gpu_id         INTEGER NOT NULL DEFAULT -1, -- CUDA's ordinal in that process (raw_process_gpus); -1: unknown
     caller         INTEGER NOT NULL DEFAULT 0, -- return address at entry
     caller_library INTEGER NOT NULL DEFAULT 0, -- string
-    function       INTEGER NOT NULL DEFAULT 0, -- kernel handle of a launch
-    kernel_name    INTEGER NOT NULL DEFAULT 0, -- string
+    function       INTEGER NOT NULL DEFAULT 0, -- raw_kernels.function of a launch
     detail         INTEGER NOT NULL DEFAULT 0, -- string: what the arguments cannot hold (addresses, file names)
     cgroup_id      INTEGER NOT NULL DEFAULT 0,
     comm           INTEGER NOT NULL DEFAULT 0, -- string
@@ -257,17 +256,33 @@ CREATE TABLE raw_call_sites (
 ) STRICT;
 CREATE INDEX raw_call_sites_start ON raw_call_sites(start_ns);
 
+-- Exact sums of a process's launches. Several rows may share a key: sum them.
 CREATE TABLE raw_kernel_launches (
-    id          INTEGER PRIMARY KEY,
-    session     INTEGER NOT NULL,
-    start_ns    INTEGER NOT NULL,
-    period_s    INTEGER NOT NULL DEFAULT 1,
-    process     INTEGER NOT NULL,
-    function    INTEGER NOT NULL,
-    kernel_name INTEGER NOT NULL DEFAULT 0,    -- string
-    count       INTEGER NOT NULL
+    id         INTEGER PRIMARY KEY,
+    session    INTEGER NOT NULL,
+    start_ns   INTEGER NOT NULL,
+    period_s   INTEGER NOT NULL DEFAULT 1,
+    process    INTEGER NOT NULL,
+    function   INTEGER NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0,     -- raw_kernels.generation
+    library    INTEGER NOT NULL DEFAULT 0,     -- string: of the caller
+    count      INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX raw_kernel_launches_start ON raw_kernel_launches(start_ns);
+
+-- What a launched function is. A handle is used again once its module is unloaded: `generation` counts its kernels, and
+-- a launch belongs to the newest one that is not younger than itself. 0: a host stub, or a handle of which nothing was told.
+CREATE TABLE raw_kernels (
+    process        INTEGER NOT NULL,
+    function       INTEGER NOT NULL,           -- address of the host stub in that process, or handle
+    generation     INTEGER NOT NULL DEFAULT 0,
+    since_ns       INTEGER NOT NULL DEFAULT 0, -- 0: ever
+    name           TEXT,                       -- demangled; NULL: not known
+    short_name     TEXT,                       -- without template arguments and parameters
+    library        TEXT NOT NULL DEFAULT '',   -- the file that holds the host stub
+    source_of_name TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (process, function, generation)
+) STRICT, WITHOUT ROWID;
 
 -- What the threads of a process were doing, summed over them.
 CREATE TABLE raw_clock_seconds (

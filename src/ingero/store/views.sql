@@ -35,8 +35,9 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        nullif(e.gpu_id, -1) AS gpu_id,
        (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
        iif(e.source = 9, NULL, nullif(e.function, 0)) AS function,
-       coalesce((SELECT text FROM raw_strings WHERE string = e.kernel_name),
-                iif(e.function <> 0 AND e.source <> 9, printf('0x%x', e.function), NULL)) AS kernel_name,
+       iif(e.function <> 0 AND e.source <> 9, (SELECT name FROM raw_kernels
+           WHERE process = e.process AND function = e.function AND since_ns <= e.start_ns
+           ORDER BY generation DESC LIMIT 1), NULL) AS kernel_name,
        nullif(e.caller, 0) AS caller,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library,
        (SELECT text FROM raw_strings WHERE string = e.detail) AS detail, nullif(e.cpu, -1) AS cpu, e.run_ns,
@@ -48,14 +49,16 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        nullif(e.woken_ns, 0) AS woken_ns, e.flags
 FROM raw_events e;
 
--- Calls of the CUDA runtime and driver, graphs included. kernel_name is NULL for calls that launch no kernel.
+-- Calls of the CUDA runtime and driver, graphs included. kernel_name is NULL for calls that launch no kernel,
+-- and where the name is not known (a handle that was made before tracing): `function` tells such kernels apart.
 CREATE VIEW cuda_events AS
 SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_sessions WHERE session = e.session) AS id,
        (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.session, e.start_ns AS timestamp, e.pid,
        e.tid, e.process, (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op, e.source,
        e.op AS op_code,
-       coalesce((SELECT text FROM raw_strings WHERE string = e.kernel_name),
-                iif(e.function <> 0, printf('0x%x', e.function), NULL)) AS kernel_name,
+       iif(e.function <> 0, (SELECT name FROM raw_kernels
+           WHERE process = e.process AND function = e.function AND since_ns <= e.start_ns
+           ORDER BY generation DESC LIMIT 1), NULL) AS kernel_name, nullif(e.function, 0) AS function,
        e.duration_ns, e.arg0 AS bytes, e.arg1 AS handle, e.stream, e.ret_code, e.stack_hash, e.cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = e.process) AS rank,
        (SELECT local_rank FROM raw_processes WHERE process = e.process) AS local_rank,
@@ -188,15 +191,18 @@ SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS n
        (SELECT world_size FROM raw_processes WHERE process = t.process) AS world_size
 FROM raw_op_stats t;
 
+-- The exact counts. Sum over rows; the launches of one second stand in several rows. library: who launched it, defined_in:
+-- whose kernel it is. What source_of_name says where kernel_name is NULL is the reason.
 CREATE VIEW kernel_launches AS
 SELECT k.session, (SELECT node FROM raw_sessions WHERE session = k.session) AS node, k.start_ns AS timestamp,
        k.period_s, (SELECT pid FROM raw_processes WHERE process = k.process) AS pid, k.process, k.function,
-       coalesce((SELECT text FROM raw_strings WHERE string = k.kernel_name), printf('0x%x', k.function)) AS kernel_name,
-       k.count, (SELECT cgroup_id FROM raw_processes WHERE process = k.process) AS cgroup_id,
+       n.name AS kernel_name, n.short_name, (SELECT text FROM raw_strings WHERE string = k.library) AS library,
+       nullif(n.library, '') AS defined_in, n.source_of_name, k.count, (SELECT cgroup_id FROM raw_processes WHERE process = k.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = k.process) AS rank,
        (SELECT local_rank FROM raw_processes WHERE process = k.process) AS local_rank,
        (SELECT world_size FROM raw_processes WHERE process = k.process) AS world_size
-FROM raw_kernel_launches k;
+FROM raw_kernel_launches k
+LEFT JOIN raw_kernels n ON n.process = k.process AND n.function = k.function AND n.generation = k.generation;
 
 CREATE VIEW offcpu AS
 SELECT i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS node, i.start_ns AS timestamp,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob as globbing
 import mmap
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,14 @@ _FUNCTION = layout.struct(_HEADER, "gpusim_truth_function")
 _SYNC = layout.struct(_HEADER, "gpusim_truth_sync")
 _DRAIN = layout.struct(_HEADER, "gpusim_truth_drain")
 _COLLECTIVE = layout.struct(_HEADER, "gpusim_truth_collective")
+_KERNEL = layout.struct(_HEADER, "gpusim_truth_kernel")
 _MAGIC = layout.constant(_HEADER, "GPUSIM_TRUTH_MAGIC")
 _FUNCTIONS = layout.constant(_HEADER, "GPUSIM_TRUTH_FUNCTIONS")
 _SYNCS = layout.constant(_HEADER, "GPUSIM_TRUTH_SYNCS")
 _DRAINS = layout.constant(_HEADER, "GPUSIM_TRUTH_DRAINS")
 _COLLECTIVES = layout.constant(_HEADER, "GPUSIM_TRUTH_COLLECTIVES")
+_KERNELS = layout.constant(_HEADER, "GPUSIM_TRUTH_KERNELS")
+_KERNELS_HEADER = np.dtype([("lock", "u8"), ("count", "u8")])
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +79,8 @@ class Truth:
     drains_lost: int
     collectives: Array
     """NCCL operations that ranks have called, oldest first, with the communicator and bytes of each."""
+    launches: dict[str, int]
+    """By kernel name, as the driver was given it."""
 
     def count(self, name: str) -> int:
         """Calls of a function that came from the application, in whatever layer it is."""
@@ -111,6 +117,7 @@ class _Raw:
     syncs_lost: int
     drains_lost: int
     collectives: Array
+    kernels: Array
 
 
 def _read(path: Path) -> _Raw:
@@ -125,6 +132,8 @@ def _read(path: Path) -> _Raw:
     drains, drains_lost = _ring(np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["drains"]))
     functions = np.frombuffer(data, _FUNCTION, int(header["functions"]), _FILE_HEADER.itemsize).copy()
     collectives, _ = _ring(np.frombuffer(data, _COLLECTIVE, _COLLECTIVES, collectives_at), int(header["collectives"]))
+    kernels_at = collectives_at + _COLLECTIVES * _COLLECTIVE.itemsize
+    kernels = int(np.frombuffer(data, _KERNELS_HEADER, 1, kernels_at)[0]["count"])
     return _Raw(
         functions=functions,
         syncs=syncs,
@@ -132,6 +141,7 @@ def _read(path: Path) -> _Raw:
         syncs_lost=syncs_lost,
         drains_lost=drains_lost,
         collectives=collectives,
+        kernels=np.frombuffer(data, _KERNEL, kernels, kernels_at + _KERNELS_HEADER.itemsize).copy(),
     )
 
 
@@ -139,6 +149,7 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
     """The file's bytes; zeros if it is still empty."""
     size = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize + _SYNCS * _SYNC.itemsize
     size += _DRAINS * _DRAIN.itemsize + _COLLECTIVES * _COLLECTIVE.itemsize
+    size += _KERNELS_HEADER.itemsize + _KERNELS * _KERNEL.itemsize
     try:
         with path.open("rb") as file:
             actual = os.fstat(file.fileno()).st_size
@@ -175,7 +186,15 @@ def _merge(parts: list[_Raw]) -> Truth:
         syncs_lost=sum(part.syncs_lost for part in parts),
         drains_lost=sum(part.drains_lost for part in parts),
         collectives=collectives[np.argsort(collectives["return_ns"], kind="stable")],
+        launches=_launches(np.concatenate([part.kernels for part in parts])),
     )
+
+
+def _launches(kernels: Array) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for kernel in kernels:
+        total[bytes(kernel["name"]).decode()] += int(kernel["launches"])
+    return dict(total)
 
 
 def _renumbered(records: Array, first: int) -> Array:

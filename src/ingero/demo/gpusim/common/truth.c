@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,4 +209,33 @@ void gpusim_truth_collective(struct gpusim_truth_collective what)
 	what.return_ns = now_ns();
 	*record = what;
 	__atomic_store_n(&record->sequence, n + 1, __ATOMIC_RELEASE);
+}
+
+/* Names are never removed. Of more than fit, the last are not counted. */
+static uint64_t find_kernel(const char *name)
+{
+	uint64_t i;
+
+	while (__atomic_exchange_n(&file->kernels_lock, 1, __ATOMIC_ACQUIRE))
+		sched_yield();
+	for (i = 0; i < file->kernels; i++)
+		if (!strncmp(file->kernel[i].name, name, sizeof(file->kernel->name) - 1))
+			break;
+	if (i == file->kernels && i < GPUSIM_TRUTH_KERNELS) {
+		snprintf(file->kernel[i].name, sizeof(file->kernel->name), "%s", name);
+		file->kernels++;
+	}
+	__atomic_store_n(&file->kernels_lock, 0, __ATOMIC_RELEASE);
+	return i;
+}
+
+void gpusim_truth_launch(const char *name, uint64_t *place)
+{
+	if (!file)
+		return;
+	if (*place >= GPUSIM_TRUTH_KERNELS ||
+	    strncmp(file->kernel[*place].name, name, sizeof(file->kernel->name) - 1))
+		*place = find_kernel(name);
+	if (*place < GPUSIM_TRUTH_KERNELS)
+		add(&file->kernel[*place].launches, 1);
 }

@@ -18,6 +18,7 @@
 #define GPUSIM_TRUTH_SYNCS 131072	/* rings: the oldest records are overwritten, the counters are not */
 #define GPUSIM_TRUTH_DRAINS 131072
 #define GPUSIM_TRUTH_COLLECTIVES 65536
+#define GPUSIM_TRUTH_KERNELS 1024
 
 struct gpusim_truth_header {
 	uint64_t magic;
@@ -97,12 +98,21 @@ struct gpusim_truth_collective {
 	uint32_t pad;
 };
 
+/* Launches of all kernels with one name, by whichever call. */
+struct gpusim_truth_kernel {
+	char name[504];
+	uint64_t launches;
+};
+
 struct gpusim_truth_file {
 	struct gpusim_truth_header header;
 	struct gpusim_truth_function function[GPUSIM_TRUTH_FUNCTIONS];
 	struct gpusim_truth_sync sync[GPUSIM_TRUTH_SYNCS];
 	struct gpusim_truth_drain drain[GPUSIM_TRUTH_DRAINS];
 	struct gpusim_truth_collective collective[GPUSIM_TRUTH_COLLECTIVES];
+	uint64_t kernels_lock;		/* 1: somebody looks for a name, or adds one */
+	uint64_t kernels;		/* used entries of the table */
+	struct gpusim_truth_kernel kernel[GPUSIM_TRUTH_KERNELS];
 };
 
 /* One exported entry of this library; the macros of api.h put them in one section. */
@@ -145,5 +155,8 @@ void gpusim_truth_drain(int device, uint64_t stream, uint64_t enqueues, int64_t 
 
 /* @what: all but sequence, pid, tid, function and the times. */
 void gpusim_truth_collective(struct gpusim_truth_collective what);
+
+/* One launch. @place: where the name was found last, kept by the caller; 0 at first. */
+void gpusim_truth_launch(const char *name, uint64_t *place);
 
 #endif

@@ -9,6 +9,7 @@ struct kernel {				/* CUfunction and CUkernel alike */
 	struct kernel *next;
 	struct module *module;
 	int64_t wave_ns;		/* what one wave of blocks takes: "#ns=" in the name */
+	uint64_t truth;			/* its place in the ground truth */
 	bool is_join;			/* "#join": its parameter is a struct join */
 	char name[];
 };

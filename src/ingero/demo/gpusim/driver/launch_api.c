@@ -8,6 +8,7 @@
 #include "graph.h"
 #include "identity.h"
 #include "knobs.h"
+#include "truth.h"
 
 
 
@@ -50,12 +51,13 @@ static int launch_join(struct stream *stream, struct join *join)
 	return enqueue(stream, (struct work){ .kind = WORK_JOIN, .join = join });
 }
 
-static int launch(struct stream *stream, const struct kernel *kernel, const unsigned int grid[3], void **params)
+static int launch(struct stream *stream, struct kernel *kernel, const unsigned int grid[3], void **params)
 {
 	if (!kernel)
 		return ERROR_INVALID_HANDLE;
 	if (!grid[0] || !grid[1] || !grid[2])
 		return ERROR_INVALID_VALUE;
+	gpusim_truth_launch(kernel->name, &kernel->truth);
 	if (kernel->is_join)
 		return launch_join(stream, *(struct join **)params[0]);
 	return launch_run(stream, ENGINE_COMPUTE, kernel_duration_ns(kernel, grid));

@@ -45,7 +45,7 @@ class Kernel:
         register = getattr(runtime.library(), "__cudaRegisterFunction")
         register.argtypes = (c_void_p, c_void_p, c_char_p, c_char_p, c_int, *(c_void_p,) * 5)
         register.restype = None
-        register(None, self._function, self._device_name, self._device_name, -1, None, None, None, None, None)
+        register(None, self._function, self._device_name, name.encode(), -1, None, None, None, None, None)
         self._launch = _tensor_library().aten_launch
 
     def launch(self) -> None:

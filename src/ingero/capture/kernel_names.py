@@ -1,0 +1,240 @@
+"""Names of the launched GPU kernels: resolved after the launch, by a thread of its own, stored once each.
+
+Nothing of this runs on the thread that drains the rings but a look at a set.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ingero.capture.address_space import Images, ProcessAddressSpace
+from ingero.capture.clocks import WallClock
+from ingero.capture.process_kernels import KernelName, NameSource, ProcessKernels
+from ingero.capture.process_stacks import Symbols
+from ingero.capture.targets import Target
+from ingero.ops import BY_ID, KernelNameRole, Kind
+from ingero.store import tables
+from ingero.store.tables import Row
+
+logger = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+_MAX_WAITING = 4096  # batches
+_PATIENCE_S = 3.0  # the rings are drained four times a second
+_RETRY_S = 0.2
+_LAUNCHES = np.array([op.id for op in BY_ID.values() if op.kind & Kind.LAUNCH])
+
+_Kernel = tuple[int, int, int]  # process number, function, generation
+
+
+class KernelNames:
+    """Resolves the kernels of a recording. Use as a context manager: leaving it stores what is still waiting.
+
+    store: takes rows of `raw_kernels`, from this class's own thread.
+    """
+
+    def __init__(self, store: Callable[[list[Row]], object], clock: WallClock) -> None:
+        self._store, self._clock = store, clock
+        self._images, self._symbols = Images(), Symbols()
+        self._processes: dict[int, ProcessKernels] = {}
+        self._spaces: dict[int, ProcessAddressSpace] = {}
+        self._wanted: dict[_Kernel, tuple[float, int]] = {}  # since when; launched after, unix ns
+        self._stored: dict[_Kernel, str] = {}
+        self._unnamed: dict[_Kernel, int] = {}  # stored without a name, which may still be told
+        self._ended: dict[int, float] = {}
+        self._seen: set[_Kernel] = set()
+        self._noted: set[tuple[int, int]] = set()
+        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(_MAX_WAITING)
+        self._lost: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name="ingero-kernels", daemon=True)
+
+    def __enter__(self) -> KernelNames:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    def losses(self) -> dict[str, int]:
+        """What could not be resolved, by counter, since the last time."""
+        lost, self._lost = self._lost, Counter()
+        return dict(lost)
+
+    def begin(self, target: Target) -> None:
+        """A process is traced from now on."""
+        number, pid = target.number, target.pid
+        self._do(lambda: self._begin(number, pid))
+
+    def executed(self, target: Target) -> None:
+        """A process runs another program from now on: its addresses and handles mean something else."""
+        number = target.number
+        self._seen = {kernel for kernel in self._seen if kernel[0] != number}
+        self._noted = {place for place in self._noted if place[0] != number}
+        self._do(lambda: self._executed(number))
+
+    def forked(self, parent: Target | None, child: Target) -> None:
+        """The child has its parent's host stubs and mappings, however soon it ends."""
+        if parent is not None:
+            numbers, pids = (parent.number, child.number), (parent.pid, child.pid)
+            self._do(lambda: self._inherit(numbers, pids))
+
+    def end(self, target: Target) -> None:
+        """A process has ended; what is still on its way is waited for."""
+        number = target.number
+        self._seen = {kernel for kernel in self._seen if kernel[0] != number}
+        self._noted = {place for place in self._noted if place[0] != number}
+        self._do(lambda: self._ended.update({number: time.monotonic()}))
+
+    def add(self, batch: Array, numbers: list[int]) -> None:
+        """What was told (`struct kernel_name_record`). numbers: the processes of the records."""
+        self._do(lambda: self._add(batch, numbers))
+
+    def note(self, batch: Array, numbers: list[int]) -> None:
+        """Recorded calls (`struct call_record`): looks at the files of launched functions before their process ends."""
+        launches = np.flatnonzero((batch["function"] != 0) & np.isin(batch["op"], _LAUNCHES))
+        functions, pids = batch["function"].tolist(), batch["pid"].tolist()
+        new = {(numbers[i], functions[i]): pids[i] for i in launches.tolist()}
+        new = {place: pid for place, pid in new.items() if place not in self._noted}
+        if new:
+            self._noted.update(new)
+            self._do(lambda: self._look_at(new))
+
+    def want(self, launched: Iterable[tuple[Target, int, int]], since_ns: int) -> None:
+        """These (target, function, generation) were launched; those that are new not before `since_ns` (unix)."""
+        new = {(target.number, function, generation): target.pid for target, function, generation in launched}
+        new = {kernel: pid for kernel, pid in new.items() if kernel not in self._seen}
+        if new:
+            self._seen.update(new)
+            self._do(lambda: self._want(new, since_ns))
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            self._work.put_nowait(work)
+        except queue.Full:
+            self._lost["kernel_names_not_resolved"] += 1
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            try:
+                work = self._work.get(timeout=_RETRY_S)
+                is_open = work is not None
+                if work:
+                    work()
+                if not is_open or self._work.empty():
+                    self._settle(_PATIENCE_S if is_open else 0)
+            except queue.Empty:
+                self._settle(_PATIENCE_S)
+            except Exception:
+                # what a damaged file or a dying process leads to must not end the thread; it is counted and shown
+                logger.exception("the name of a kernel could not be resolved")
+                self._lost["kernel_names_not_resolved"] += 1
+
+    def _process(self, number: int, pid: int) -> ProcessKernels:
+        if number not in self._processes:
+            self._spaces[number] = ProcessAddressSpace(pid, self._images)
+            self._processes[number] = ProcessKernels(self._spaces[number], self._symbols)
+        return self._processes[number]
+
+    def _begin(self, number: int, pid: int) -> None:
+        self._process(number, pid)
+        self._spaces[number].look()
+
+    def _executed(self, number: int) -> None:
+        self._settle(0)  # with what was known of the program before
+        self._processes.pop(number, None)
+        self._spaces.pop(number, None)
+        self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] != number}
+
+    def _inherit(self, numbers: tuple[int, int], pids: tuple[int, int]) -> None:
+        parent = self._process(numbers[0], pids[0])
+        self._process(numbers[1], pids[1]).inherit(parent)
+        self._spaces[numbers[1]].inherit(self._spaces[numbers[0]])
+
+    def _look_at(self, places: dict[tuple[int, int], int]) -> None:
+        for (number, function), pid in places.items():
+            self._process(number, pid)
+            self._spaces[number].module_at(function)
+
+    def _add(self, batch: Array, numbers: list[int]) -> None:
+        columns = (batch[name].tolist() for name in ("pid", "role", "handle", "generation", "time_ns", "source"))
+        names = zip(batch["name"].tolist(), batch["is_cut"].tolist(), strict=True)
+        for number, pid, role, handle, generation, time_ns, source, (raw, is_cut) in zip(
+            numbers, *columns, names, strict=True
+        ):
+            process = self._process(number, pid)
+            name = raw.decode("utf-8", "replace")
+            if role == KernelNameRole.REGISTERED:
+                process.register(handle, name, is_cut=bool(is_cut))
+                self._spaces[number].module_at(handle)  # its file, while the process lives
+            elif role == KernelNameRole.MADE:
+                process.make_handle(handle, generation, time_ns, source)
+            else:
+                process.name_handle(handle, generation, time_ns, name, is_cut=bool(is_cut))
+            late = self._unnamed.pop((number, handle, generation), None)
+            if late is not None:
+                self._wanted[number, handle, generation] = (time.monotonic(), late)
+
+    def _want(self, kernels: dict[_Kernel, int], since_ns: int) -> None:
+        now = time.monotonic()
+        for kernel, pid in kernels.items():
+            self._process(kernel[0], pid)
+            self._wanted[kernel] = (now, since_ns)
+
+    def _settle(self, patience_s: float) -> None:
+        """Stores the kernels whose name is known; those that waited too long with what is known of them."""
+        rows: list[Row] = []
+        now = time.monotonic()
+        for kernel, (waiting_since, since_ns) in list(self._wanted.items()):
+            number, function, generation = kernel
+            name = self._processes[number].name(function, generation)
+            if not name.is_final and now - waiting_since < patience_s:
+                continue
+            del self._wanted[kernel]
+            if not name.is_final:
+                self._unnamed[kernel] = since_ns
+            if name.is_final and name.text is not None and self._stored.setdefault(kernel, name.text) != name.text:
+                name = KernelName(None, name.library, NameSource.AMBIGUOUS)  # another program, or another file there
+            rows += self._rows(kernel, name, since_ns)
+        if rows:
+            self._store(rows)
+        for number, since in list(self._ended.items()):
+            if now - since > 2 * _PATIENCE_S:
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._processes.pop(number, None)
+        self._spaces.pop(number, None)
+        self._wanted = {kernel: since for kernel, since in self._wanted.items() if kernel[0] != number}
+        self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] != number}
+        self._stored = {kernel: text for kernel, text in self._stored.items() if kernel[0] != number}
+        del self._ended[number]
+
+    def _rows(self, kernel: _Kernel, name: KernelName, launched_ns: int) -> list[Row]:
+        number, function, generation = kernel
+        told_ns = self._processes[number].since_ns(function, generation)
+        since_ns = self._clock.unix_ns_of(told_ns) if told_ns else launched_ns
+        return tables.KERNELS.rows(
+            1,
+            process=number,
+            function=function,
+            generation=generation,
+            since_ns=since_ns if generation else 0,
+            name=name.text,
+            short_name=name.short,
+            library=name.library,
+            source_of_name=name.source.value,
+        )
