@@ -369,7 +369,7 @@ def test_smaller_facts_are_answered(reader: Reader) -> None:
 
 def test_per_container_query_runs_word_for_word(reader: Reader) -> None:
     rows = reader.connection.execute(PER_CONTAINER).fetchall()
-    assert rows == [("abc", None, 20, 190.0), ("abc", "0x1001", 15, 0.03), ("abc", "gemm", 15, 0.03)]
+    assert rows == [("abc", None, 35, 190.03), ("abc", "gemm(int)", 15, 0.03)]
 
 
 def test_per_container_query_over_nccl_runs_word_for_word(reader: Reader) -> None:

@@ -63,14 +63,14 @@ class ProcessKernels:
 
     def __init__(self, space: AddressSpace, symbols: Symbols) -> None:
         self._space, self._symbols = space, symbols
-        self._registered: dict[int, str | None] = {}  # by host address; None: for several kernels
+        self._registered: dict[int, tuple[str, bool] | None] = {}  # name, is cut; None: for several kernels
         self._handles: dict[tuple[int, int], _Handle] = {}
         self._newest: dict[int, int] = {}  # generation by handle
 
     def register(self, address: int, name: str, *, is_cut: bool) -> None:
         """__cudaRegisterFunction: the host stub at this address stands for a kernel."""
-        text = _readable(name, is_cut=is_cut)
-        if self._registered.setdefault(address, text) != text:
+        told = (name, is_cut)  # made readable only if it is launched: PyTorch registers more than 100,000
+        if self._registered.setdefault(address, told) != told:
             self._registered[address] = None
 
     def name_handle(self, handle: int, generation: int, time_ns: int, name: str, *, is_cut: bool) -> None:
@@ -107,13 +107,13 @@ class ProcessKernels:
             if found.source is not NameSource.UNTOLD:
                 return found
         if told and told.name is not None:
-            return KernelName(_readable(told.name, is_cut=told.is_cut), "", NameSource.HANDLE)
+            return KernelName(_readable(told.name, told.is_cut), "", NameSource.HANDLE)
         module = self._space.module_at(function) if generation == 0 else None
         if module:
             return self._of_stub(function, module)
         registered = self._registered.get(function) if generation == 0 else None
         if registered is not None:  # any address will do for the runtime: a program may have no stubs
-            return KernelName(registered, "", NameSource.REGISTERED)
+            return KernelName(_readable(*registered), "", NameSource.REGISTERED)
         return KernelName(None, "", NameSource.UNTOLD)
 
     def _of_stub(self, address: int, module: Module) -> KernelName:
@@ -124,11 +124,11 @@ class ProcessKernels:
             return KernelName(demangle(symbol.name), module.name, NameSource.SYMBOL)
         registered = self._registered.get(address)
         if registered is not None:
-            return KernelName(registered, module.name, NameSource.REGISTERED)
+            return KernelName(_readable(*registered), module.name, NameSource.REGISTERED)
         return KernelName(f"{module.name}+{address - module.bias:#x}", module.name, NameSource.ADDRESS)
 
 
-def _readable(name: str, *, is_cut: bool) -> str:
+def _readable(name: str, is_cut: bool) -> str:
     """Demangled; a name whose end was cut off, and that is none without it, is marked."""
     text = demangle(name)
     return f"{text}…" if is_cut and text == name else text
