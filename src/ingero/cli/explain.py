@@ -25,7 +25,8 @@ class EmptyRecordingError(IngeroError):
 )
 @click.option("--since", metavar="D", help="Only the last 90s, 5m, 1h30m of the recording.")
 @click.option("--pid", type=int, help="Only this process.")
-def command(db: Path | None, since: str | None, pid: int | None) -> None:
+@click.option("--stacks", is_flag=True, help="Show the whole stacks of the longest calls.")
+def command(db: Path | None, since: str | None, pid: int | None, stacks: bool) -> None:
     """Say where the time of a recording went."""
     path = database_path(db, os.environ, uid=os.getuid())
     since_ns = int(parse_duration_s(since) * 1e9) if since else None
@@ -33,5 +34,5 @@ def command(db: Path | None, since: str | None, pid: int | None) -> None:
         window = reader.window(since_ns, time.time_ns())
         if window is None:
             raise EmptyRecordingError(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
-        for line in account_text(reader, window, pid=pid):
+        for line in account_text(reader, window, pid=pid, whole_stacks=stacks):
             click.echo(line)

@@ -8,11 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from ingero.diagnose.accounting import LaneAccount, Part, lane_accounts, main_lane
 from ingero.events import CLOCK_TEXTS, CLOCKS
 from ingero.identity import identity_text, short_id
 from ingero.ops import Source
 from ingero.serve.coverage import coverage_lines
+from ingero.serve.drain_lines import DrainLines, drain_lines
+from ingero.serve.line_costs import line_cost_lines, line_costs
+from ingero.serve.stack_lines import StackBook, stack_lines, where_text
 from ingero.store.reader import Reader
 from ingero.store.records import Call, Clocks, ClockTotals, Container, CulpritTotals, OpTotals, Process, Window
 from ingero.units import format_bytes, format_count, format_ns, format_percent
@@ -28,8 +34,11 @@ _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
 _SHOWN_CULPRIT_NS = 1_000_000
 
 
-def account_text(reader: Reader, window: Window, *, pid: int | None = None) -> Iterator[str]:
-    """Lines of the account of a window, of all processes or one."""
+def account_text(
+    reader: Reader, window: Window, *, pid: int | None = None, whole_stacks: bool = False
+) -> Iterator[str]:
+    """Lines of the account of a window, of all processes or one. whole_stacks: of the longest calls."""
+    book = StackBook(reader)
     processes = [process for process in reader.processes() if pid is None or process.pid == pid]
     totals = reader.op_totals(window)
     clocks = {total.process: total for total in reader.clock_totals(window)}
@@ -45,9 +54,12 @@ def account_text(reader: Reader, window: Window, *, pid: int | None = None) -> I
     for process in shown:
         mine = [total for total in totals if total.process == process.process]
         lane = main_lane(lanes, process.process)
-        yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers)
+        lines = _drain_lines(reader, window, epochs, lane, book)
+        yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers, lines)
+        yield from _lines_of_code(reader, window, process, mine, book, whole_stacks=whole_stacks)
+        yield ""
     yield from _others(processes, with_calls, clocks)
-    yield from _in_flight(reader, window)
+    yield from _in_flight(reader, window, book)
     yield from coverage_lines(reader, window)
     yield from _losses(reader, window)
 
@@ -103,6 +115,7 @@ def _process(
     clocks: ClockTotals | None,
     lane: LaneAccount | None,
     containers: Mapping[int, Container],
+    lines: DrainLines | None,
 ) -> Iterator[str]:
     yield from _title(process, containers.get(process.cgroup_id or 0))
     if process.cmdline:
@@ -111,15 +124,38 @@ def _process(
         _placed(one, containers, process.cgroup_id or 0) for one in reader.culprits(window, process=process.process)
     ]
     if lane:
-        yield from _device(lane, culprits)
+        yield from _device(lane, culprits, lines)
     else:
         yield "  The device was never drained in this window: its idleness is not proven."
     if clocks:
         yield from _threads(clocks, culprits)
     yield from _calls(totals)
     yield from _kernels(reader, window, process)
-    yield from _worst(reader, window, process)
-    yield ""
+
+
+def _drain_lines(
+    reader: Reader, window: Window, epochs: npt.NDArray[np.void], lane: LaneAccount | None, book: StackBook
+) -> DrainLines | None:
+    if lane is None:
+        return None
+    return drain_lines(epochs, lane, reader.drain_stacks(window, process=lane.process), book)
+
+
+def _lines_of_code(
+    reader: Reader,
+    window: Window,
+    process: Process,
+    totals: Sequence[OpTotals],
+    book: StackBook,
+    *,
+    whole_stacks: bool,
+) -> Iterator[str]:
+    """The lines that cost most, and those of the longest calls."""
+    times = reader.stack_times(window, process=process.process, sources=_CALL_SOURCES)
+    book.read(one.stack_hash for one in times)
+    known = {one.stack_hash: stack for one in times if (stack := book.of(one.stack_hash))}
+    yield from line_cost_lines(line_costs(times, known), [one for one in totals if one.source in _CALL_SOURCES])
+    yield from _worst(reader, window, process, book, whole_stacks=whole_stacks, has_stacks=bool(known))
 
 
 def _title(process: Process, container: Container | None) -> Iterator[str]:
@@ -138,17 +174,21 @@ def _placed(one: CulpritTotals, containers: Mapping[int, Container], own: int) -
     return replace(one, culprit_name=f"{one.culprit_name} in {place} ")
 
 
-def _device(lane: LaneAccount, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
+def _device(lane: LaneAccount, culprits: Sequence[CulpritTotals], lines: DrainLines | None) -> Iterator[str]:
     """Where the wall time between drains went."""
     wall = lane.wall_ns
     yield f"  {format_count(lane.epochs)} drains of {_device_name(lane.device)}, {format_ns(wall)} of wall time:"
     yield _share("device empty: nothing enqueued", lane.empty.total_ns, wall)
     yield from _part(lane.empty, wall)
+    if lines:
+        yield from lines.empty_lines()
     yield _share("device busy: first enqueue until ready", lane.busy_ns, wall)
     bounds = ""
     if lane.late_high_ns - lane.late_low_ns > wall * _SHOWN_SHARE:
         bounds = f"  (between {format_ns(lane.late_low_ns)} and {format_ns(lane.late_high_ns)})"
     yield _share("picked up late: ready, but the call had not returned", lane.late_ns, wall) + bounds
+    if lines:
+        yield from lines.late_lines()
     runnable = lane.drain.clock("runq") + lane.drain.clock("throttled") + lane.drain.clock("yielded")
     if lane.late_ns > wall * _SHOWN_SHARE and runnable:
         yield f"      in these calls the thread was runnable but not running for {format_ns(runnable)}"
@@ -227,7 +267,9 @@ def _kernels(reader: Reader, window: Window, process: Process) -> Iterator[str]:
         yield f"  {format_count(rest):>12}  by {len(counts) - _TOP_KERNELS} other kernels"
 
 
-def _worst(reader: Reader, window: Window, process: Process) -> Iterator[str]:
+def _worst(
+    reader: Reader, window: Window, process: Process, book: StackBook, *, whole_stacks: bool, has_stacks: bool
+) -> Iterator[str]:
     found = [
         call
         for source in _CALL_SOURCES
@@ -236,7 +278,20 @@ def _worst(reader: Reader, window: Window, process: Process) -> Iterator[str]:
     worst = sorted(found, key=lambda call: -call.duration_ns)[:_WORST_CALLS]
     if worst:
         yield "  longest recorded calls:"
-    yield from map(_call, worst)
+    for call in worst:
+        yield _call(call)
+        if has_stacks:
+            yield from _stack(call.stack_hash, book, is_whole=whole_stacks)
+
+
+def _stack(stack_hash: int, book: StackBook, *, is_whole: bool) -> Iterator[str]:
+    stack = book.of(stack_hash)
+    if stack is None:
+        yield "      at a place that is not known: " + ("its stack was lost" if stack_hash else "no stack was taken")
+    elif is_whole:
+        yield from (f"      {line}" for line in stack_lines(stack))
+    else:
+        yield f"      at {where_text(stack)}"
 
 
 def _call(call: Call) -> str:
@@ -277,9 +332,11 @@ def _others(processes: Sequence[Process], shown: set[int], clocks: dict[int, Clo
         yield ""
 
 
-def _in_flight(reader: Reader, window: Window) -> Iterator[str]:
+def _in_flight(reader: Reader, window: Window, book: StackBook) -> Iterator[str]:
     for call in reader.in_flight(window):
         yield f"Open for {format_ns(call.time_ns - call.since_ns)} when last seen: {call.name} of {call.pid}/{call.tid}"
+        if call.stack_hash:
+            yield from (line[4:] for line in _stack(call.stack_hash, book, is_whole=True))
 
 
 def _losses(reader: Reader, window: Window) -> Iterator[str]:

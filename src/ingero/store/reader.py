@@ -33,6 +33,7 @@ from ingero.store.records import (
     Session,
     Snapshot,
     Stack,
+    StackTime,
     Throttling,
     WakerTotals,
     Window,
@@ -338,8 +339,8 @@ class Reader:
         """Calls seen open in the window, each with the last time it was; longest open first."""
         return self._records(
             InFlight,
-            "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns "
-            "FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
+            "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns, "
+            "max(f.stack_hash) FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
             "WHERE f.time_ns >= :begin AND f.time_ns < :end GROUP BY f.process, f.tid, f.source, f.op, f.since_ns "
             "ORDER BY max(f.time_ns) - f.since_ns DESC",
             window,
@@ -402,6 +403,31 @@ class Reader:
         """The stacks with these hashes, as far as they are stored."""
         numbers = ",".join(str(int(value)) for value in hashes)
         return self._records(Stack, f"SELECT hash, ips, frames, note FROM raw_stacks WHERE hash IN ({numbers})")
+
+    def stack_times(self, window: Window, *, process: int, sources: Sequence[int]) -> list[StackTime]:
+        """The recorded calls of these sources that began in the window by operation and stack, longest sum first."""
+        return self._records(
+            StackTime,
+            f"SELECT e.process, e.source, e.op, coalesce(o.name, e.source || '/' || e.op), e.stack_hash, e.calls, e.ns "
+            f"FROM (SELECT process, source, op, stack_hash, count(*) AS calls, sum(duration_ns) AS ns FROM raw_events "
+            f"WHERE start_ns >= :begin AND start_ns < :end AND process = :process "
+            f"AND source IN ({','.join(str(int(source)) for source in sources)}) GROUP BY source, op, stack_hash) e "
+            f"LEFT JOIN ops o ON o.source_id = e.source AND o.op_id = e.op ORDER BY e.ns DESC",
+            window,
+            process=process,
+        )
+
+    def drain_stacks(self, window: Window, *, process: int) -> dict[int, int]:
+        """When a recorded drain of the process returned (b_ns of its epoch) -> the hash of its stack."""
+        rows = self._rows(
+            "SELECT start_ns + duration_ns, stack_hash FROM raw_events WHERE start_ns >= :begin AND start_ns < :end "
+            "AND process = :process AND stack_hash <> 0 AND start_ns + duration_ns IN "
+            "(SELECT b_ns FROM raw_epochs WHERE b_ns >= :begin AND process = :process)",
+            window,
+            table="raw_epochs",
+            process=process,
+        )
+        return dict(rows)
 
     def causal_chains(self, window: Window) -> list[CausalChain]:
         """Stored chains that were detected in the window, oldest first."""

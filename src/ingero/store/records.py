@@ -278,6 +278,7 @@ class InFlight:
     op: int
     name: str
     since_ns: int
+    stack_hash: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +376,19 @@ class Stack:
     ips: str
     frames: str
     note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackTime:
+    """The recorded calls of one operation in one process that have one stack; stack_hash 0: none was taken."""
+
+    process: int
+    source: int
+    op: int
+    name: str
+    stack_hash: int
+    count: int
+    sum_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

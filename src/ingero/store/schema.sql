@@ -400,7 +400,8 @@ CREATE TABLE raw_in_flight (
     caller   INTEGER NOT NULL DEFAULT 0,
     handle   INTEGER NOT NULL DEFAULT 0,
     communicator INTEGER NOT NULL DEFAULT 0,   -- NCCL: raw_communicators.number, 0 = none
-    sequence INTEGER NOT NULL DEFAULT 0        -- NCCL: place in the communicator's sequence, 0 = unknown
+    sequence INTEGER NOT NULL DEFAULT 0,       -- NCCL: place in the communicator's sequence, 0 = unknown
+    stack_hash INTEGER NOT NULL DEFAULT 0      -- read from its memory while it was parked; 0 = none (yet)
 ) STRICT;
 CREATE INDEX raw_in_flight_time ON raw_in_flight(time_ns);
 

@@ -1,0 +1,64 @@
+"""Which lines of a process's own code the recorded time was spent at, per call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ingero.serve.stack_lines import CallStack
+from ingero.store.records import OpTotals, StackTime
+from ingero.units import format_count, format_ns
+
+_TOP_LINES = 8
+_NO_LINE = "a thread without Python frames"
+_NO_STACK = "a place that is not known: no stack was stored"
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """The recorded calls of one operation that one line made. place: as shown."""
+
+    name: str
+    place: str
+    ns: int
+    recorded: int
+
+
+def line_costs(times: Sequence[StackTime], stacks: Mapping[int, CallStack]) -> list[LineCost]:
+    """Recorded time by (call, line of the user's own code), most first."""
+    spent: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for one in times:
+        total = spent[one.name, _place(stacks.get(one.stack_hash))]
+        total[0] += one.sum_ns
+        total[1] += one.count
+    costs = [LineCost(name, place, ns, recorded) for (name, place), (ns, recorded) in spent.items()]
+    return sorted(costs, key=lambda cost: -cost.ns)
+
+
+def _place(stack: CallStack | None) -> str:
+    if stack is None:
+        return _NO_STACK
+    if stack.own:
+        return stack.own.short
+    return f"{_NO_LINE}, in {stack.issuer.text}" if stack.issuer else _NO_LINE
+
+
+def line_cost_lines(costs: Sequence[LineCost], totals: Sequence[OpTotals]) -> Iterator[str]:
+    """The dearest lines, and of how much of the time and of the calls they are."""
+    if not any(cost.place != _NO_STACK for cost in costs):
+        return
+    counts = {total.name: total.count for total in totals}
+    recorded_ns, all_ns = sum(cost.ns for cost in costs), sum(total.sum_ns for total in totals)
+    recorded, calls = sum(cost.recorded for cost in costs), sum(counts.values())
+    yield (
+        f"  lines, from the recorded calls alone: {format_ns(recorded_ns)} of {format_ns(all_ns)}, "
+        f"{format_count(recorded)} of {format_count(calls)} calls:"
+    )
+    for cost in costs[:_TOP_LINES]:
+        of_all = f" of {format_count(counts[cost.name])}" if cost.name in counts else ""
+        share = f"{format_count(cost.recorded)}{of_all} calls recorded"
+        yield f"    {cost.name} {format_ns(cost.ns)} at {cost.place} ({share})"
+    rest = costs[_TOP_LINES:]
+    if rest:
+        yield f"    {format_count(len(rest))} other lines {format_ns(sum(cost.ns for cost in rest))}"
