@@ -79,6 +79,7 @@ INLINE void describe_open_call(struct thread_dump *dump, struct thread *thread)
 			continue;
 		dump->call_start_ns = start;
 		dump->call_caller = call->caller;
+		dump->call_sp = call->sp;
 		dump->call_handle = call->handle;
 		dump->call_function = call->function;
 		dump->call_op = call->cookie & 0xff;
@@ -94,6 +95,7 @@ INLINE void describe_thread(struct thread_dump *dump, struct thread *thread, str
 	dump->process_slot = thread->process_slot;
 	dump->waker_kind = thread->waker_kind;
 	dump->hits = READ_ONCE(thread->hits);
+	dump->thread_pointer = THREAD_POINTER(task);
 	read_comm(dump->comm, task->comm);
 	describe_open_call(dump, thread);
 }

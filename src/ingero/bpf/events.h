@@ -600,4 +600,6 @@ struct thread_dump {
 	u64 major_faults; /* maj_flt */
 	u64 open_wait_ns; /* how long it has waited on its present run queue: not in run_delay_ns yet */
 	u64 hits;	  /* probed entries, whatever was done with them */
+	u64 thread_pointer; /* as of its last switch-out */
+	u64 call_sp;	    /* stack pointer at the entry of the open call */
 };

@@ -43,7 +43,7 @@ class ProcessStacks:
     """
 
     def __init__(self, pid: int, space: ProcessAddressSpace, symbols: Symbols, lost: Callable[[str], None]) -> None:
-        self._pid, self._space, self._symbols, self._lost = pid, space, symbols, lost
+        self.pid, self._space, self._symbols, self._lost = pid, space, symbols, lost
         self.interpreter: Interpreter | None = None
         self.layout: dict[str, int] = {}
         self._code: dict[tuple[int, int], CodeObject] = {}
@@ -72,9 +72,12 @@ class ProcessStacks:
             stack=record["stack"][: int(record["stack_bytes"])].tobytes(),
             probed=dict(zip(record["probed_sp"].tolist(), record["probed_caller"].tolist(), strict=True)),
         )
+        self._native[int(record["key"])] = self.unwound(copy)
+
+    def unwound(self, copy: ThreadCopy) -> NativeFrames:
+        """The native frames of a copied thread, with their names."""
         stack = unwind(copy, self._space)
-        frames = tuple(self._named(frame) for frame in stack.frames)
-        self._native[int(record["key"])] = NativeFrames(frames, stack.ending, stack.detail)
+        return NativeFrames(tuple(self._named(frame) for frame in stack.frames), stack.ending, stack.detail)
 
     def python(self, stack_hash: int) -> list[PythonFrame] | None:
         """The frames of a Python stack; None if it is not known (yet)."""
@@ -98,7 +101,7 @@ class ProcessStacks:
 
     def _from_memory(self, address: int, key: int) -> CodeObject | None:
         try:
-            with ProcessMemory(self._pid) as memory:
+            with ProcessMemory(self.pid) as memory:
                 code = from_memory(memory.read, address, key, self.layout)
         except OSError:
             code = None

@@ -8,7 +8,7 @@ import numpy as np
 
 from ingero.discover.interpreters import Interpreter
 
-_BYTES, _UNITS, _POINTER = 0, 1, 2  # enum python_instruction
+BYTES, UNITS, POINTER = 0, 1, 2  # enum python_instruction
 _OWNED_BY_C = 3  # frame owners from here on are entry frames of the interpreter itself (3.12 and later)
 _FIELDS = {  # of struct python_layout -> python_layouts.json
     "interpreters": "runtime.interpreters",
@@ -50,7 +50,7 @@ def layout_row(interpreter: Interpreter, dtype: np.dtype[Any]) -> np.ndarray[Any
     row["thread_bias"] = interpreter.thread_bias
     row["code_name"] = layout.offsets.get("code.qualname", layout.offsets["code.name"])
     row["string_state_shift"] = layout.string_state_shift
-    row["instruction"] = _POINTER if version >= (3, 11) else _UNITS if version == (3, 10) else _BYTES
+    row["instruction"] = POINTER if version >= (3, 11) else UNITS if version == (3, 10) else BYTES
     row["has_cframe"] = "cframe.frame" in layout.offsets
     row["has_owner"] = version >= (3, 12)
     row["owner_skipped"] = _OWNED_BY_C

@@ -115,6 +115,7 @@ class Recorder:
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
         self.seconds.on_forget = self._communicators.forget
         self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows))
+        self.seconds.stack_of_open_call = self.stacks.hung.stack_of
         if options.with_stacks:
             self._resources.enter_context(self.stacks)
         self._kernel_names = KernelNames(lambda rows: sink.append(tables.KERNELS, rows), self.clock)

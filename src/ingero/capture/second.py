@@ -118,6 +118,8 @@ class SecondReader:
         self.losses_total: dict[str, int] = defaultdict(int)
         # whoever names kernels: gets (target, function, generation) of those launched, and since when (unix ns)
         self.on_launched: Callable[[list[tuple[Target, int, int]], int], None] = lambda _launched, _since_ns: None
+        # of a thread's open call; given the process number and its `struct thread_dump`
+        self.stack_of_open_call: Callable[[int, Any], int] = lambda _number, _thread: 0
         self.on_forget: Callable[[int], None] = lambda _slot: None  # whoever else keeps something by slot
 
     def read(self, now_ns: int, elapsed_s: float) -> Second:
@@ -395,6 +397,7 @@ class SecondReader:
                     handle=thread["call_handle"].astype(np.int64),
                     communicator=int(thread["call_function"]) >> SEQUENCE_BITS if op.source is Source.NCCL else 0,
                     sequence=int(thread["call_function"]) & SEQUENCE_MASK if op.source is Source.NCCL else 0,
+                    stack_hash=self.stack_of_open_call(target.number, thread),
                 )
         self._sink.append(tables.IN_FLIGHT, rows)
         return len(rows)

@@ -22,6 +22,7 @@ import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.address_space import Images, ProcessAddressSpace
+from ingero.capture.hung_calls import HungCalls
 from ingero.capture.process_stacks import ProcessStacks, Symbols
 from ingero.capture.python_layouts import layout_row
 from ingero.capture.stack_frames import merge
@@ -69,6 +70,7 @@ class Stacks:
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(_MAX_WAITING)
         self._lost: Counter[str] = Counter()
         self.unreadable: dict[int, UnreadableInterpreter] = {}  # by pid: whose Python frames cannot be had, and why
+        self.hung = HungCalls(self._do, self._processes.get, store)
         self._thread = threading.Thread(target=self._run, name="ingero-stacks", daemon=True)
 
     def __enter__(self) -> Stacks:

@@ -32,6 +32,7 @@ class Ending(Enum):
     NO_FILE = "code that belongs to no file (compiled at run time)"
     NO_TABLE = "the file says nothing about unwinding"
     DAMAGED = "what the file says about unwinding cannot be"
+    NO_REGISTER = "the frame is counted from a register that is not known"
     NOT_A_CALL = "the return address follows no call"
     FOREIGN_PROBE = "another tool's return probe hides the caller"
     TOO_DEEP = "the stack has too many frames"
@@ -72,14 +73,14 @@ class AddressSpace(Protocol):
 class ThreadCopy:
     """A thread as it was when it was copied.
 
-    machine: a key of MACHINES. registers: by DWARF number, the program counter at its place.
+    machine: a key of MACHINES. registers: by DWARF number, the program counter at its place; None: not known.
     is_pc_exact: it was interrupted at its pc; False: pc is a return address (the copy was made as a call returned).
     stack: the bytes from address `stack_vaddr` upwards, as many as were copied.
     probed: callers of open probed calls, hidden by the kernel's trampoline: stack pointer at entry -> return address.
     """
 
     machine: str
-    registers: Sequence[int]
+    registers: Sequence[int | None]
     is_pc_exact: bool
     stack_vaddr: int
     stack: bytes
@@ -194,9 +195,11 @@ class _Walk:
     def _cfa(self, row: Row) -> int:
         if row.cfa_expression:
             return evaluate(row.cfa_expression, self._registers, self._read)
-        base = self._registers[row.cfa_register] if 0 <= row.cfa_register < len(self._registers) else None
+        if not 0 <= row.cfa_register < len(self._registers):
+            raise DamagedError(f"the frame is counted from register {row.cfa_register}")
+        base = self._registers[row.cfa_register]
         if base is None:
-            raise DamagedError(f"the frame is counted from register {row.cfa_register}, which is not known")
+            raise _Ended(Ending.NO_REGISTER)
         return base + row.cfa_offset & _MASK
 
     def _saved(self, place: Place, cfa: int) -> int | None:

@@ -1,0 +1,104 @@
+"""Stacks of calls that have been open for so long that they may never return.
+
+Such a call's stack is read from outside, between two looks at the threads; it counts only if the second one finds the
+same call still open: then all that was read is of that call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ingero.capture.parked_threads import NotParkedError, OpenCall, open_call_stack
+from ingero.capture.process_stacks import ProcessStacks
+from ingero.capture.stack_frames import MergedStack
+from ingero.store import tables
+from ingero.store.tables import Row
+
+logger = logging.getLogger(__name__)
+
+HUNG_NS = 2_000_000_000
+_HASH_BYTES = 8
+_HASH_MASK = (1 << 63) - 1
+_MAX_CALLS = 4096
+
+_Key = tuple[int, int, int]
+"""Thread, when its call began, process number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    stack: MergedStack
+    read_ns: int  # CLOCK_MONOTONIC, when the last of it was read
+
+
+class HungCalls:
+    """Reads the stacks of hung calls on another thread.
+
+    do: has something done there. process_of: the stacks of a process by its number; called there. store: takes rows of
+    `raw_stacks`.
+    """
+
+    def __init__(
+        self,
+        do: Callable[[Callable[[], None]], None],
+        process_of: Callable[[int], ProcessStacks | None],
+        store: Callable[[list[Row]], object],
+    ) -> None:
+        self._do, self._process_of, self._store = do, process_of, store
+        self._found: dict[_Key, _Found] = {}
+        self._stored: dict[_Key, int] = {}
+
+    def stack_of(self, number: int, thread: Any) -> int:
+        """The hash of the stack of a thread's open call (`struct thread_dump`); 0 while it is not known."""
+        key = int(thread["tid"]), int(thread["call_start_ns"]), number
+        if int(thread["now_ns"]) - key[1] < HUNG_NS:
+            return 0
+        if key not in self._stored:
+            found = self._found.pop(key, None)
+            if found is None or found.read_ns > int(thread["now_ns"]):
+                self._do(partial(self._read, key, _open_call(thread)))
+                return 0
+            self._keep(key, found.stack)
+        return self._stored[key]
+
+    def _keep(self, key: _Key, stack: MergedStack) -> None:
+        if len(self._stored) >= _MAX_CALLS:
+            del self._stored[next(iter(self._stored))]
+        self._stored[key] = _hash(key[2], stack)
+        row = tables.STACKS.rows(1, hash=self._stored[key], ips=stack.ips, frames=stack.frames, note=stack.note)
+        self._store(row)
+
+    def _read(self, key: _Key, call: OpenCall) -> None:
+        process = self._process_of(key[2])
+        if process is None or not process.pid:
+            return
+        try:
+            stack = open_call_stack(call, process)
+        except (NotParkedError, OSError) as error:  # looked at again in a second, if it is still there
+            logger.info("the stack of thread %d cannot be read: %s", call.tid, error)
+            return
+        if len(self._found) >= _MAX_CALLS:
+            self._found.clear()
+        self._found[key] = _Found(stack, time.monotonic_ns())
+
+
+def _open_call(thread: Any) -> OpenCall:
+    return OpenCall(
+        pid=int(thread["pid"]),
+        tid=int(thread["tid"]),
+        thread_pointer=int(thread["thread_pointer"]),
+        sp=int(thread["call_sp"]),
+        caller=int(thread["call_caller"]),
+    )
+
+
+def _hash(number: int, stack: MergedStack) -> int:
+    content = f"{number}\0{stack.ips}\0{stack.frames}\0{stack.note}".encode()
+    digest = hashlib.blake2b(content, digest_size=_HASH_BYTES).digest()
+    return int.from_bytes(digest, "little") & _HASH_MASK or 1
