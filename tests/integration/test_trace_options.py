@@ -139,6 +139,8 @@ def test_json_lines_are_as_the_schema_says(tmp_path: Path, verbose: bool) -> Non
     assert [error.message for message in messages for error in validator.iter_errors(message)] == []
     kinds = {message["type"] for message in messages}
     assert kinds == {"started", "second", "finished", *(["call"] if verbose else [])}
+    if verbose:
+        assert any(message["stack"] for message in messages if message["type"] == "call")
 
 
 def test_the_schema_refuses_what_it_does_not_know() -> None:

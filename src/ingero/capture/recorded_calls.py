@@ -1,24 +1,32 @@
-"""Keeps a few of the recorded calls of the last second, to be shown."""
+"""Keeps a few of the recorded calls of the last second, to be shown: each as soon as its stack is known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ingero.capture.clocks import WallClock
+from ingero.capture.stack_frames import MergedStack
 from ingero.events import WAKER_KINDS
 from ingero.ops import BY_ID
 from ingero.store.vocabulary import CLOCKS
 
+STACK_PATIENCE_NS = 1_000_000_000
 _THREAD_WAKERS = 2  # wakers up to this number are threads and have a tid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One call that got a record. time_ns: of its return, unix. Names are empty where there is nobody."""
+    """One call that got a record. time_ns: of its return, unix. Names are empty where there is nobody.
+
+    stack: frames as they are stored, innermost first; None where it is not known (in time). stack_note: why not, or
+    what of it is missing.
+    """
 
     time_ns: int
     name: str
@@ -32,33 +40,68 @@ class RecordedCall:
     culprit_ns: int
     waker: str
     ret_code: int
+    stack: list[dict[str, Any]] | None = None
+    stack_note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A call to be shown, and when it came (CLOCK_MONOTONIC)."""
+
+    call: RecordedCall
+    stack_hash: int
+    since_ns: int
 
 
 class RecordedCalls:
-    """The longest calls of each batch, `limit` between two calls of `take`."""
+    """The longest calls of each batch, `limit` between two calls of `take`.
 
-    def __init__(self, limit: int, clock: WallClock) -> None:
-        self._limit, self._clock = limit, clock
-        self._kept: list[RecordedCall] = []
+    stack_of: the stack with a hash, None if it is not known (yet); must not wait for it.
+    """
+
+    def __init__(self, limit: int, clock: WallClock, stack_of: Callable[[int], MergedStack | None]) -> None:
+        self._limit, self._clock, self._stack_of = limit, clock, stack_of
+        self._kept: list[_Waiting] = []
         self._left_out = 0
 
     def add(
-        self, batch: np.ndarray[Any, Any], name_of_pid: Callable[[int], str], name_of_thread: Callable[[int], str]
+        self,
+        batch: np.ndarray[Any, Any],
+        stack_hashes: Sequence[int],
+        name_of_pid: Callable[[int], str],
+        name_of_thread: Callable[[int], str],
     ) -> None:
-        """Takes a batch of `struct call_record`."""
+        """Takes a batch of `struct call_record`; stack_hashes: of each, 0 where none was taken."""
         if not self._limit:
             return
         room = self._limit - len(self._kept)
         longest = np.sort(np.argsort(batch["duration_ns"])[::-1][:room])
         self._left_out += len(batch) - len(longest)
-        for record in batch[longest]:
-            self._kept.append(self._call(record, name_of_pid, name_of_thread))
+        now_ns = time.monotonic_ns()
+        for index in longest.tolist():
+            call = self._call(batch[index], name_of_pid, name_of_thread)
+            self._kept.append(_Waiting(call, stack_hashes[index], now_ns))
 
-    def take(self) -> tuple[list[RecordedCall], int]:
-        """The calls kept since the last time, and how many were left out."""
-        taken, self._kept = (self._kept, self._left_out), []
+    def take(self, *, is_last: bool = False) -> tuple[list[RecordedCall], int]:
+        """The calls to be shown now, and how many were left out since the last time.
+
+        Those whose stack is not known yet wait for it, but not for long; with is_last not at all.
+        """
+        taken: list[RecordedCall] = []
+        kept: list[_Waiting] = []
+        now_ns = time.monotonic_ns()
+        for waiting in self._kept:
+            stack = self._stack_of(waiting.stack_hash) if waiting.stack_hash else None
+            if stack:
+                taken.append(replace(waiting.call, stack=json.loads(stack.frames), stack_note=stack.note))
+            elif is_last or not waiting.stack_hash or now_ns - waiting.since_ns >= STACK_PATIENCE_NS:
+                note = "its stack is not known yet" if waiting.stack_hash else "no stack was taken"
+                taken.append(replace(waiting.call, stack_note=note))
+            else:
+                kept.append(waiting)
+        left_out, self._kept = self._left_out, kept
         self._left_out = 0
-        return taken
+        return taken, left_out
 
     def _call(
         self, record: np.void, name_of_pid: Callable[[int], str], name_of_thread: Callable[[int], str]

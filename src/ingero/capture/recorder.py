@@ -100,7 +100,6 @@ class Recorder:
         self._processes = ProcessRows(sink, self._cgroups, gpus)
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
-        self.recorded_calls = RecordedCalls(options.shown_calls, self.clock)
         spans = ChangedSpans()
         self._rows = RowMaker(
             sink,
@@ -114,8 +113,10 @@ class Recorder:
         )
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
         self.seconds.on_forget = self._communicators.forget
-        self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows))
+        self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows), keeps=bool(options.shown_calls))
+        self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
+        self.has_stacks = options.with_stacks
         if options.with_stacks:
             self._resources.enter_context(self.stacks)
         self._kernel_names = KernelNames(lambda rows: sink.append(tables.KERNELS, rows), self.clock)
@@ -320,9 +321,10 @@ class Recorder:
 
     def _on_calls(self, batch: np.ndarray[Any, Any]) -> None:
         self._records += len(batch)
-        self.recorded_calls.add(batch, self._name_of_pid, self._name_of_thread)
         numbers = self._rows.process_numbers(batch["process_slot"])
-        self._rows.calls(batch, numbers, self.stacks.hashes(batch, numbers))
+        stack_hashes = self.stacks.hashes(batch, numbers)
+        self.recorded_calls.add(batch, stack_hashes, self._name_of_pid, self._name_of_thread)
+        self._rows.calls(batch, numbers, stack_hashes)
         self._kernel_names.note(batch, numbers)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:

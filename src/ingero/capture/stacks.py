@@ -25,7 +25,7 @@ from ingero.capture.address_space import Images, ProcessAddressSpace
 from ingero.capture.hung_calls import HungCalls
 from ingero.capture.process_stacks import ProcessStacks, Symbols
 from ingero.capture.python_layouts import layout_row
-from ingero.capture.stack_frames import merge
+from ingero.capture.stack_frames import MergedStack, merge
 from ingero.capture.targets import Target
 from ingero.discover.interpreters import UnreadableInterpreter, find_interpreter
 from ingero.store import tables
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
 _MAX_WAITING = 4096  # batches; a native stack's is 20 KB
+_MAX_KEPT = 4096  # stacks for `known`, about 2 KB each
 _PATIENCE_S = 3.0  # the rings are drained four times a second
 _RETRY_S = 0.2
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
@@ -54,10 +55,10 @@ class _Wanted:
 class Stacks:
     """Resolves the stacks of a recording. Use as a context manager: leaving it stores what is still waiting.
 
-    store: takes rows of `raw_stacks`, from this class's own thread.
+    store: takes rows of `raw_stacks`, from this class's own thread. keeps: whether `known` can be asked.
     """
 
-    def __init__(self, kernel: KernelSide, store: Callable[[list[Row]], object]) -> None:
+    def __init__(self, kernel: KernelSide, store: Callable[[list[Row]], object], *, keeps: bool = False) -> None:
         self._kernel, self._store = kernel, store
         self._layout_type = kernel.layouts.dtype("python_layout")
         self._images, self._symbols = Images(), Symbols()
@@ -69,6 +70,8 @@ class Stacks:
         self._seen: dict[int, set[tuple[int, int, int]]] = defaultdict(set)  # by process number
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(_MAX_WAITING)
         self._lost: Counter[str] = Counter()
+        self._keeps = keeps
+        self._kept: dict[int, MergedStack] = {}  # by hash
         self.unreadable: dict[int, UnreadableInterpreter] = {}  # by pid: whose Python frames cannot be had, and why
         self.hung = HungCalls(self._do, self._processes.get, store)
         self._thread = threading.Thread(target=self._run, name="ingero-stacks", daemon=True)
@@ -82,6 +85,10 @@ class Stacks:
     ) -> None:
         self._work.put(None)
         self._thread.join()
+
+    def known(self, stack_hash: int) -> MergedStack | None:
+        """The stack with this hash, if it has been resolved; of very many the oldest are forgotten."""
+        return self._kept.get(stack_hash)
 
     def losses(self) -> dict[str, int]:
         """What could not be resolved, by counter, since the last time."""
@@ -232,13 +239,15 @@ class Stacks:
             note = "a part of the stack was lost"
         interpreter = process.interpreter.file if process and process.interpreter else ""
         merged = merge(native, python, interpreter, note=note)
-        return tables.STACKS.rows(
-            1,
-            hash=stack_hash(wanted.process, wanted.python, wanted.native),
-            ips=merged.ips,
-            frames=merged.frames,
-            note=merged.note,
-        )
+        number = stack_hash(wanted.process, wanted.python, wanted.native)
+        self._keep(number, merged)
+        return tables.STACKS.rows(1, hash=number, ips=merged.ips, frames=merged.frames, note=merged.note)
+
+    def _keep(self, number: int, stack: MergedStack) -> None:
+        if self._keeps:
+            if len(self._kept) >= _MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[number] = stack
 
 
 def stack_hash(process: int, python: int, native: int) -> int:

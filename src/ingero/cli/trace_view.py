@@ -19,6 +19,7 @@ from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.cli.trace_summary import Echo, Summary
 from ingero.ops import BY_ID, Kind
+from ingero.serve.stack_lines import stack_of, where_text
 from ingero.store.vocabulary import CLOCKS
 from ingero.units import format_count, format_ns
 
@@ -70,6 +71,7 @@ class LineView:
         self._echo, self._is_verbose = echo, verbose
         self._summary = Summary(echo)
         self._calls: RecordedCalls | None = None
+        self._has_stacks = False
         self._not_traced: tuple[str, ...] = ()
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
@@ -82,7 +84,7 @@ class LineView:
         self._echo(f"  a probed call costs its thread {format_ns(round(recorder.governor.costs.full_ns))}")
         for copy in recorder.libraries.copies:
             self._echo(f"  {copy.mapped_path}")
-        self._calls = recorder.recorded_calls
+        self._calls, self._has_stacks = recorder.recorded_calls, recorder.has_stacks
         for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose):
             self._echo(f"  not probed: {symbol} of {library}: {reason}")
         for one in recorder.pickup.unreadable.values():
@@ -120,15 +122,18 @@ class LineView:
                 or "  all is traced again"
             )
 
-    def _show_calls(self) -> None:
-        calls, left_out = self._calls.take() if self._calls else ([], 0)
+    def _show_calls(self, *, is_last: bool = False) -> None:
+        calls, left_out = self._calls.take(is_last=is_last) if self._calls else ([], 0)
         for call in calls:
             self._echo(f"  {call_line(call)}")
+            if self._has_stacks:
+                self._echo(f"    at {_place(call)}")
         if left_out:
             self._echo(f"  ... and {format_count(left_out)} more recorded calls")
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:
         """The closing summary."""
+        self._show_calls(is_last=True)
         self._echo("")
         self._summary.write(recorder, path)
 
@@ -160,9 +165,7 @@ class JsonView:
 
     def second(self, second: Second) -> None:
         """Types `call`, with --verbose, and `second`."""
-        recorded, left_out = self._calls.take() if self._calls else ([], 0)
-        for call in recorded:
-            self._write("call", **asdict(call))
+        left_out = self._write_calls()
         calls: Counter[str] = Counter()
         for cell in second.cells:
             calls[BY_ID[cell.op].name] += int(cell.growth["count"])
@@ -189,7 +192,8 @@ class JsonView:
         )
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:
-        """Type `finished`."""
+        """Type `finished`, after calls whose stacks were still waited for."""
+        self._write_calls(is_last=True)
         self._write(
             "finished",
             database=str(path) if path else None,
@@ -197,6 +201,13 @@ class JsonView:
             refused=[{"pid": identity.pid, "name": name} for identity, name in recorder.targets.refused.items()],
             unreadable={one.mapped_path: one.reason for one in recorder.pickup.unreadable.values()},
         )
+
+    def _write_calls(self, *, is_last: bool = False) -> int:
+        """Type `call`; how many were left out."""
+        recorded, left_out = self._calls.take(is_last=is_last) if self._calls else ([], 0)
+        for call in recorded:
+            self._write("call", **asdict(call))
+        return left_out
 
     def _write(self, kind: str, **fields: object) -> None:
         self._echo(json.dumps({"type": kind, "version": 1, **fields}))
@@ -228,6 +239,12 @@ def call_line(call: RecordedCall) -> str:
     if call.ret_code:
         parts.append(f"returned {call.ret_code}")
     return "  ".join(parts)
+
+
+def _place(call: RecordedCall) -> str:
+    if call.stack is None:
+        return f"a place that is not known: {call.stack_note}"
+    return where_text(stack_of(call.stack, call.stack_note))
 
 
 def _rate(second: Second) -> str:

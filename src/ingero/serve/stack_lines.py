@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any
 
 from ingero.store.reader import Reader
 from ingero.store.records import Stack
@@ -84,7 +85,11 @@ class CallStack:
 
 def call_stack(stored: Stack) -> CallStack:
     """A stack as it lies in the database."""
-    frames = json.loads(stored.frames) if stored.frames else []
+    return stack_of(json.loads(stored.frames) if stored.frames else [], stored.note)
+
+
+def stack_of(frames: Sequence[Mapping[str, Any]], note: str) -> CallStack:
+    """A stack from its frames as they are stored."""
     return CallStack(
         native=tuple(NativePlace(one["symbol"], one.get("file", "")) for one in frames if "symbol" in one),
         python=tuple(
@@ -92,7 +97,7 @@ def call_stack(stored: Stack) -> CallStack:
             for one in frames
             if "py_file" in one
         ),
-        note=stored.note,
+        note=note,
     )
 
 
