@@ -18,7 +18,7 @@ import pytest
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.probes import ProbeMode
 from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.rungs import Rung, Rungs
+from ingero.capture.rungs import NO_STACKS, Rung, Rungs
 from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.demo.gpusim.build import build, environment
@@ -69,12 +69,12 @@ class Governed:
 
 
 @contextmanager
-def governed(folder: Path, pid: int, mode: ProbeMode | None = None) -> Iterator[Governed]:
+def governed(folder: Path, pid: int, mode: ProbeMode | None = None, *, with_stacks: bool = False) -> Iterator[Governed]:
     database = folder / "recording.db"
     with (
-        KernelSide(KernelSizes(), mode=mode) as kernel,
+        KernelSide(KernelSizes(), mode=mode, record_all=with_stacks, with_stacks=with_stacks) as kernel,
         Writer(database, session=session_facts([pid]), node="node") as sink,
-        Recorder(kernel, sink, RecorderOptions(pids=[pid])) as recorder,
+        Recorder(kernel, sink, RecorderOptions(pids=[pid], with_stacks=with_stacks)) as recorder,
     ):
         recorder.start()
         yield Governed(recorder, database)
@@ -330,3 +330,32 @@ def test_a_library_that_is_loaded_while_less_is_traced_is_probed_when_more_is(tm
 
         run_script(recording, script())
     assert counted(recording.database) == 7
+
+
+def test_no_stack_is_taken_while_more_than_a_second_look_at_launches_is_given_up(tmp_path: Path) -> None:
+    library = build_library(tmp_path / "lib")
+    with caller() as process:
+        process.do("load", library)
+        with governed(tmp_path, process.pid, with_stacks=True) as recording:
+            governor = recording.recorder.governor
+
+            def script() -> Iterator[None]:
+                process.do("call", 3, 1)
+                governor.apply(frozenset({Rung.LAUNCHES_AT_DRIVER}), "the test")
+                process.do("call", 5, 1)
+                assert NO_STACKS not in governor.not_traced
+                governor.apply(frozenset({Rung.EVENTS_AT_DRIVER}), "the test")
+                process.do("call", 11, 1)
+                assert NO_STACKS in governor.not_traced
+                yield
+                governor.apply(frozenset(), "the test")
+                process.do("call", 7, 1)
+                process.end()
+
+            run_script(recording, script())
+    found = rows(
+        recording.database, "SELECT sum(stack_hash <> 0), sum(stack_hash = 0) FROM raw_events WHERE source = 1"
+    )
+    assert found == [(3 + 5 + 7, 11)]
+    stored = rows(recording.database, "SELECT not_traced FROM raw_governor ORDER BY id")
+    assert [NO_STACKS in texts for (texts,) in stored] == [False, False, True, False]

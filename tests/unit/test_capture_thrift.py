@@ -57,3 +57,7 @@ def test_each_level_takes_fewer_records_and_says_so(level: int) -> None:
     assert LEVELS[level].records_ratio < LEVELS[level - 1].records_ratio
     assert LEVELS[level].drain_ns >= LEVELS[level - 1].drain_ns
     assert f"{LEVELS[level].records_ratio:.0%}" in TEXTS[level]
+
+
+def test_stacks_go_with_the_second_cut_of_the_records() -> None:
+    assert [level.takes_stacks for level in LEVELS] == [True, True, False, False]

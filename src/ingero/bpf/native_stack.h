@@ -97,6 +97,21 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 	return key;
 }
 
+/* whether the governor has switched stacks off */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u32);
+} stacks_off MAP;
+
+INLINE bool are_stacks_off(void)
+{
+	u32 zero = 0, *off = bpf_map_lookup_elem(&stacks_off, &zero);
+
+	return off && READ_ONCE(*off);
+}
+
 /*
  * The stacks of the calling thread, left in `thread`. A function that the verifier checks by itself: inside the generic
  * call program every path to it would be checked again.
@@ -108,6 +123,9 @@ GLOBAL int capture_stacks(u64 caller)
 	u32 slot;
 
 	if (!thread)
+		return 0;
+	thread->python_stack = thread->native_stack = 0;
+	if (are_stacks_off())
 		return 0;
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	thread->python_stack = capture_python(thread, task, slot);

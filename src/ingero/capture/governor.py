@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import platform
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -63,11 +64,12 @@ class Governor:
         *,
         max_overhead_ratio: float,
         max_cpu_ratio: float,
+        with_stacks: bool = False,
         unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._kernel, self._sink, self._seconds, self._drainer = kernel, sink, seconds, drainer
         self._max_overhead_ratio, self._max_cpu_ratio = max_overhead_ratio, max_cpu_ratio
-        self._unix_ns = unix_ns
+        self._unix_ns, self._with_stacks = unix_ns, with_stacks
         self.costs = _UNKNOWN
         self._spans = spans
         self._meter, self._estimate = OverheadMeter(), LoadEstimate()
@@ -88,7 +90,17 @@ class Governor:
         texts = tuple(rungs.TEXTS[rung] for rung in sorted(self.rungs))
         if texts and not self._kernel.probes.can_detach:
             texts = (*texts, "probes of what is not traced stay: perf-event uprobes take 0.1 s each to detach")
+        if self._with_stacks and not self._takes_stacks:
+            texts = (*texts, rungs.NO_STACKS)
         return (*texts, thrift.TEXTS[self._thrift.level]) if self._thrift.level else texts
+
+    @property
+    def _takes_stacks(self) -> bool:
+        return rungs.takes_stacks(self.rungs) and LEVELS[self._thrift.level].takes_stacks
+
+    def _switch_stacks(self) -> None:
+        """Tells the kernel side whether to take stacks."""
+        self._kernel.maps["stacks_off"].update(struct.pack("<I", 0), struct.pack("<I", not self._takes_stacks))
 
     def start(self) -> None:
         """Measures what a probed entry costs. To be called before there are targets: it reads the rings of calls."""
@@ -138,6 +150,7 @@ class Governor:
         if self._thrift.level != before:
             level = LEVELS[self._thrift.level]
             self._seconds.cells.records_ratio, self._drainer.drain_ns = level.records_ratio, level.drain_ns
+            self._switch_stacks()
             self._store(self._thrift.reason)
 
     def apply(self, wanted: Rungs, reason: str) -> None:
@@ -159,6 +172,7 @@ class Governor:
         counted = [op for op, group in GROUP_OF_OP.items() if left[group] is not Coverage.FULL]
         suspended = [op for op, group in GROUP_OF_OP.items() if left[group] is Coverage.NONE]
         self._kernel.change_settings(counted_ops=op_set(counted), suspended_ops=op_set(suspended))
+        self._switch_stacks()
         self._seconds.cells.untimed_ops |= set(counted)
         self._spans.changed(begin_ns, time.monotonic_ns(), is_blind=bool(self.rungs & BLINDING))
         self._detach()

@@ -146,6 +146,7 @@ class Recorder:
             spans,
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
+            with_stacks=options.with_stacks,
         )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._unreadable = 0

@@ -49,6 +49,17 @@ TEXTS: dict[Rung, str] = {
     Rung.COPIES_OFF: "asynchronous copies and memsets are not traced: epochs are not comparable",
 }
 
+NO_STACKS = "stacks of recorded calls are not taken"
+
+
+def takes_stacks(rungs: Rungs) -> bool:
+    """Whether stacks are still taken: they go before anything but the second look at launches.
+
+    They are no rung of their own: only recorded calls have stacks, so that alone saves less than MIN_SAVING.
+    """
+    return max(rungs, default=0) <= Rung.LAUNCHES_AT_DRIVER
+
+
 # with one of these in force an epoch lacks enqueues, or the order between streams
 BLINDING: Rungs = frozenset({Rung.EVENTS_OFF, Rung.LAUNCHES_OFF, Rung.COPIES_OFF})
 

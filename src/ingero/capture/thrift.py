@@ -10,17 +10,21 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """records_ratio: of the usual number of recorded calls. drain_ns: between two looks at the rings."""
+    """records_ratio: of the usual number of recorded calls. drain_ns: between two looks at the rings.
+
+    takes_stacks: of recorded calls; resolving new ones is work for the agent.
+    """
 
     records_ratio: float
     drain_ns: int
+    takes_stacks: bool = True
 
 
 LEVELS: tuple[Level, ...] = (
     Level(records_ratio=1.0, drain_ns=250_000_000),
     Level(records_ratio=0.5, drain_ns=500_000_000),
-    Level(records_ratio=0.2, drain_ns=1_000_000_000),
-    Level(records_ratio=0.05, drain_ns=1_000_000_000),
+    Level(records_ratio=0.2, drain_ns=1_000_000_000, takes_stacks=False),
+    Level(records_ratio=0.05, drain_ns=1_000_000_000, takes_stacks=False),
 )
 TEXTS: tuple[str, ...] = tuple(
     f"{level.records_ratio:.0%} of the usual number of records, rings drained every {level.drain_ns / 1e9:g} s"
