@@ -14,11 +14,12 @@
 #define CODE_BYTES 160
 #define FRAME_OFFSET(offset) ((offset) & 127) /* as the verifier must see that it is */
 #define CODE_OFFSET(offset) ((offset) & 255)
-#define MAX_ENTRY_FRAMES 64 /* entry frames of the C code between Python frames, beyond PYTHON_FRAMES */
+#define MAX_ENTRY_FRAMES PYTHON_FRAMES /* of the C code between Python frames: perf trampolines put one before each */
 #define MAX_THREADS_WALKED 4096
 #define MAX_THREADS_WALKED_PLAIN 512 /* without bpf_loop */
 #define KEY_WORDS 20
 #define TABLE_BEGINNING_WORDS 4
+#define TABLE_BYTES 48 /* size and first words of a line table: PyBytesObject without its header */
 #define FNV_BASIS 0xcbf29ce484222325ULL
 #define FNV_PRIME 0x100000001b3ULL
 
@@ -94,6 +95,9 @@ struct python_walk {
 	u64 hash;
 	u64 frame_bytes[17]; /* FRAME_BYTES are read; 127 + 8 can be asked for */
 	u64 code_bytes[33];  /* CODE_BYTES are read; 255 + 8 can be asked for */
+	u64 table_bytes[17]; /* TABLE_BYTES are read; 127 + 8 can be asked for */
+	u32 sent;	     /* of the frames in `stack` as the last walk left it: so many have a code object that was sent */
+	u32 sent_now;
 	struct python_stack_record stack;
 };
 
@@ -262,9 +266,29 @@ static __attribute__((noinline)) int send_code(struct python_layout *layout, str
 
 #define CODE_WORD(code, offset) (*(u64 *)((code) + CODE_OFFSET(offset)))
 
-/* A hash of the constant part of a code object. */
-INLINE u64 code_key(struct python_layout *layout, u8 *code, u64 line_table)
+/* Adds how long a line table is, and its beginning: one read, unless it lies at the very end of its memory. */
+INLINE u64 mixed_table(struct python_layout *layout, struct python_walk *walk, u64 hash, u64 line_table)
 {
+	u8 *table = (u8 *)walk->table_bytes;
+	u64 data = layout->bytes_data - layout->bytes_size;
+
+	if (data > TABLE_BYTES - 8 * TABLE_BEGINNING_WORDS ||
+	    bpf_probe_read_user(table, TABLE_BYTES, (void *)(line_table + layout->bytes_size))) {
+		hash = mixed(hash, user_word(line_table + layout->bytes_size));
+		for (u32 i = 0; i < TABLE_BEGINNING_WORDS; i++)
+			hash = mixed(hash, user_word(line_table + layout->bytes_data + 8 * i));
+		return hash;
+	}
+	hash = mixed(hash, *(u64 *)table);
+	for (u32 i = 0; i < TABLE_BEGINNING_WORDS; i++)
+		hash = mixed(hash, *(u64 *)(table + FRAME_OFFSET(data + 8 * i)));
+	return hash;
+}
+
+/* A hash of the constant part of a code object. */
+INLINE u64 code_key(struct python_layout *layout, struct python_walk *walk, u64 line_table)
+{
+	u8 *code = (u8 *)walk->code_bytes;
 	u32 first = layout->header_bytes / 8, last = layout->code_line_table / 8;
 	u64 hash = FNV_BASIS;
 
@@ -277,11 +301,8 @@ INLINE u64 code_key(struct python_layout *layout, u8 *code, u64 line_table)
 			word &= 0xffffffff;
 		hash = mixed(hash, word);
 	}
-	if (layout->is_key_short) {
-		hash = mixed(hash, user_word(line_table + layout->bytes_size));
-		for (u32 i = 0; i < TABLE_BEGINNING_WORDS; i++)
-			hash = mixed(hash, user_word(line_table + layout->bytes_data + 8 * i));
-	}
+	if (layout->is_key_short)
+		hash = mixed_table(layout, walk, hash, line_table);
 	return hash ? hash : 1;
 }
 
@@ -311,8 +332,9 @@ static long walk_frame(u32 index, struct python_step *step)
 	struct python_stack_record *stack = &walk->stack;
 	u8 *frame = (u8 *)walk->frame_bytes, *code = (u8 *)walk->code_bytes;
 	struct python_frame *to;
-	u64 address, line_table;
+	u64 address, line_table, key;
 	u32 count = stack->count;
+	bool is_sent;
 
 	if (!walk->frame)
 		return 1;
@@ -340,13 +362,21 @@ static long walk_frame(u32 index, struct python_step *step)
 	}
 	line_table = CODE_WORD(code, layout->code_line_table);
 	to = &stack->frame[count & (PYTHON_FRAMES - 1)];
+	key = code_key(layout, walk, line_table);
+	/* mostly this is the frame that the last walk found here */
+	is_sent = count < walk->sent && to->key == key && to->code == address;
 	to->code = address;
-	to->key = code_key(layout, code, line_table);
+	to->key = key;
 	to->instruction = instruction_of(layout, frame, address);
 	to->first_line = *(s32 *)(code + CODE_OFFSET(layout->code_first_line));
-	if (is_new(to->key, address, stack->pid) &&
-	    !send_code(layout, to, CODE_WORD(code, layout->code_name), line_table, stack->process_slot))
-		forget_seen(to->key, address, stack->pid);
+	if (!is_sent) {
+		is_sent = !is_new(key, address, stack->pid) ||
+			  send_code(layout, to, CODE_WORD(code, layout->code_name), line_table, stack->process_slot);
+		if (!is_sent)
+			forget_seen(key, address, stack->pid);
+	}
+	if (is_sent && walk->sent_now == count)
+		walk->sent_now = count + 1;
 	walk->hash = mixed(mixed(walk->hash, to->key), (u32)to->instruction);
 	stack->count = count + 1;
 	return 0;
@@ -379,6 +409,8 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 		return 0;
 	step.walk->frame = top_frame(step.layout, python_thread);
 	step.walk->hash = FNV_BASIS;
+	step.walk->sent = step.walk->stack.pid == (u32)task->tgid ? step.walk->sent_now : 0;
+	step.walk->sent_now = 0;
 	stack = &step.walk->stack;
 	stack->pid = task->tgid;
 	stack->tid = task->pid;
@@ -390,7 +422,9 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 	else
 		for (int i = 0; i < PYTHON_FRAMES + MAX_ENTRY_FRAMES && !walk_frame_once(slot); i++)
 			;
-	if (!stack->count)
+	if (step.walk->frame && !stack->flags)
+		stack->flags = PYTHON_CUT;
+	if (!stack->count && !stack->flags)
 		return 0;
 	stack->hash = mixed(step.walk->hash, stack->flags);
 	if (!is_new(stack->hash, 0, stack->pid))

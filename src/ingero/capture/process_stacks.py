@@ -19,6 +19,11 @@ from ingero.discover.interpreters import Interpreter
 from ingero.discover.memory import ProcessMemory
 
 _MACHINE = platform.machine()
+_PYTHON_ENDINGS = {  # enum python_flag
+    1: "Python frames end early: there are more than are recorded",
+    2: "Python frames end early: the interpreter's memory could not be read",
+    4: "Python frames end early: something that is no code object lay where one belongs",
+}
 _UNKNOWN_CODE = CodeObject("?", "?", 0, b"")
 
 
@@ -48,6 +53,7 @@ class ProcessStacks:
         self.layout: dict[str, int] = {}
         self._code: dict[tuple[int, int], CodeObject] = {}
         self._python: dict[int, np.ndarray[Any, Any]] = {}
+        self._python_endings: dict[int, str] = {}
         self._native: dict[int, NativeFrames] = {}
 
     def add_code(self, record: Any) -> None:
@@ -60,6 +66,8 @@ class ProcessStacks:
     def add_python(self, record: Any) -> None:
         """A Python stack (`struct python_stack_record`)."""
         self._python[int(record["hash"])] = record["frame"][: int(record["count"])].copy()
+        if record["flags"]:
+            self._python_endings[int(record["hash"])] = _PYTHON_ENDINGS[int(record["flags"])]
 
     def add_native(self, record: Any) -> None:
         """A copy of a stack (`struct native_stack_record`): it is unwound at once, while its files are mapped."""
@@ -85,6 +93,10 @@ class ProcessStacks:
         if found is None or self.interpreter is None:
             return None
         return [self._python_frame(frame, self.interpreter.version) for frame in found]
+
+    def python_ending(self, stack_hash: int) -> str:
+        """Why the frames of a Python stack end early; "" if they do not."""
+        return self._python_endings.get(stack_hash, "")
 
     def native(self, key: int) -> NativeFrames | None:
         """The frames of a native stack; None if it is not known (yet)."""

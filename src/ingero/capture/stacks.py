@@ -233,7 +233,7 @@ class Stacks:
         is_whole = (python is not None or not wanted.python) and (native is not None or not wanted.native)
         if not is_whole and not is_late:
             return []
-        note = ""
+        note = process.python_ending(wanted.python) if process else ""
         if not is_whole:
             self._count("stack_parts_missing")
             note = "a part of the stack was lost"
