@@ -8,7 +8,7 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels bench soak install clean
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels test-stacks bench soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,12 +59,16 @@ test-torch: build ## the real PyTorch wheel on the simulated GPU (downloads 1 GB
 test-kernels: build ## boot other kernels under qemu and run the capture tests in them (docs/kernels.md)
 	$(BIN)/python -m tests.kernels
 
+test-stacks: build ## stacks against every CPython that can be had; fetches them into build/stacks (docs/stacks.md)
+	@$(AS_ROOT) $(BIN)/python -m tests.stacks
+
 bench: build ## overhead and drain rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
 	$(BIN)/python -m bench.start_up
+	$(BIN)/python -m bench.stacks
 
 soak: build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
 	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)

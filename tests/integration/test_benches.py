@@ -100,3 +100,8 @@ def test_the_start_up_bench_sees_the_first_call_of_a_running_trainer_after_the_c
     assert list(ended)[:2] == ["interpreter", "imports"]
     assert ended["objects loaded"] < result["first_call_ms"]
     assert result["check_cpu_ms"] > 0
+
+
+def test_the_bench_of_stacks_says_what_each_depth_costs() -> None:
+    found = bench("stacks")["programs_us"]
+    assert found["80 frames"]["with stacks"] > found["5 frames"]["with stacks"] > found["5 frames"]["without"] > 0

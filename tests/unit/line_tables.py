@@ -1,6 +1,7 @@
 """Prints, in any Python from 3.8: per code object of the standard library its line table and what it says by itself.
 
-usage: line_tables.py HOW_MANY_FILES; one JSON list a line: [first line, table in hex, [[offset, line or null], ...]]
+usage: line_tables.py HOW_MANY_FILES; one JSON list a line: [first line, table in hex, [[offset, line or null], ...],
+instructions]. The offsets are the last of each line and the first of the next: between them nothing changes.
 """
 
 import dis
@@ -30,8 +31,22 @@ def lines(code):
     return code.co_lnotab, found
 
 
+def changes(found):
+    """Those before and behind each change of line."""
+    pairs = zip(found, found[1:])  # noqa: B905, RUF007 (it runs in Pythons that do not know it)
+    return sorted(
+        {one for pair in pairs if pair[0][1] != pair[1][1] for one in pair} | {found[0], found[-1]},
+        key=lambda one: one[0],
+    )
+
+
+def is_library(path):
+    """Not what was installed beside it, and not what tests it."""
+    return not {"site-packages", "dist-packages", "test", "tests"} & set(path.parts)
+
+
 def main(count):
-    files = list(Path(dis.__file__).parent.rglob("*.py"))
+    files = [path for path in Path(dis.__file__).parent.rglob("*.py") if is_library(path)]
     step = max(1, len(files) // count)
     for path in sorted(files)[::step]:
         try:
@@ -40,7 +55,7 @@ def main(count):
             continue
         for code in code_objects(module):
             table, found = lines(code)
-            print(json.dumps([code.co_firstlineno, table.hex(), found]))
+            print(json.dumps([code.co_firstlineno, table.hex(), changes(found), len(found)]))
 
 
 main(int(sys.argv[1]))

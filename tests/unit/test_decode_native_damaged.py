@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,12 @@ from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
 from ingero.decode.native.unwinder import Ending, Module, unwind
 
-MANY = settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+MANY = settings(
+    max_examples=int(os.environ.get("INGERO_FUZZ", "2000")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
 
 _CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=40)
 

@@ -188,7 +188,7 @@ def generated():
 def reused_addresses(count):
     """Code objects that are freed at once, so that the next one gets the same address."""
     for index in range(count):
-        time.sleep(0.0005)  # a new code object per call is no program's habit, and each has to be sent
+        time.sleep(0.004)  # a new code object per call is no program's habit, and each has to be sent
         source = "%sdef f%d():\n    memset(note('freed code'))\nf%d()\n" % ("\n" * (index % 7), index, index)
         exec(compile(source, "<freed %d>" % (index % 5), "exec"), {"memset": memset, "note": note})
 

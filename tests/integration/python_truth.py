@@ -1,0 +1,154 @@
+"""The stacks workload: where each of its calls was made by its own account, and what a recording says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingero.demo.gpusim.build import build, environment
+from ingero.store.reader import open_reader
+from tests.integration.tracing import tracing
+
+_WORKLOAD = Path(__file__).parent / "stacks" / "workload.py"
+_UNNAMED = ["?", 0, "?"]  # its code object was lost
+_LOST = (
+    "stacks_ring_full",
+    "python_code_ring_full",
+    "stack_parts_missing",
+    "stacks_not_resolved",
+    "python_code_unreadable",
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A way to run Python.
+
+    root: the folder it is locked into, None for this machine's own. variables: beside those of the simulated GPU.
+    in_namespace: it gets process numbers of its own.
+    """
+
+    name: str
+    program: Path
+    root: Path | None = None
+    variables: Mapping[str, str] | None = None
+    in_namespace: bool = False
+
+    def inside(self, path: Path) -> Path:
+        """The same place as the subject sees it."""
+        return Path("/") / path.relative_to(self.root) if self.root else path
+
+    def command(self, *arguments: object) -> list[str]:
+        """Its command line."""
+        command = [str(self.program), *map(str, arguments)]
+        if self.root:
+            command = ["chroot", str(self.root), *command]
+        return ["unshare", "--pid", "--fork", "--mount-proc", *command] if self.in_namespace else command
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of one run.
+
+    wrong, missing: (the truth, what was recorded of it); missing are calls without a stack and frames without a name,
+    which the loss counters must explain. wrong_by_case, missing_by_case: how many of each case.
+    """
+
+    total: int
+    reused: int
+    wrong: list[tuple[dict[str, Any], Any]]
+    missing: list[tuple[dict[str, Any], Any]]
+    wrong_by_case: Counter[str]
+    missing_by_case: Counter[str]
+    lost: dict[str, int]
+    notes: Counter[str]
+
+    def __str__(self) -> str:
+        right = f"{self.total - len(self.wrong) - len(self.missing)} of {self.total} exactly right"
+        return f"{right}, {len(self.missing)} incomplete" if self.missing else right
+
+
+def compare(subject: Subject, folder: Path, reused: int) -> Comparison:
+    """Records the workload and compares. reused: code objects freed at once, so that their addresses are used again."""
+    place = subject.root / "tmp" / "stacks" if subject.root else folder
+    place.mkdir(exist_ok=True)
+    truth_file = place / "truth"
+    with _workload(subject, place, truth_file, reused) as (process, pid):
+        assert process.stdout
+        assert process.stdin
+        with tracing(folder, pids=[pid], options=["--record-all"]) as tracer:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+    losses = tracer.messages[-1]["losses"]
+    truth = [
+        json.loads(line) for file in (truth_file, Path(f"{truth_file}.child")) for line in file.read_text().splitlines()
+    ]
+    with open_reader(tracer.database) as reader:
+        rows = reader.connection.execute(
+            "SELECT e.arg0, s.frames, s.note FROM events e LEFT JOIN stack_traces s ON s.hash = e.stack_hash"
+            " WHERE e.op_name = 'cudaMemset'"
+        ).fetchall()
+    found = {size: json.loads(frames) if frames else [] for size, frames, _ in rows}
+    differing = [
+        (one, found.get(one["number"])) for one in truth if _python(found.get(one["number"])) != _expected(one)
+    ]
+    missing = [pair for pair in differing if _is_part(_python(pair[1]), _expected(pair[0]))]
+    wrong = [pair for pair in differing if pair not in missing]
+    return Comparison(
+        total=len(truth),
+        reused=sum(one["case"] == "freed code" for one in truth),
+        wrong=wrong,
+        missing=missing,
+        wrong_by_case=Counter(one["case"] for one, _ in wrong),
+        missing_by_case=Counter(one["case"] for one, _ in missing),
+        lost={name: losses[name] for name in _LOST if losses.get(name)},
+        notes=Counter(note for _, _, note in rows),
+    )
+
+
+@contextmanager
+def _workload(subject: Subject, place: Path, truth: Path, reused: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    libraries, workload = build(), _WORKLOAD
+    if subject.root:
+        libraries = shutil.copytree(libraries, place / "gpu", dirs_exist_ok=True)
+        workload = Path(shutil.copy(_WORKLOAD, place))
+    command = subject.command(
+        subject.inside(workload), subject.inside(libraries / "libcudart.so.12"), subject.inside(truth), reused
+    )
+    variables = {**os.environ, **environment(subject.inside(libraries)), **(subject.variables or {})}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        pid = process.pid
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            if subject.in_namespace:
+                pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+            yield process, pid
+        finally:
+            process.kill()
+
+
+def _python(frames: Sequence[dict[str, Any]] | None) -> list[list[Any]]:
+    return [[one["py_file"], one["py_line"], one["py_func"]] for one in frames or () if "py_file" in one]
+
+
+def _is_part(found: list[list[Any]], expected: list[list[Any]]) -> bool:
+    """Whether nothing that was found is wrong: there are no frames, or some that say nothing."""
+    if not found:
+        return True
+    pairs = zip(found, expected, strict=False)
+    return len(found) == len(expected) and all(one in (other, _UNNAMED) for one, other in pairs)
+
+
+def _expected(one: dict[str, Any]) -> list[list[Any]]:
+    """As much of the truth as is recorded: 128 frames, 256 bytes of a name."""
+    return [[file, line, name if len(name) <= 256 else name[:256] + "..."] for file, line, name in one["frames"][:128]]

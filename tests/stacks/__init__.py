@@ -1,0 +1,1 @@
+"""`make test-stacks`: stacks against every interpreter that can be had, and against damaged ones."""
