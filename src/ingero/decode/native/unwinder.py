@@ -227,6 +227,8 @@ class _Walk:
         place = next((place for register, place in row.places if register == row.return_register), None)
         if place and place[0] is Rule.UNDEFINED:
             raise _Ended(Ending.COMPLETE)
+        if not place and row.return_register >= len(self._registers):
+            raise DamagedError(f"the return address is in register {row.return_register}, which does not exist")
         value = self._value(place, cfa) if place else self._registers[row.return_register]
         if value is None:
             raise _Ended(Ending.TRUNCATED)
