@@ -248,6 +248,8 @@ class KernelSide:
             first call would be wrong without them.
         """
         self._host_links.close()
+        for name in self.maps.keys() - self._own_maps.keys():
+            del self.maps[name]  # their descriptors have ended
         self.is_running = False
         if not keep_clocks:
             self._links.close()
