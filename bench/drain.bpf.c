@@ -7,7 +7,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define THREADS 64
 #define STATES 4 /* sleep, io, kernel lock, stopped */
 
-static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
 static u32 (*bpf_get_prandom_u32)(void) = (void *)7;
 
 const volatile u64 records_bytes = 1 << 20;
