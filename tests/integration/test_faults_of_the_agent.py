@@ -147,7 +147,7 @@ def test_a_soft_limit_of_open_files_is_raised(tmp_path: Path, target: Caller) ->
 
 
 def test_the_least_limit_of_open_files_is_enough(tmp_path: Path, target: Caller) -> None:
-    prefix = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"]
+    prefix = ["sh", "-c", 'ulimit -n 512; exec "$@"', "sh"]
     done = trace(target, "--db", tmp_path / "r.db", prefix=prefix)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -6,9 +6,9 @@ import resource
 
 from ingero.errors import IngeroError
 
-# 169 are open with one library (36 programs, 30 maps, 34 links, libbpf's own, the database); each further library takes
-# a few, and two for each call where the kernel has perf-event probes only.
-LEAST_DESCRIPTORS = 256
+# 348 are open with two libraries (programs, maps, links of each group of calls, libbpf's own, the database, files that
+# are unwound through); each further library takes some, and two for each call where the kernel has perf-event probes only.
+LEAST_DESCRIPTORS = 512
 
 
 class TooFewDescriptorsError(IngeroError):
