@@ -7,7 +7,7 @@ import resource
 from ingero.errors import IngeroError
 
 # 348 are open with two libraries (programs, maps, links of each group of calls, libbpf's own, the database, files that
-# are unwound through); each further library takes some, and two for each call where the kernel has perf-event probes only.
+# are unwound through); each further library takes some, and two for each call where there are only perf-event probes.
 LEAST_DESCRIPTORS = 512
 
 
