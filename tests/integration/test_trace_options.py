@@ -297,7 +297,7 @@ def readable_by_all() -> Iterator[Path]:
         yield Path(name)
 
 
-def as_nobody(capabilities: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def as_nobody(capabilities: str, run_folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs `ingero ...` under uid 65534 with these capabilities only."""
     return subprocess.run(
         [
@@ -317,7 +317,7 @@ def as_nobody(capabilities: str, *arguments: object) -> subprocess.CompletedProc
         text=True,
         check=False,
         cwd="/",
-        env={**os.environ, "HOME": "/nonexistent"},
+        env={**os.environ, "HOME": "/nonexistent", "INGERO_RUN_DIR": str(run_folder)},
     )
 
 
@@ -327,7 +327,7 @@ def test_three_capabilities_are_enough() -> None:
         with waiting(simulated, loop(60)) as process:
             process.go()
             arguments = ("trace", "--json", "--duration", "2s", "--db", folder / "a.db", "--pid", process.pid)
-            done = as_nobody(",+bpf,+perfmon,+sys_ptrace", *arguments)
+            done = as_nobody(",+bpf,+perfmon,+sys_ptrace", folder, *arguments)
         assert done.returncode == 0, done.stderr
         messages = [json.loads(line) for line in done.stdout.splitlines()]
         assert messages[0]["mode"] == "uprobe.session"
@@ -343,8 +343,8 @@ def test_three_capabilities_are_enough() -> None:
     [("", "CAP_BPF"), (",+bpf,+perfmon", "CAP_SYS_PTRACE"), (",+bpf,+sys_ptrace", "CAP_PERFMON")],
 )
 def test_with_less_trace_and_check_refuse_with_the_same_words(capabilities: str, missing: str) -> None:
-    traced = as_nobody(capabilities, "trace", "--record=false", "--duration", "1ms")
-    checked = as_nobody(capabilities, "check", "--json")
+    traced = as_nobody(capabilities, Path("/nonexistent"), "trace", "--record=false", "--duration", "1ms")
+    checked = as_nobody(capabilities, Path("/nonexistent"), "check", "--json")
     assert (traced.returncode, checked.returncode) == (2, 1)
     reason = traced.stderr.splitlines()[0].removeprefix("error: cannot trace: ")
     assert missing in reason

@@ -34,6 +34,10 @@ class Callers:
         self._ranges: list[_Range] = []
         self._starts: list[int] = []
 
+    def read_mappings(self) -> None:
+        """Reads what is mapped now: a process may end before its first return address is asked for."""
+        self._read_ranges()
+
     def place(self, address: int) -> Place:
         """The place of a return address."""
         found = self._known.get(address)

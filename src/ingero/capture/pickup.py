@@ -141,6 +141,8 @@ class Pickup:
         if mapped and not mapped.are_all:
             self._scanned_ns = 0
         elif mapped and mapped.pids:
+            for target in filter(None, map(self._targets.of_pid, mapped.pids)):
+                target.callers.read_mappings()
             scan = self.libraries.look_again(mapped.pids)
             self._probe(scan)
             if not self._wanted.pids:

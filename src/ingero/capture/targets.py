@@ -142,6 +142,7 @@ class Targets:
             name=facts.name if facts and facts.id == identity else name,
             callers=Callers(identity.pid),
         )
+        target.callers.read_mappings()
         self._by_slot[slot] = self._by_pid[identity.pid] = target
         return target
 

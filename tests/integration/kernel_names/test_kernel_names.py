@@ -121,7 +121,7 @@ def test_a_handle_made_before_tracing_has_no_name_until_it_is_another(tmp_path: 
 
 
 def test_every_launch_belongs_to_the_library_that_issued_it(tmp_path: Path) -> None:
-    command = ["-m", "ingero.demo.workloads.train", "--steps", "20"]
+    command = ["-m", "ingero.demo.workloads.train", "--steps", "200"]  # it lives long enough to be looked at
     simulated = simulation(tmp_path)
     recorded = record(simulated, [sys.executable, *command])
     short = rows(recorded.database, "SELECT coalesce(short_name, ''), sum(count) FROM kernel_launches GROUP BY 1")
