@@ -18,7 +18,7 @@ from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.errors import IngeroError
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")  # options that follow win
+_UNGOVERNED = ("--max-overhead=0", "--max-cpu=0", "--stack=false")  # options that follow win
 _BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 

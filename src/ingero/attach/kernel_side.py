@@ -9,7 +9,7 @@ import resource
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -30,6 +30,8 @@ MAX_PROCESSES = 256
 NO_SLOT = 0xFFFF
 _BPF_NOEXIST = 1
 _START_STEP_NS = 10_000_000  # /proc tells starts in clock ticks
+_STACK_RINGS = ("python_code_bytes", "python_stacks_bytes", "native_stacks_bytes")
+_LEAST_RING_BYTES = 4096  # a page
 _LIFE_PROGRAMS = ("thread_exits", "process_execs")
 
 
@@ -48,7 +50,8 @@ class KernelSizes:
     cells: (process, operation, caller) sums, 1.2 KB each, all of it memory from the start: 256 processes of 32 call
     sites. kernels: launch counts per function.
     calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst that nobody drains.
-    kernel_names_bytes: 16 MB hold 55,000 names, half of what an import of PyTorch registers within a second.
+    kernel_names_bytes: 4 MB hold 14,000 names; the ring is emptied each time that a sixteenth of it has filled.
+    A mapped ring counts as the agent's memory from the start, so each is as large as its bursts were seen to need.
     """
 
     cells: int = 1 << 13
@@ -58,10 +61,10 @@ class KernelSizes:
     offcpu_bytes: int = 4 << 20
     host_bytes: int = 2 << 20
     lifecycle_bytes: int = 1 << 20
-    python_code_bytes: int = 4 << 20
-    python_stacks_bytes: int = 4 << 20
-    native_stacks_bytes: int = 16 << 20
-    kernel_names_bytes: int = 16 << 20
+    python_code_bytes: int = 2 << 20
+    python_stacks_bytes: int = 2 << 20
+    native_stacks_bytes: int = 8 << 20
+    kernel_names_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,8 @@ class KernelSide:
         self.layouts: Btf = btf_of(object_path("layouts"))
         self.unavailable: list[Unavailable] = []
         self.is_running = False
+        if not with_stacks:
+            sizes = replace(sizes, **dict.fromkeys(_STACK_RINGS, _LEAST_RING_BYTES))
         self._sizes, self._host_programs = sizes, host_programs
         self._resources = ExitStack()
         self._links, self._host_links = ExitStack(), ExitStack()
