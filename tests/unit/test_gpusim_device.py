@@ -129,7 +129,7 @@ def test_a_launch_waits_while_the_queue_is_full(rig: Rig) -> None:
         """
     )
     launches = rig.truth().calls["runtime", "cudaLaunchKernel"]
-    assert launches.outer_ns > 90 * MS  # the rest of the 100 ms the host spent between the calls
+    assert launches.outer_ns > 50 * MS  # of 100 ms; while a loaded host is busy between the calls, the queue empties
 
 
 def test_memory_beyond_the_limit_is_refused_until_some_is_freed(rig: Rig) -> None:
