@@ -5,6 +5,7 @@ apt runs with a configuration of its own, so the machine's package lists and its
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from pathlib import Path
 
 CACHE = Path(__file__).parents[2] / "build" / "stacks"
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_MIRROR = "http://deb.debian.org/debian"
+_SOURCES = Path("/etc/apt")
+_ARCHIVE = re.compile(r"^(?:URIs:|deb\s(?:\[[^\]]*\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
 _LINKS = ("bin", "sbin", "lib", "lib64")  # the folders that lie in usr/ since Debian 12
 
 
@@ -66,11 +68,21 @@ def _packages(suite: Suite) -> list[str]:
     return [f"python{version}" for version in suite.versions] + [f"python{version}-dbg" for version in suite.debug]
 
 
+def _mirror() -> str:
+    """Where this machine gets Debian's packages from; its other suites lie there, too."""
+    for path in (_SOURCES / "sources.list", *sorted((_SOURCES / "sources.list.d").glob("*"))):
+        found = _ARCHIVE.search(path.read_text()) if path.is_file() else None
+        if found:
+            return found.group(1)
+    raise SystemExit("no archive of Debian is configured in /etc/apt: make test-stacks needs one")
+
+
 def _configuration(folder: Path, suites: Sequence[str], kind: str = "deb") -> list[str]:
     for name in ("state/lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()
-    lines = [f"{kind} [signed-by={_KEYS}] {_MIRROR} {suite} main\n" for suite in suites]
+    mirror = _mirror()
+    lines = [f"{kind} [signed-by={_KEYS}] {mirror} {suite} main\n" for suite in suites]
     (folder / "sources.list").write_text("".join(lines))
     values = {
         "Dir::State": folder / "state",
