@@ -1,4 +1,4 @@
-"""Epochs and clock seconds as numpy structured arrays."""
+"""Epochs, clock seconds, off-CPU intervals and recorded calls as numpy structured arrays."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ _EPOCH_NUMBERS = (
     "flags",
     "checkpoint_step",
 )
+_OFFCPU_NUMBERS = (
+    *("start_ns", "duration_ns", "process", "pid", "tid", "comm", "state", "woken_ns", "cpu"),
+    *("culprit_pid", "culprit_name", "culprit_ns", "waker_kind", "waker_pid", "waker_tid", "waker_name"),
+)
+_CALL_NUMBERS = (
+    *("id", "start_ns", "duration_ns", "process", "pid", "tid", "source", "op", "arg0", "arg1", "arg2", "stream"),
+    *("ret_code", "caller", "caller_library", "detail", "cgroup_id", "comm", "flags", "stack_hash"),
+)
 _EPOCH_PARTS = ("empty", "enqueue", "drain")
 _SECOND_NUMBERS = ("start_ns", "period_s", "process", "threads", "switches", "preemptions")
 
@@ -55,6 +63,14 @@ EPOCH_DTYPE = np.dtype(
 # What the threads of one process did in `period_s` seconds from start_ns on.
 CLOCK_SECOND_DTYPE = np.dtype([(name, "<i8") for name in _SECOND_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
 
+# One interval off the CPU. state, waker_kind: ids (state -1: not recorded); comm and names are numbers of texts.
+OFFCPU_DTYPE = np.dtype([(name, "<i8") for name in _OFFCPU_NUMBERS])
+
+# One recorded call or host event; caller_library, detail and comm are numbers of texts. Clocks are -1 where none exist.
+CALL_DTYPE = np.dtype([(name, "<i8") for name in _CALL_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
+
+OFFCPU_COLUMNS = ", ".join(name if name != "state" else f"coalesce(state, {NOT_RECORDED})" for name in _OFFCPU_NUMBERS)
+CALL_COLUMNS = ", ".join((*_CALL_NUMBERS, *(f"coalesce({clock}, {NOT_RECORDED})" for clock in CLOCK_COLUMNS)))
 EPOCH_COLUMNS = ", ".join(
     [f"e.{name}" for name in _EPOCH_NUMBERS]
     + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _EPOCH_PARTS for clock in CLOCK_COLUMNS]
@@ -75,6 +91,16 @@ def epochs(rows: Sequence[Sequence[int]], checkpoints: Sequence[bytes | None]) -
 def clock_seconds(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `CLOCK_SECOND_COLUMNS` as an array of `CLOCK_SECOND_DTYPE`."""
     return _from_rows(rows, CLOCK_SECOND_DTYPE)
+
+
+def offcpu(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `OFFCPU_COLUMNS` as an array of `OFFCPU_DTYPE`."""
+    return _from_rows(rows, OFFCPU_DTYPE)
+
+
+def calls(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `CALL_COLUMNS` as an array of `CALL_DTYPE`."""
+    return _from_rows(rows, CALL_DTYPE)
 
 
 def _from_rows(rows: Sequence[Sequence[int]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:

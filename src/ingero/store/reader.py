@@ -47,6 +47,7 @@ SECOND_NS = 1_000_000_000
 _LIVE_NS = 5 * SECOND_NS
 
 _LONGEST_PERIOD_NS = 60 * SECOND_NS
+_LONGEST_SLEEP_NS = 30 * SECOND_NS  # of intervals off the CPU that began before a window and reach into it
 
 # Where recorded time begins and ends. Folded rows say it only to the minute; the bare columns are found by index.
 _TIMES = (
@@ -284,6 +285,26 @@ class Reader:
             process=process,
         )
         return arrays.epochs([row[:-1] for row in rows], [row[-1] for row in rows])
+
+    def offcpu_rows(self, window: Window) -> npt.NDArray[np.void]:
+        """Intervals off the CPU that ended in the window or began in it, by their begin: `arrays.OFFCPU_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.OFFCPU_COLUMNS} FROM raw_offcpu WHERE start_ns >= :begin - {_LONGEST_SLEEP_NS} "
+            f"AND start_ns < :end AND start_ns + duration_ns >= :begin ORDER BY start_ns",
+            window,
+        )
+        return arrays.offcpu(rows)
+
+    def call_rows(self, window: Window, *, sources: Sequence[int], process: int | None = None) -> npt.NDArray[np.void]:
+        """Recorded calls or host events of these sources that began in the window: `arrays.CALL_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.CALL_COLUMNS} FROM raw_events WHERE start_ns >= :begin AND start_ns < :end "
+            f"AND source IN ({','.join(str(int(source)) for source in sources)}) {_OF_PROCESS.format('')} "
+            f"ORDER BY start_ns",
+            window,
+            process=process,
+        )
+        return arrays.calls(rows)
 
     def texts(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, str]:
         """The texts behind numbers of columns that say "string", e.g. class_key of an epoch."""

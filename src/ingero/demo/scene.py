@@ -1,0 +1,306 @@
+"""A recording made by hand: epochs, waits and calls put together by a script and stored by the real writer.
+
+It serves the demos of machines without root and the golden pairs of the rules. Times are seconds from its begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+
+from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS
+from ingero.ops import OPS, HostOp, IoOp, Op, Source, TcpOp
+from ingero.store import histograms, tables
+from ingero.store.records import SessionFacts
+from ingero.store.tables import Row, Table, Value
+from ingero.store.vocabulary import CulpritKind
+from ingero.store.writer import Writer
+
+BEGIN_NS = 1_760_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+_BY_NAME: Mapping[str, Op] = {op.name: op for op in OPS}
+_FLUSH_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One epoch: its parts in ms, and the clocks of the thread on the path in each (ms by name of CLOCKS).
+
+    What the clocks of `empty` and `enqueue` do not name is `run`, of the drain `sleep`.
+    """
+
+    empty_ms: float = 0.5
+    enqueue_ms: float = 1.0  # [f, s]
+    busy_ms: float = 6.0  # X: [f, r]
+    late_ms: float = 0.05
+    empty: Mapping[str, float] = field(default_factory=dict)
+    enqueue: Mapping[str, float] = field(default_factory=dict)
+    drain: Mapping[str, float] = field(default_factory=dict)
+    launches: int = 80
+    size_bytes: int = 1 << 20
+    noise: float = 0.004  # of busy_ms, one sigma
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """A process of the scene; its main thread has its pid."""
+
+    number: int
+    pid: int
+    name: str
+
+
+class Scene:
+    """Writes one recording; a context manager. What a method writes is stored as the recorder would have."""
+
+    def __init__(self, path: Path, *, seconds: float, not_traced: Mapping[str, str] | None = None, seed: int = 1):
+        self.path = path
+        self._end_ns = BEGIN_NS + int(seconds * SECOND_NS)
+        facts = SessionFacts(
+            uuid=f"scene-{seed}",
+            started_ns=BEGIN_NS,
+            cpu_count=4,
+            not_traced=dict(not_traced or {}),
+            ingero_ver="scene",
+        )
+        self._writer = Writer(path, session=facts, node="scene", clock=lambda: self._end_ns)
+        self._random = np.random.default_rng(seed)
+        self._appended = 0
+
+    def __enter__(self) -> Scene:
+        self._writer.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+    def at(self, seconds: float) -> int:
+        """The unix time of a moment of the scene, ns."""
+        return BEGIN_NS + int(seconds * SECOND_NS)
+
+    def text(self, text: str) -> int:
+        """The number of a text."""
+        return self._writer.intern(text)
+
+    def append(self, table: Table, count: int = 1, /, **columns: tables.Column) -> None:
+        """Rows of any table; `session` is filled in."""
+        if "session" in table.columns:
+            columns.setdefault("session", self._writer.session)
+        self._rows(table, table.rows(count, **columns))
+
+    def _rows(self, table: Table, rows: list[Row]) -> None:
+        self._writer.append(table, rows)
+        self._appended += len(rows)
+        if self._appended >= _FLUSH_ROWS:
+            self._writer.flush()
+            self._appended = 0
+
+    # Who
+
+    def process(self, pid: int, name: str, *, parent: Actor | None = None, **columns: Value) -> Actor:
+        """A traced process."""
+        number = self._writer.process_id(pid, BEGIN_NS - SECOND_NS)
+        self.append(
+            tables.PROCESSES,
+            process=number,
+            pid=pid,
+            start_ns=BEGIN_NS - SECOND_NS,
+            name=name,
+            parent_pid=parent.pid if parent else 1,
+            first_seen_ns=BEGIN_NS,
+            last_seen_ns=self._end_ns,
+            **columns,
+        )
+        return Actor(number=number, pid=pid, name=name)
+
+    # The device
+
+    def train(
+        self,
+        actor: Actor,
+        begin_s: float,
+        end_s: float,
+        step: Step,
+        *,
+        stream: int = 0,
+        drain_op: str = "cudaStreamSynchronize",
+        calls: Mapping[str, tuple[float, float]] | None = None,
+    ) -> list[tuple[float, float, float]]:
+        """Steps from begin_s to end_s, one drain each. calls: by name, how many per step and ms per call.
+
+        Answers each step's begin, first enqueue and end in seconds.
+        """
+        now = self.at(begin_s)
+        end_ns = self.at(end_s)
+        columns: dict[str, list[int]] = {name: [] for name in _EPOCH_TIMES}
+        while now < end_ns:
+            busy = step.busy_ms * (1 + step.noise * float(self._random.standard_normal()))
+            first = now + _ns(step.empty_ms)
+            drain = first + _ns(min(step.enqueue_ms, busy))
+            ready = first + _ns(busy)
+            back = max(ready, drain) + _ns(step.late_ms)
+            for name, value in zip(_EPOCH_TIMES, (now, first, drain, ready, back), strict=True):
+                columns[name].append(value)
+            now = back
+        self._epochs(actor, step, columns, stream, _BY_NAME[drain_op])
+        self._calls_of(actor, columns, calls or _USUAL_CALLS | {drain_op: (1.0, step.busy_ms - step.enqueue_ms)})
+        steps = zip(columns["a_ns"], columns["f_ns"], columns["b_ns"], strict=True)
+        return [tuple((ns - BEGIN_NS) / SECOND_NS for ns in one) for one in steps]  # type: ignore[misc]
+
+    def _epochs(self, actor: Actor, step: Step, times: dict[str, list[int]], stream: int, drain: Op) -> None:
+        a, f, s, r, b = (np.array(times[name], np.int64) for name in _EPOCH_TIMES)
+        count = len(a)
+        clocks: dict[str, tables.Column] = {}
+        parts = {"empty": (f - a, step.empty, "run"), "enqueue": (s - f, step.enqueue, "run")}
+        parts |= {"drain": (b - s, step.drain, "sleep")}
+        for part, (lengths, named, rest) in parts.items():
+            spent = {name: np.minimum(_ns(ms), lengths) for name, ms in named.items()}
+            total = np.sum(list(spent.values()), axis=0) if spent else np.zeros(count, np.int64)
+            for name in CLOCKS:
+                more = np.maximum(lengths - total, 0) if name == rest else 0
+                clocks[f"{part}_{name}_ns"] = np.broadcast_to(spent.get(name, 0) + more, count).astype(np.int64)
+        key = f"launches 2^{step.launches.bit_length() - 1} bytes 2^{step.size_bytes.bit_length() - 1}"
+        self.append(
+            tables.EPOCHS,
+            count,
+            process=actor.number,
+            pid=actor.pid,
+            device=0,
+            stream=stream,
+            a_ns=a,
+            f_ns=f,
+            s_ns=s,
+            r_ns=r,
+            r_low_ns=r,
+            r_high_ns=r,
+            b_ns=b,
+            e_ns=f - a,
+            x_ns=r - f,
+            p_ns=b - r,
+            launches=step.launches,
+            bytes=step.size_bytes,
+            op_set=self.text("cudaLaunchKernel,cudaMemcpyAsync"),
+            class_key=self.text(key),
+            source=int(drain.source),
+            op=drain.code,
+            a_tid=actor.pid,
+            f_tid=actor.pid,
+            b_tid=actor.pid,
+            **clocks,
+        )
+
+    def _calls_of(self, actor: Actor, times: dict[str, list[int]], calls: Mapping[str, tuple[float, float]]) -> None:
+        """The exact sums of the steps' calls, by second."""
+        seconds = (np.array(times["b_ns"], np.int64) - BEGIN_NS) // SECOND_NS
+        for second, steps in zip(*np.unique(seconds, return_counts=True), strict=True):
+            for name, (per_step, ms) in calls.items():
+                self.op(actor, name, float(second), round(per_step * int(steps)), ms)
+
+    def op(self, actor: Actor, name: str, at_s: float, count: int, ms: float, **columns: Value) -> None:
+        """`count` calls of one operation in the second at_s, `ms` each."""
+        op = _BY_NAME[name]
+        if count:
+            counts: dict[str, Value] = {"count": count, "sum_ns": count * _ns(ms), "max_ns": _ns(ms)}
+            place: dict[str, Value] = {"process": actor.number, "source": int(op.source), "op": op.code}
+            place["start_ns"] = self.at(at_s)
+            clocks: dict[str, Value] = {"run_ns": count * _ns(ms)} | _NO_CLOCKS
+            self.append(tables.OP_STATS, **(counts | place | clocks | columns))
+            packed = histograms.pack(_one_bucket(_ns(ms), count))
+            site = {name: counts[name] for name in ("count", "sum_ns", "max_ns")}
+            histogram: dict[str, Value] = {"period_s": 1, "histogram": packed}
+            self.append(tables.CALL_SITES, **(site | place | histogram))
+
+    def call(self, actor: Actor, name: str, at_s: float, ms: float, **columns: Value) -> None:
+        """One recorded call."""
+        op = _BY_NAME[name]
+        known: dict[str, Value] = {
+            "process": actor.number,
+            "pid": actor.pid,
+            "tid": actor.pid,
+            "comm": self.text(actor.name),
+        }
+        known |= {"source": int(op.source), "op": op.code, "start_ns": self.at(at_s), "duration_ns": _ns(ms)}
+        self.append(tables.EVENTS, **(known | columns))
+
+    # The host
+
+    def host_event(
+        self, kind: HostOp | IoOp | TcpOp, at_s: float, *, actor: Actor | None = None, ms: float = 0, **columns: Value
+    ) -> None:
+        """One event of the kernel."""
+        sources = {HostOp: Source.HOST, IoOp: Source.IO, TcpOp: Source.TCP}
+        known: dict[str, Value] = {"process": actor.number if actor else 0, "pid": actor.pid if actor else 0}
+        known |= {"tid": known["pid"], "source": int(sources[type(kind)]), "op": int(kind)}
+        known |= {"start_ns": self.at(at_s), "duration_ns": _ns(ms)}
+        self.append(tables.EVENTS, **(known | columns))
+
+    def off_cpu(
+        self,
+        actor: Actor,
+        begin_s: float,
+        end_s: float,
+        state: str,
+        *,
+        woken_s: float | None = None,
+        waker: Actor | Literal["timer", "network", "block", "interrupt", "kworker"] | None = None,
+        culprit: tuple[int, str] | None = None,
+        tid: int | None = None,
+    ) -> None:
+        """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker."""
+        begin, end = self.at(begin_s), self.at(end_s)
+        known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
+        known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
+        if waker is not None:
+            kind = waker if isinstance(waker, str) else "thread"
+            known |= {"waker_kind": WAKER_KINDS.index(kind), "woken_ns": end if woken_s is None else self.at(woken_s)}
+            if isinstance(waker, Actor):
+                known |= {"waker_pid": waker.pid, "waker_tid": waker.pid, "waker_name": self.text(waker.name)}
+        if culprit:
+            known |= {"culprit_pid": culprit[0], "culprit_name": self.text(culprit[1]), "culprit_ns": end - begin}
+        self.append(tables.OFFCPU, **known)
+
+    def took(
+        self,
+        victim: Actor,
+        pid: int,
+        name: str,
+        at_s: float,
+        ms: float,
+        *,
+        switches: int = 1,
+        kind: CulpritKind = CulpritKind.RUNQ,
+        cgroup_id: int = 0,
+    ) -> None:
+        """Who ran for how long in one second while the victim was runnable."""
+        self.append(
+            tables.CULPRITS,
+            start_ns=self.at(at_s),
+            process=victim.number,
+            kind=int(kind),
+            culprit_pid=pid,
+            culprit_name=self.text(name),
+            culprit_cgroup_id=cgroup_id,
+            ns=_ns(ms),
+            switches=switches,
+        )
+
+
+_EPOCH_TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "b_ns")
+_USUAL_CALLS: dict[str, tuple[float, float]] = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (2.0, 0.01)}
+_NO_CLOCKS: dict[str, Value] = {f"{name}_ns": 0 for name in CLOCKS if name != "run"}
+
+
+def _ns(ms: float) -> int:
+    return round(ms * 1e6)
+
+
+def _one_bucket(duration_ns: int, count: int) -> histograms.Counts:
+    """A histogram of equal durations."""
+    return histograms.count([duration_ns]) * count

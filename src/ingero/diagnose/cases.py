@@ -1,0 +1,285 @@
+"""What the rules look at: one process, one stretch of time, and the lost time in buckets that wait for an owner."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.excess import buckets
+from ingero.diagnose.idle import demanded
+from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Part, Victim
+from ingero.diagnose.regimes import Usual, reference_windows, usual_epochs
+from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
+from ingero.diagnose.waits import Segment
+from ingero.events import CLOCKS
+from ingero.store.records import OpTotals, Process, Window
+from ingero.units import format_ns, format_percent
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
+_MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
+_WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpChange:
+    """One call, per epoch of the main lane: in the case, and in the reference (0 where there is none)."""
+
+    totals: OpTotals
+    count: float
+    usual_count: float
+    ns: float
+    usual_ns: float
+
+    @property
+    def grown_ns(self) -> float:
+        """Per epoch."""
+        return self.ns - self.usual_ns
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A stretch of one process's main lane that lost time, and what is still without an owner.
+
+    buckets: lost ns; for a bottleneck against zero. left: what of it no rule has claimed yet.
+    """
+
+    evidence: Evidence
+    process: Process
+    kind: FindingKind
+    window: Window
+    epochs: Array
+    usual: Mapping[int, Usual]
+    excess_ns: Array
+    wall_ns: int
+    loss_ns: int
+    peak_ratio: float
+    buckets: dict[Bucket, int]
+    left: dict[Bucket, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Everything waits for an owner."""
+        self.left = {bucket: ns for bucket, ns in self.buckets.items() if ns > 0}
+
+    # Claims
+
+    def take(self, parts: Iterable[Part], states: Iterable[str], limit_ns: float | None = None) -> dict[Bucket, int]:
+        """What is left in these buckets, at most limit_ns of it (shared in proportion)."""
+        wanted = {Bucket(part, state) for part in parts for state in states}
+        mine = {bucket: ns for bucket, ns in self.left.items() if bucket in wanted and ns > 0}
+        total = sum(mine.values())
+        if limit_ns is None or total <= limit_ns:
+            return mine
+        return {bucket: int(ns * limit_ns / total) for bucket, ns in mine.items()} if limit_ns > 0 else {}
+
+    def accept(self, finding: Finding) -> None:
+        """Takes its claims out of what is left."""
+        self.findings.append(finding)
+        for bucket, ns in finding.claims.items():
+            self.left[bucket] = self.left.get(bucket, 0) - ns
+
+    @property
+    def host_ns(self) -> int:
+        """Lost in the host's parts of the epochs."""
+        return sum(ns for bucket, ns in self.buckets.items() if bucket.part is not Part.DEVICE)
+
+    def ratio(self, ns: float) -> float:
+        """Share of the wall time of the case."""
+        return ns / max(self.wall_ns, 1)
+
+    @property
+    def who(self) -> str:
+        """The process as texts name it."""
+        return f"{self.process.name} [{self.process.pid}]"
+
+    def amount(self, ns: float) -> str:
+        """Lost time as texts say it: "1.6 s (27 % of its time)"."""
+        return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} of its time)"
+
+    @property
+    def victim(self) -> Victim:
+        """The process as a victim."""
+        one = self.process
+        return Victim(
+            process=one.process,
+            pid=one.pid,
+            name=one.name,
+            lost_ns=self.loss_ns,
+            rank=one.rank,
+            container=self.evidence.container_of(one.cgroup_id),
+        )
+
+    # Evidence of this stretch
+
+    @cached_property
+    def family(self) -> set[int]:
+        """Pids of the process and of its workers."""
+        return self.evidence.family(self.process.process)
+
+    @cached_property
+    def baselines(self) -> tuple[Window, ...]:
+        """Where the references come from; empty against zero."""
+        return reference_windows(self.usual) if self.kind is FindingKind.INCIDENT else ()
+
+    def culprits(self, processes: Iterable[int] | None = None) -> list[Culprit]:
+        """Who ran while these (default: the process itself) waited to run, most time first; beyond the usual rate.
+
+        Pid 0 is an idle CPU, -1 nobody who could be named.
+        """
+        numbers = [self.process.process] if processes is None else list(processes)
+        now, usual, switches, cgroups = self._charges(numbers)
+        found = []
+        for (pid, name), ns in now.items():
+            grown = ns - usual.get((pid, name), 0.0)
+            if grown > 0:
+                container = self.evidence.container_of(cgroups[pid, name])
+                one = Culprit(pid=pid, name=name, lost_ns=int(grown), switches=switches[pid, name], container=container)
+                found.append(one)
+        return sorted(found, key=lambda one: -one.lost_ns)
+
+    def _charges(
+        self, numbers: Sequence[int]
+    ) -> tuple[dict[tuple[int, str], float], dict[tuple[int, str], float], dict[Any, int], dict[Any, int]]:
+        now: dict[tuple[int, str], float] = defaultdict(float)
+        usual: dict[tuple[int, str], float] = defaultdict(float)
+        switches: dict[tuple[int, str], int] = defaultdict(int)
+        cgroups: dict[tuple[int, str], int] = {}
+        for number in numbers:
+            for one in self.evidence.culprits(self.window, number):
+                key = (one.culprit_pid, one.culprit_name)
+                now[key] += one.ns
+                switches[key] += one.switches
+                cgroups[key] = one.culprit_cgroup_id
+            spans = sum(window.duration_ns for window in self.baselines)
+            for window in self.baselines:
+                for one in self.evidence.culprits(window, number):
+                    usual[one.culprit_pid, one.culprit_name] += one.ns * self.window.duration_ns / max(spans, 1)
+        return now, usual, switches, cgroups
+
+    @cached_property
+    def op_changes(self) -> list[OpChange]:
+        """The calls of the process per epoch against the reference, largest growth first."""
+        here = {(one.source, one.op): one for one in self.evidence.ops(self.window, self.process.process)}
+        usual_count: dict[tuple[int, int], int] = defaultdict(int)
+        usual_ns: dict[tuple[int, int], int] = defaultdict(int)
+        epochs = 0
+        lane = self.evidence.lanes[self.process.process]
+        for window in self.baselines:
+            epochs += int(((lane["b_ns"] >= window.begin_ns) & (lane["b_ns"] < window.end_ns)).sum())
+            for one in self.evidence.ops(window, self.process.process):
+                usual_count[one.source, one.op] += one.count
+                usual_ns[one.source, one.op] += one.sum_ns
+        changes = [
+            OpChange(
+                totals=one,
+                count=one.count / max(len(self.epochs), 1),
+                usual_count=usual_count[key] / max(epochs, 1),
+                ns=one.sum_ns / max(len(self.epochs), 1),
+                usual_ns=usual_ns[key] / max(epochs, 1),
+            )
+            for key, one in here.items()
+        ]
+        return sorted(changes, key=lambda one: -one.grown_ns)
+
+    @cached_property
+    def empty_paths(self) -> list[Segment]:
+        """What the sleeps with an empty device went into: of the draining thread, in the epochs that lost most."""
+        return self._paths("e_ns", "a_tid", "a_ns", "f_ns")
+
+    @cached_property
+    def enqueue_paths(self) -> list[Segment]:
+        """What the sleeps between the first enqueue and the drain went into: of the enqueuing thread."""
+        return self._paths("x_ns", "f_tid", "f_ns", "s_ns")
+
+    def _paths(self, length: str, tid: str, begin: str, end: str) -> list[Segment]:
+        chosen = np.argsort(-self.excess_ns, kind="stable")[:_MOST_PATHS]
+        found: list[Segment] = []
+        for index in chosen.tolist():
+            epoch = self.epochs[index]
+            if self.excess_ns[index] > 0 and epoch[length] > _WORTH_NS:
+                found += self.evidence.waits.path(int(epoch[tid]), int(epoch[begin]), int(epoch[end]))
+        return found
+
+    def thread_name(self, segment: Segment) -> str:
+        """Its name."""
+        return self.evidence.text(segment.comm)
+
+
+def find_cases(evidence: Evidence) -> Iterator[Case]:
+    """The stretches of every process that lost time against a better regime, else its bottlenecks against zero."""
+    for number, lane in evidence.lanes.items():
+        process = evidence.processes.get(number)
+        if process is None or not len(lane):
+            continue
+        epochs = demanded(evidence, process, lane)
+        usual = usual_epochs(epochs)
+        excess = excess_ns(epochs, usual)
+        stretches = lossy_stretches(epochs, usual, excess)
+        for stretch in stretches:
+            yield _incident(evidence, process, epochs, usual, excess, stretch)
+        if not stretches and (case := _bottleneck(evidence, process, epochs, usual)):
+            yield case
+
+
+def _incident(
+    evidence: Evidence, process: Process, epochs: Array, usual: Mapping[int, Usual], excess: Array, stretch: Stretch
+) -> Case:
+    inside = (epochs["b_ns"] > stretch.window.begin_ns) & (epochs["b_ns"] < stretch.window.end_ns)
+    return Case(
+        evidence=evidence,
+        process=process,
+        kind=FindingKind.INCIDENT,
+        window=stretch.window,
+        epochs=epochs[inside],
+        usual=usual,
+        excess_ns=excess[inside],
+        wall_ns=stretch.wall_ns,
+        loss_ns=stretch.loss_ns,
+        peak_ratio=stretch.peak_ratio,
+        buckets=buckets(epochs[inside], usual),
+    )
+
+
+def _bottleneck(evidence: Evidence, process: Process, epochs: Array, usual: Mapping[int, Usual]) -> Case | None:
+    """Where the device was kept waiting for as long as it was seen; nothing where that is little."""
+    against_zero = host_share(epochs)
+    wall = int((epochs["b_ns"] - epochs["a_ns"]).sum())
+    lost = sum(against_zero.values())
+    if lost < BOTTLENECK_RATIO * wall or lost < MIN_LOSS_NS:
+        return None
+    return Case(
+        evidence=evidence,
+        process=process,
+        kind=FindingKind.BOTTLENECK,
+        window=Window(begin_ns=int(epochs["a_ns"][0]), end_ns=int(epochs["b_ns"][-1]) + 1),
+        epochs=epochs,
+        usual=usual,
+        excess_ns=(epochs["e_ns"] + epochs["p_ns"]).astype(np.float64),
+        wall_ns=wall,
+        loss_ns=lost,
+        peak_ratio=lost / max(wall, 1),
+        buckets=against_zero,
+    )
+
+
+def host_share(epochs: Array) -> dict[Bucket, int]:
+    """The account of E and P as it is, by state of the thread on the path."""
+    found: dict[Bucket, int] = {}
+    for part, name, lengths in ((Part.EMPTY, "empty", "e_ns"), (Part.LATE, "drain", "p_ns")):
+        clocks = epochs[f"{name}_clock_ns"]
+        sums = clocks[clocks[:, 0] >= 0].sum(axis=0).astype(np.float64)
+        if part is Part.LATE:
+            sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait
+        total = float(epochs[lengths].sum())
+        scale = min(1.0, total / sums.sum()) if sums.sum() else 0.0
+        shares = {Bucket(part, clock): int(ns) for clock, ns in zip(CLOCKS, sums * scale, strict=True)}
+        found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}
+    return {bucket: ns for bucket, ns in found.items() if ns > 0}

@@ -1,0 +1,105 @@
+"""From evidence to a diagnosis: every case is shown to every rule; what nobody explains is said to be unexplained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ingero.diagnose.cases import Case, find_cases
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.incidents import Found, merge
+from ingero.diagnose.model import (
+    Bucket,
+    Diagnosis,
+    Fact,
+    Finding,
+    Incident,
+    NotEvaluated,
+    ProcessVerdict,
+)
+from ingero.diagnose.rule import Rule, all_rules
+from ingero.diagnose.verdicts import verdict
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+
+MIN_SHARE = 0.10  # of the loss, before a cause is named
+EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
+UNEXPLAINED = "unexplained"
+
+
+def diagnose(reader: Reader, window: Window) -> Diagnosis:
+    """What happened in the window, and why. Reads only; the same recording gives the same answer."""
+    return diagnose_evidence(Evidence(reader, window), all_rules())
+
+
+def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
+    """The same with chosen rules."""
+    usable: list[Rule] = []
+    not_evaluated: list[NotEvaluated] = []
+    for rule in rules:
+        reason = evidence.missing(rule.needs)
+        if reason:
+            not_evaluated.append(NotEvaluated(cause=rule.cause, reason=reason))
+        else:
+            usable.append(rule)
+    cases = list(find_cases(evidence))
+    found = [Found(finding, case) for case in cases for finding in _explain(case, usable)]
+    found += [Found(finding, None) for rule in usable if rule.watch for finding in rule.watch(evidence)]
+    incidents = merge(found)
+    return Diagnosis(
+        window=evidence.window,
+        incidents=incidents,
+        verdicts=tuple(_verdicts(evidence, incidents)),
+        not_evaluated=tuple(not_evaluated),
+        not_traced=evidence.not_traced,
+    )
+
+
+def _explain(case: Case, rules: Iterable[Rule]) -> list[Finding]:
+    """The findings of one case, or that it is unexplained."""
+    for rule in rules:
+        for finding in rule.find(case) if rule.find else ():
+            case.accept(finding)
+    named = [one for one in case.findings if one.lost_ns >= MIN_SHARE * case.loss_ns]
+    explained = explained_ratio(case, named)
+    if named and explained >= EXPLAINED:
+        return named
+    return [_unexplained(case, named, explained)]
+
+
+def explained_ratio(case: Case, findings: Iterable[Finding]) -> float:
+    """Which share of the case's loss the findings own."""
+    return min(1.0, sum(one.lost_ns for one in findings) / max(case.loss_ns, 1))
+
+
+def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
+    facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
+    where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
+    place = f", most of it {_place(where)}" if where else ""
+    return Finding(
+        cause=UNEXPLAINED,
+        summary=f"{case.process.name} lost time of which {1 - explained:.0%} has no owner that can be proven{place}",
+        claims=_rest(case.left),
+        root=str(case.process.pid),
+        evidence=facts | {"explained (ratio)": explained},
+    )
+
+
+def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
+    return {bucket: ns for bucket, ns in left.items() if ns > 0}
+
+
+def _place(bucket: Bucket) -> str:
+    words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
+    return f"{words[bucket.part.value]} ({bucket.state})"
+
+
+def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[ProcessVerdict]:
+    """One sentence per process with a lane."""
+    hit = {victim.process for incident in incidents for victim in incident.victims}
+    for number, lane in evidence.lanes.items():
+        process = evidence.processes.get(number)
+        if process is not None and len(lane):
+            text = verdict(lane, has_incident=number in hit)
+            yield ProcessVerdict(
+                process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
+            )

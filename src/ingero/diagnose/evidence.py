@@ -1,0 +1,179 @@
+"""What a recording says about a window, read when a rule first asks for it and kept.
+
+No SQL here and no clock: `store.reader` answers, and the same evidence gives the same diagnosis.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.accounting import lane_accounts, main_lane
+from ingero.diagnose.waits import Waits
+from ingero.events import EpochFlag
+from ingero.identity import short_id
+from ingero.store.reader import Reader
+from ingero.store.records import Container, CulpritTotals, OpTotals, Process, Session, Stack, Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_UNUSABLE = int(EpochFlag.COVERAGE_CHANGED | EpochFlag.FIRST_UNKNOWN)
+_LONGEST_TREE = 64
+
+# What a rule may need, and the table that holds it. A source of events that is not traced has its name in `not_traced`.
+EPOCHS = "epochs"
+CLOCKS = "clock_seconds"
+OFFCPU = "offcpu"
+CULPRITS = "culprits"
+OP_STATS = "op_stats"
+_TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
+_TABLES |= {name: f"raw_{name}" for name in ("samples", "gpu_samples", "scheduling", "allocations", "communicators")}
+
+
+class Evidence:
+    """The evidence of one window. Arrays are those of `store.arrays`; everything is read-only."""
+
+    def __init__(self, reader: Reader, window: Window) -> None:
+        self.reader = reader
+        self.window = window
+        self._culprits: dict[tuple[int, int, int], list[CulpritTotals]] = {}
+        self._ops: dict[tuple[int, int, int], list[OpTotals]] = {}
+        self._texts: dict[int, str] = {0: ""}
+
+    # What was there
+
+    @cached_property
+    def sessions(self) -> list[Session]:
+        """The recordings that touch the window."""
+        return [
+            one
+            for one in self.reader.sessions()
+            if one.started_ns < self.window.end_ns and (one.stopped_ns or one.last_seen_ns) >= self.window.begin_ns
+        ]
+
+    @cached_property
+    def not_traced(self) -> dict[str, str]:
+        """Sources of which nothing can be in the recording, with the reason."""
+        found: dict[str, str] = {}
+        for session in self.sessions:
+            found |= json.loads(session.not_traced)
+        return found
+
+    def missing(self, needs: Sequence[str]) -> str:
+        """Why a rule with these needs cannot be evaluated; "" when it can."""
+        for name in needs:
+            if name in self.not_traced:
+                return f"{name} not traced: {self.not_traced[name]}"
+            if not self.reader.is_recorded(_TABLES.get(name, name)):
+                return f"{name.replace('_', ' ')}: not in this recording"
+        return ""
+
+    @cached_property
+    def processes(self) -> dict[int, Process]:
+        """Every process seen, by its number."""
+        return {one.process: one for one in self.reader.processes(only_targets=False)}
+
+    @cached_property
+    def containers(self) -> dict[int, Container]:
+        """The control groups, by id."""
+        return (
+            {one.cgroup_id: one for one in self.reader.containers()} if self.reader.is_recorded("raw_cgroups") else {}
+        )
+
+    def container_of(self, cgroup_id: int | None) -> str:
+        """The name people know: the pod, or the short id of the container; "" on the host."""
+        one = self.containers.get(cgroup_id or 0)
+        if one is None or not one.container_id:
+            return ""
+        return f"pod {one.pod}" if one.pod else f"container {short_id(one.container_id)}"
+
+    def process_at(self, pid: int) -> Process | None:
+        """The process that had this pid last, if it was traced."""
+        return self._by_pid.get(pid)
+
+    @cached_property
+    def _by_pid(self) -> dict[int, Process]:
+        return {one.pid: one for one in sorted(self.processes.values(), key=lambda one: one.start_ns) if one.is_target}
+
+    @cached_property
+    def children(self) -> dict[int, list[Process]]:
+        """Traced processes by the number of their traced parent."""
+        found: dict[int, list[Process]] = defaultdict(list)
+        for one in self.processes.values():
+            parent = self._by_pid.get(one.parent_pid or 0)
+            if parent and one.is_target and parent.process != one.process:
+                found[parent.process].append(one)
+        return found
+
+    def family(self, process: int) -> set[int]:
+        """Pids of a process, its traced descendants and, where it is one of several ranks' workers, not its parent."""
+        pids: set[int] = set()
+        todo = [process]
+        while todo and len(pids) < _LONGEST_TREE:
+            number = todo.pop()
+            pids.add(self.processes[number].pid)
+            todo += [one.process for one in self.children.get(number, ()) if one.pid not in pids]
+        return pids
+
+    def text(self, number: int) -> str:
+        """The text behind a number of a column that says "string"."""
+        number = int(number)
+        if number not in self._texts:
+            self._texts |= {number: ""} | self.reader.texts([number])
+        return self._texts[number]
+
+    # Time
+
+    @cached_property
+    def lanes(self) -> dict[int, Array]:
+        """The epochs of the main lane of each process, in order of time, without those nothing can be compared with."""
+        if not self.reader.is_recorded("raw_epochs"):
+            return {}
+        epochs = self.reader.epochs(self.window)
+        epochs = epochs[(epochs["a_ns"] > 0) & ((epochs["flags"] & _UNUSABLE) == 0)]
+        accounts = lane_accounts(epochs)
+        lanes = {}
+        for process in np.unique(epochs["process"]).tolist():
+            lane = main_lane(accounts, process)
+            if lane:
+                mine = (epochs["process"] == process) & (epochs["stream"] == lane.stream)
+                lanes[process] = epochs[mine & (epochs["device"] == lane.device)]
+        return lanes
+
+    @cached_property
+    def offcpu(self) -> Array:
+        """Intervals off the CPU of every traced thread."""
+        return self.reader.offcpu_rows(self.window)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """The paths through them."""
+        return Waits(self.offcpu)
+
+    def culprits(self, window: Window, process: int) -> list[CulpritTotals]:
+        """Who ran while the process waited, in a part of the window, most time first."""
+        key = (window.begin_ns, window.end_ns, process)
+        if key not in self._culprits:
+            is_there = self.reader.is_recorded("raw_culprits")
+            self._culprits[key] = self.reader.culprits(window, process=process) if is_there else []
+        return self._culprits[key]
+
+    def ops(self, window: Window, process: int) -> list[OpTotals]:
+        """The exact totals of a process's calls in a part of the window, longest sum first."""
+        key = (window.begin_ns, window.end_ns, process)
+        if key not in self._ops:
+            self._ops[key] = self.reader.op_totals(window, process=process)
+        return self._ops[key]
+
+    def events(self, window: Window, sources: Sequence[int], process: int | None = None) -> Array:
+        """Recorded calls or host events of these sources, `store.arrays.CALL_DTYPE`."""
+        return self.reader.call_rows(window, sources=sources, process=process)
+
+    def stacks(self, hashes: Sequence[int]) -> Mapping[int, Stack]:
+        """The stacks with these hashes, as far as they are stored."""
+        return {one.hash: one for one in self.reader.stacks(hashes)}

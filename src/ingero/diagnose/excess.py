@@ -1,0 +1,99 @@
+"""Lost time of a stretch by part of the epoch and state of the thread on the path: what the rules have to explain."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.loss import host_paced_ns
+from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.regimes import Usual
+from ingero.events import CLOCKS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+DEVICE = "device"
+UNKNOWN = "unknown"
+_NOT_RECORDED = -1
+_WAITING = tuple(CLOCKS.index(name) for name in ("runq", "throttled", "yielded", "io", "kernel_lock", "stopped"))
+_MOSTLY_DEVICE = 0.1  # of the excess of X beyond what the host can have caused: then the device is slower, too
+
+
+def buckets(epochs: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:
+    """Signed ns by bucket, of epochs whose class has a reference."""
+    sums: dict[Bucket, float] = defaultdict(float)
+    for key, one in usual.items():
+        mine = epochs["class_key"] == key
+        if mine.any():
+            _empty(sums, epochs[mine], one)
+            _busy(sums, epochs[mine], one)
+            _late(sums, epochs[mine], one)
+    return {bucket: round(ns) for bucket, ns in sums.items() if abs(ns) >= 1}
+
+
+def _empty(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
+    total = float((epochs["e_ns"] - usual.reference.e_ns).sum())
+    clocks = epochs["empty_clock_ns"]
+    known = clocks[:, 0] != _NOT_RECORDED
+    _spread(sums, Part.EMPTY, total, (clocks[known] - usual.empty_clock_ns).sum(axis=0))
+
+
+def _busy(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
+    """The host's part by the clocks of the enqueuing thread, the rest to the device."""
+    x = usual.reference.x_ns
+    excess = epochs["x_ns"] - x
+    low = float(np.minimum(host_paced_ns(epochs, x) - x, excess).sum())
+    enqueuing = np.maximum(epochs["s_ns"] - epochs["f_ns"] - usual.reference.enqueue_ns, 0)
+    high = float(np.minimum(enqueuing, np.maximum(excess, 0)).sum())
+    total = float(excess.sum())
+    low = min(low, high)
+    is_device_slower = total - high > _MOSTLY_DEVICE * max(total, 1)
+    host = max(0.0, low if is_device_slower else max(low, min(high, total)))
+    clocks = epochs["enqueue_clock_ns"]
+    known = clocks[:, 0] != _NOT_RECORDED
+    _spread(sums, Part.ENQUEUE, host, (clocks[known] - usual.enqueue_clock_ns).sum(axis=0))
+    stopped = min(_stopped(epochs, usual), max(total - host, 0.0))
+    sums[Bucket(Part.LATE, "stopped")] += stopped
+    sums[Bucket(Part.DEVICE, DEVICE)] += total - host - stopped
+
+
+def _stopped(epochs: Array, usual: Usual) -> float:
+    """A thread stopped in its drain goes back to sleep when it continues, so that X seems to last until then."""
+    index = CLOCKS.index("stopped")
+    clocks = epochs["drain_clock_ns"][:, index]
+    return float(np.maximum(clocks - usual.drain_clock_ns[index], 0)[clocks > 0].sum())
+
+
+def _late(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
+    """By the clocks of the draining thread that can keep a finished wait from returning."""
+    total = float((epochs["p_ns"] - usual.reference.p_ns).sum())
+    clocks = epochs["drain_clock_ns"]
+    known = clocks[:, 0] != _NOT_RECORDED
+    grown = np.zeros(len(CLOCKS))
+    for index in _WAITING:
+        grown[index] = (clocks[known, index] - usual.drain_clock_ns[index]).sum()
+    _spread(sums, Part.LATE, total, grown, is_partial=True)
+
+
+def _spread(sums: dict[Bucket, float], part: Part, total: float, grown: Array, *, is_partial: bool = False) -> None:
+    """`total` over the clocks by their growth. What they do not cover is unknown; more than the total is scaled down.
+
+    is_partial: the clocks are of a longer time than the part, so that they bound it.
+    """
+    if total <= 0:
+        sums[Bucket(part, UNKNOWN)] += total
+        return
+    positive = np.maximum(grown, 0)
+    covered = float(positive.sum())
+    if not is_partial:
+        covered = max(covered, 1.0)
+    scale = min(1.0, total / covered) if covered else 0.0
+    for name, ns in zip(CLOCKS, positive * scale, strict=True):
+        if ns:
+            sums[Bucket(part, name)] += float(ns)
+    rest = total - covered * scale
+    if abs(rest) >= 1:
+        sums[Bucket(part, UNKNOWN)] += rest

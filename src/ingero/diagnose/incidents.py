@@ -1,0 +1,137 @@
+"""One incident for one cause on one resource with one root, however many victims, ranks and stretches it has."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import (
+    Culprit,
+    Finding,
+    FindingKind,
+    Incident,
+    Victim,
+    severity_of,
+)
+
+_Key = tuple[str, str, str]
+_SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two stretches of one fault
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding and the case it is about; None: about the recording as a whole."""
+
+    finding: Finding
+    case: Case | None
+
+    @property
+    def begin_ns(self) -> int:
+        """When it began."""
+        return self._window[0]
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended."""
+        return self._window[1]
+
+    @property
+    def _window(self) -> tuple[int, int]:
+        window = self.finding.window or (self.case.window if self.case else None)
+        return (window.begin_ns, window.end_ns) if window else (0, 0)
+
+
+def merge(found: Iterable[Found]) -> tuple[Incident, ...]:
+    """Incidents, worst first; numbered by their begin."""
+    groups: dict[_Key, list[Found]] = defaultdict(list)
+    for one in found:
+        groups[one.finding.cause, one.finding.resource, one.finding.root].append(one)
+    incidents = [_incident(part) for group in groups.values() for part in _by_time(group)]
+    incidents.sort(key=lambda one: (one.start_ns, one.cause))
+    numbered = [replace(one, number=number) for number, one in enumerate(incidents, 1)]
+    return tuple(sorted(numbered, key=lambda one: (-one.severity, -one.lost_ns, one.number)))
+
+
+def _by_time(group: Sequence[Found]) -> list[list[Found]]:
+    """Findings with a long quiet time between them are incidents of their own."""
+    parts: list[list[Found]] = []
+    end_ns = 0
+    for one in sorted(group, key=lambda one: one.begin_ns):
+        if parts and one.begin_ns - end_ns <= _SAME_INCIDENT_NS:
+            parts[-1].append(one)
+        else:
+            parts.append([one])
+        end_ns = max(end_ns, one.end_ns)
+    return parts
+
+
+def _incident(part: Sequence[Found]) -> Incident:
+    lead = max(part, key=lambda one: one.finding.lost_ns)
+    case, finding = lead.case, lead.finding
+    lost = _lost_of_worst_victim(part)
+    ratio = lost / max(_wall_of(part, case), 1) if case else 0.0
+    account: dict[str, int] = defaultdict(int)
+    for one in part:
+        for bucket, ns in one.finding.claims.items():
+            account[f"{bucket.part.value}.{bucket.state}"] += ns
+    return Incident(
+        number=0,
+        cause=finding.cause,
+        resource=finding.resource,
+        root=finding.root,
+        kind=finding.kind or (case.kind if case else FindingKind.EVENT),
+        severity=max(one.finding.severity or severity_of(ratio) for one in part),
+        start_ns=min(one.begin_ns for one in part),
+        end_ns=max(one.end_ns for one in part),
+        lost_ns=lost,
+        lost_ratio=ratio,
+        explained_ratio=_explained(case),
+        peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=0.0),
+        summary=finding.summary,
+        victims=_victims(part),
+        culprits=_culprits(part),
+        line=next((one.finding.line for one in [lead, *part] if one.finding.line), None),
+        chain=tuple(finding.chain),
+        fixes=tuple(finding.fixes),
+        account=dict(account),
+        evidence=dict(finding.evidence),
+    )
+
+
+def _lost_of_worst_victim(part: Sequence[Found]) -> int:
+    """Ranks lose the same second together: their losses are not added, those of one process are."""
+    lost: dict[int, int] = defaultdict(int)
+    for one in part:
+        lost[one.case.process.process if one.case else 0] += one.finding.lost_ns
+    return max(lost.values())
+
+
+def _wall_of(part: Sequence[Found], case: Case | None) -> int:
+    mine = [one.case for one in part if one.case and case and one.case.process == case.process]
+    return sum({id(one): one.wall_ns for one in mine}.values())
+
+
+def _explained(case: Case | None) -> float:
+    if case is None:
+        return 1.0
+    return min(1.0, sum(one.lost_ns for one in case.findings) / max(case.loss_ns, 1))
+
+
+def _victims(part: Sequence[Found]) -> tuple[Victim, ...]:
+    found: dict[int, Victim] = {}
+    for one in part:
+        if one.case and (one.case.process.process not in found):
+            found[one.case.process.process] = one.case.victim
+    return tuple(sorted(found.values(), key=lambda victim: -victim.lost_ns))
+
+
+def _culprits(part: Sequence[Found]) -> tuple[Culprit, ...]:
+    found: dict[tuple[int, str], Culprit] = {}
+    for one in part:
+        for culprit in one.finding.culprits:
+            known = found.get((culprit.pid, culprit.name))
+            if known is None or known.lost_ns < culprit.lost_ns:
+                found[culprit.pid, culprit.name] = culprit
+    return tuple(sorted(found.values(), key=lambda culprit: -culprit.lost_ns))

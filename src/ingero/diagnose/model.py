@@ -1,0 +1,211 @@
+"""What a diagnosis says: findings of rules, the incidents they become, and what could not be told.
+
+Times are unix ns. `lost_ns` is always end to end: what the process's main lane took beyond its reference.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ingero.store.records import Window
+
+Fact: TypeAlias = "int | float | str | bool | None"
+
+HIGH_RATIO = 0.20  # of wall time
+MEDIUM_RATIO = 0.05
+
+
+class Severity(enum.IntEnum):
+    """How bad a finding is."""
+
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+    CRITICAL = 4
+
+
+class FindingKind(enum.Enum):
+    """What a finding claims.
+
+    INCIDENT: time was lost against a reference seen to be better. BOTTLENECK: slow for as long as it was seen, a share
+    of wall time against zero. EVENT: something happened that needs no lost time to matter (a kill, a hang, a leak).
+    """
+
+    INCIDENT = "incident"
+    BOTTLENECK = "bottleneck"
+    EVENT = "event"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeLine:
+    """A place in the workload's own code; line 0: only the function is known."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{self.function}() at {place}" if self.function else place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """Who took the time. lost_ns: time it occupied while the victim waited; container: short name, "" on the host."""
+
+    pid: int
+    name: str
+    lost_ns: int = 0
+    switches: int | None = None
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A process that lost time."""
+
+    process: int
+    pid: int
+    name: str
+    lost_ns: int = 0
+    rank: int | None = None
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One link of the chain from the stall to its root, with the three checks it passed.
+
+    text: what happened, as a sentence. seen_ns, expected_ns: in the window, expected from the reference (None where
+    there is none). structure: the waits-for edge seen; order: why the cause came first.
+    """
+
+    text: str
+    seen_ns: int = 0
+    expected_ns: int | None = None
+    structure: str = ""
+    order: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """What to do: a sentence, and where there is one the command with real pids, cores and names."""
+
+    text: str
+    command: str = ""
+
+
+class Part(enum.Enum):
+    """Where in the epochs time was lost."""
+
+    EMPTY = "empty"  # E: nothing was enqueued
+    ENQUEUE = "enqueue"  # the host's part of X: launches came too slowly for the device
+    DEVICE = "device"  # the rest of X
+    LATE = "late"  # P: the device was ready, the drain had not returned
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Lost time of one part in one state of the thread on the path: a name of CLOCKS, or "device", or "unknown"."""
+
+    part: Part
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one rule says about one case.
+
+    claims: the lost time that it explains, by bucket. resource, root: with `cause` the identity of the incident.
+    summary: one sentence that a human can forward. evidence: the numbers behind it.
+    """
+
+    cause: str
+    summary: str
+    claims: Mapping[Bucket, int] = field(default_factory=dict)
+    resource: str = ""
+    root: str = ""
+    kind: FindingKind | None = None  # None: as the case says
+    severity: Severity | None = None  # None: by the lost share
+    window: Window | None = None  # None: the case's
+    culprits: Sequence[Culprit] = ()
+    line: CodeLine | None = None
+    chain: Sequence[Link] = ()
+    fixes: Sequence[Fix] = ()
+    evidence: Mapping[str, Fact] = field(default_factory=dict)
+
+    @property
+    def lost_ns(self) -> int:
+        """The lost time that it explains."""
+        return sum(self.claims.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One cause on one resource with one root, whoever its victims are.
+
+    end_ns: None while it goes on. lost_ns: of its victims' lanes, the longest (lanes are never summed). lost_ratio: of
+    the wall time of the incident; explained_ratio: what all causes found together explain of the victim's loss.
+    account: lost ns by "part.state". peak_ratio: the worst second.
+    """
+
+    number: int
+    cause: str
+    resource: str
+    root: str
+    kind: FindingKind
+    severity: Severity
+    start_ns: int
+    end_ns: int | None
+    lost_ns: int
+    lost_ratio: float
+    explained_ratio: float
+    peak_ratio: float
+    summary: str
+    victims: tuple[Victim, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    line: CodeLine | None = None
+    chain: tuple[Link, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    account: Mapping[str, int] = field(default_factory=dict)
+    evidence: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotEvaluated:
+    """A cause that this recording cannot show, with the reason: silence about it is no all-clear."""
+
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessVerdict:
+    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`."""
+
+    process: int
+    pid: int
+    name: str
+    text: str
+    has_incident: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Everything that was found in a window, worst first, and what was not looked at."""
+
+    window: Window
+    incidents: tuple[Incident, ...]
+    verdicts: tuple[ProcessVerdict, ...]
+    not_evaluated: tuple[NotEvaluated, ...]
+    not_traced: Mapping[str, str]
+
+
+def severity_of(lost_ratio: float) -> Severity:
+    """By the lost share of wall time."""
+    if lost_ratio >= HIGH_RATIO:
+        return Severity.HIGH
+    return Severity.MEDIUM if lost_ratio >= MEDIUM_RATIO else Severity.LOW

@@ -1,0 +1,126 @@
+"""When a lane lost time: signed loss by second, and the stretches in which it is more than silence and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.regimes import Usual
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SECOND_NS = 1_000_000_000
+MIN_RATIO = 0.03  # of wall time; below, silence is right
+NOISE_FACTOR = 3
+MIN_EPOCHS = 5
+ONE_LOSS_NS = 250_000_000  # a single stall this long needs no company
+MIN_LOSS_NS = 100_000_000  # a hiccup of a tenth of a second wakes nobody
+_GAP_BINS = 4  # quiet seconds between two lossy ones of one stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A stretch of time in which one lane lost. peak_ratio: of its worst second."""
+
+    window: Window
+    loss_ns: int
+    wall_ns: int
+    noise_ratio: float
+    peak_ratio: float
+    epochs: int
+
+    @property
+    def loss_ratio(self) -> float:
+        """Share of the wall time."""
+        return self.loss_ns / max(self.wall_ns, 1)
+
+
+def excess_ns(epochs: Array, usual: Mapping[int, Usual]) -> Array:
+    """What each epoch took beyond its class, signed; 0 for classes without a reference."""
+    lengths = (epochs["b_ns"] - epochs["a_ns"]).astype(np.float64)
+    excess = np.zeros(len(epochs))
+    for key, one in usual.items():
+        mine = epochs["class_key"] == key
+        excess[mine] = lengths[mine] - one.reference.t_ns * (1 + one.bias_ratio)
+    return excess
+
+
+def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array) -> list[Stretch]:
+    """The stretches with a finding's worth of loss, in order of time; `excess` as `excess_ns` answers it."""
+    if not len(epochs) or not usual:
+        return []
+    begin_ns = int(epochs["a_ns"][0])
+    bins = (epochs["b_ns"] - begin_ns) // SECOND_NS
+    count = int(bins.max()) + 1
+    loss = np.bincount(bins, weights=excess, minlength=count)
+    wall = np.bincount(bins, weights=epochs["b_ns"] - epochs["a_ns"], minlength=count)
+    limit = _limits(epochs, usual, bins, count)
+    is_lossy = loss > np.maximum(limit * np.maximum(wall, 1), 0)
+    found = []
+    for first, last in _runs(is_lossy):
+        inside = (bins >= first) & (bins <= last)
+        if stretch := _stretch(epochs[inside], excess[inside], usual, loss[first : last + 1], wall[first : last + 1]):
+            found.append(stretch)
+    return found
+
+
+def _limits(epochs: Array, usual: Mapping[int, Usual], bins: Array, count: int) -> Array:
+    """Share of each second's wall time that its loss must exceed."""
+    noise = np.zeros(len(epochs))
+    for key, one in usual.items():
+        mine = epochs["class_key"] == key
+        per_second = max(1, round(SECOND_NS / max(one.reference.t_ns, 1)))
+        noise[mine] = one.noise_of(per_second)
+    totals = np.bincount(bins, minlength=count)
+    mean = np.bincount(bins, weights=noise, minlength=count) / np.maximum(totals, 1)
+    limits: Array = np.maximum(MIN_RATIO, NOISE_FACTOR * mean)
+    return limits
+
+
+def _runs(is_lossy: Array) -> Iterator[tuple[int, int]]:
+    """First and last of the lossy seconds that belong together."""
+    where = np.flatnonzero(is_lossy)
+    if not len(where):
+        return
+    breaks = np.flatnonzero(np.diff(where) > _GAP_BINS + 1)
+    firsts = [0, *(breaks + 1).tolist()]
+    lasts = [*breaks.tolist(), len(where) - 1]
+    yield from ((int(where[first]), int(where[last])) for first, last in zip(firsts, lasts, strict=True))
+
+
+def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], loss: Array, wall: Array) -> Stretch | None:
+    """The stretch from the first to the last epoch that lost; None if it is not worth a finding."""
+    slow = _slow(epochs, excess, usual)
+    if not slow.any():
+        return None
+    first, last = int(np.argmax(slow)), len(slow) - 1 - int(np.argmax(slow[::-1]))
+    members, lost = epochs[first : last + 1], excess[first : last + 1]
+    total, span = float(lost.sum()), int((members["b_ns"] - members["a_ns"]).sum())
+    noise = max(one.noise_of(len(members)) for one in usual.values())
+    if total < max(MIN_RATIO, NOISE_FACTOR * noise) * span or total < MIN_LOSS_NS:
+        return None
+    if int(slow.sum()) < MIN_EPOCHS and float(excess.max()) < ONE_LOSS_NS:
+        return None
+    peak = float(np.max(loss / np.maximum(wall, 1)))
+    return Stretch(
+        window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
+        loss_ns=round(total),
+        wall_ns=span,
+        noise_ratio=noise,
+        peak_ratio=peak,
+        epochs=len(members),
+    )
+
+
+def _slow(epochs: Array, excess: Array, usual: Mapping[int, Usual]) -> Array:
+    """Epochs beyond what is usual for one of their class."""
+    slow = np.zeros(len(epochs), bool)
+    for key, one in usual.items():
+        mine = epochs["class_key"] == key
+        usual_ns = one.reference.t_ns
+        slow[mine] = excess[mine] > max(MIN_RATIO, NOISE_FACTOR * one.reference.noise_ratio) * usual_ns
+    return slow

@@ -1,0 +1,172 @@
+"""Why a thread slept: the critical path back from its wake-up through whoever woke it.
+
+Walking back from the end of a sleep, each moment belongs to one thread in one state: the waker ran, or it was runnable
+and others ran, or it slept itself, and then the path goes on with its own waker. Producers that work side by side need
+no special rule: only the one that delivered last is on the path.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.events import THREAD_STATES, WAKER_KINDS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_DEPTH = 12
+_THREAD = WAKER_KINDS.index("thread")
+_SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A piece of a path: what the thread on it did from begin_ns to end_ns.
+
+    state: a name of CLOCKS; for the end of a path that no thread's doing explains, the state it slept in, with the
+    kind of waker that ended it. waker: of that sleep.
+    """
+
+    pid: int
+    tid: int
+    process: int
+    comm: int
+    state: str
+    begin_ns: int
+    end_ns: int
+    culprit_pid: int = 0
+    culprit_name: int = 0
+    waker_kind: str = "none"
+    waker_pid: int = 0
+    depth: int = 0
+
+    @property
+    def duration_ns(self) -> int:
+        """Its length."""
+        return self.end_ns - self.begin_ns
+
+
+class Waits:
+    """Paths through the recorded intervals off the CPU (`store.arrays.OFFCPU_DTYPE`)."""
+
+    def __init__(self, offcpu: Array) -> None:
+        self._of_thread: dict[int, Array] = {}
+        self._ends: dict[int, list[int]] = {}
+        by_thread: dict[int, list[int]] = defaultdict(list)
+        for index, tid in enumerate(offcpu["tid"].tolist()):
+            by_thread[tid].append(index)
+        for tid, indexes in by_thread.items():
+            mine = offcpu[indexes]
+            ends = mine["start_ns"] + mine["duration_ns"]
+            order = np.argsort(ends, kind="stable")
+            self._of_thread[tid] = mine[order]
+            self._ends[tid] = ends[order].tolist()
+
+    def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
+        """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
+        mine = self._of_thread.get(tid)
+        if mine is None:
+            return np.zeros(0, dtype=[])
+        first = bisect_right(self._ends[tid], begin_ns)
+        chosen: Array = mine[first:]
+        return chosen[chosen["start_ns"] < end_ns]
+
+    def path(self, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
+        """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first.
+
+        When it ran or was runnable itself is left out: its own clocks say that.
+        """
+        segments: list[Segment] = []
+        for interval in reversed(list(self.intervals(tid, begin_ns, end_ns))):
+            if int(interval["state"]) in _SLEEPING:
+                self._interval(segments, interval, begin_ns, end_ns, 0)
+        return [one for one in segments if one.depth or one.state not in {"runq", "run"}]
+
+    def _interval(self, found: list[Segment], interval: Any, begin_ns: int, end_ns: int, depth: int) -> None:
+        start = max(int(interval["start_ns"]), begin_ns)
+        end = min(int(interval["start_ns"] + interval["duration_ns"]), end_ns)
+        state, woken = int(interval["state"]), int(interval["woken_ns"])
+        if state not in _SLEEPING:
+            found.append(_segment(interval, _state(state), start, end, depth))
+            return
+        woken = min(max(woken, start), end) if woken else end
+        if end > woken:
+            found.append(_segment(interval, "runq", woken, end, depth))
+        if woken <= start:
+            return
+        if int(interval["waker_kind"]) == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
+            self._follow(found, interval, start, woken, depth + 1)
+        else:
+            found.append(_segment(interval, _state(state), start, woken, depth, is_end=True))
+
+    def _follow(self, found: list[Segment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
+        """What the waker of a sleep did until it woke the sleeper at at_ns."""
+        tid = int(sleeper["waker_tid"])
+        now = at_ns
+        if tid not in self._of_thread:
+            found.append(_segment(sleeper, "sleep", begin_ns, at_ns, depth - 1, is_end=True))
+            return
+        for interval in reversed(list(self.intervals(tid, begin_ns, at_ns))):
+            end = int(interval["start_ns"] + interval["duration_ns"])
+            if end > now:
+                continue
+            if end < now:
+                found.append(_ran(interval, end, now, depth))
+            self._interval(found, interval, begin_ns, end, depth)
+            now = max(int(interval["start_ns"]), begin_ns)
+            if now <= begin_ns or _is_handed_over(interval):
+                return
+        if now > begin_ns:
+            found.append(_ran(self._of_thread[tid][0], begin_ns, now, depth))
+
+
+def _is_handed_over(interval: Any) -> bool:
+    """Whether the path left this thread for its waker: what it did before its sleep is not on the path."""
+    return int(interval["state"]) in _SLEEPING and int(interval["waker_kind"]) == _THREAD
+
+
+def _state(number: int) -> str:
+    return THREAD_STATES[number] if 0 <= number < len(THREAD_STATES) else "unknown"
+
+
+def _segment(interval: Any, state: str, begin: int, end: int, depth: int, *, is_end: bool = False) -> Segment:
+    return Segment(
+        pid=int(interval["pid"]),
+        tid=int(interval["tid"]),
+        process=int(interval["process"]),
+        comm=int(interval["comm"]),
+        state=state,
+        begin_ns=begin,
+        end_ns=end,
+        culprit_pid=int(interval["culprit_pid"]) if state in {"runq", "yielded"} else 0,
+        culprit_name=int(interval["culprit_name"]) if state in {"runq", "yielded"} else 0,
+        waker_kind=WAKER_KINDS[int(interval["waker_kind"])] if is_end else "none",
+        waker_pid=int(interval["waker_pid"]) if is_end else 0,
+        depth=depth,
+    )
+
+
+def _ran(interval: Any, begin: int, end: int, depth: int) -> Segment:
+    return Segment(
+        pid=int(interval["pid"]),
+        tid=int(interval["tid"]),
+        process=int(interval["process"]),
+        comm=int(interval["comm"]),
+        state="run",
+        begin_ns=begin,
+        end_ns=end,
+        depth=depth,
+    )
+
+
+def waited_on(segments: Sequence[Segment]) -> Iterator[tuple[tuple[int, int, str, str], int]]:
+    """Time by (pid, thread's name number, state, kind of waker), most first."""
+    sums: dict[tuple[int, int, str, str], int] = defaultdict(int)
+    for one in segments:
+        sums[one.pid, one.comm, one.state, one.waker_kind] += one.duration_ns
+    yield from sorted(sums.items(), key=lambda item: -item[1])

@@ -1,0 +1,51 @@
+"""cpu-contention: fires for named processes that took the CPU, is silent when nothing was lost or was not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+LATE_MS = 2.0
+
+
+def hogged(scene: Scene, trainer: Actor) -> None:
+    """A hog takes the CPU at the end of each drain."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+        scene.took(trainer, 900, "hog", second, lost_ms, switches=500)
+
+
+def test_a_hog_is_named_with_the_time_it_took(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, hogged)
+    assert causes(diagnosis) == ["cpu-contention"]
+    incident = diagnosis.incidents[0]
+    assert [(one.pid, one.name) for one in incident.culprits] == [(900, "hog")]
+    assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.03)
+    assert "hog (900)" in incident.summary
+
+
+def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:
+    def hidden(scene: Scene, trainer: Actor) -> None:
+        """The same waiting, but within the wait for the device."""
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(drain={"runq": LATE_MS}))
+        scene.took(trainer, 900, "hog", QUIET_S, 1000)
+
+    assert causes(diagnosed(tmp_path, hidden)) == []
+
+
+def test_without_culprits_the_time_is_unexplained(tmp_path: Path) -> None:
+    def nobody(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+
+    assert causes(diagnosed(tmp_path, nobody)) == ["unexplained"]
+
+
+def test_without_the_scheduler_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, hogged, not_traced={"culprits": "--scheduler=false"})
+    assert causes(diagnosis) == ["unexplained"]
+    assert next(one for one in diagnosis.not_evaluated if one.cause == "cpu-contention").reason.endswith("false")
