@@ -10,8 +10,9 @@ import pytest
 
 from ingero.ops import BY_NAME, Source
 from ingero.serve.account import account_text
-from ingero.serve.stack_lines import PythonPlace, call_stack, where_text
+from ingero.serve.stack_lines import where_text
 from ingero.store import tables
+from ingero.store.call_stacks import PythonPlace, call_stack
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import SessionFacts, Stack
 from ingero.store.writer import Writer

@@ -19,7 +19,8 @@ from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.cli.trace_summary import Echo, Summary
 from ingero.ops import BY_ID, Kind
-from ingero.serve.stack_lines import stack_of, where_text
+from ingero.serve.stack_lines import where_text
+from ingero.store.call_stacks import stack_of
 from ingero.store.vocabulary import CLOCKS
 from ingero.units import format_count, format_ns
 

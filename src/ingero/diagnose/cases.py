@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,12 +13,12 @@ import numpy as np
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import demanded
-from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Part, Victim
+from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Part, Victim
 from ingero.diagnose.regimes import Usual, reference_windows, usual_epochs
 from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
 from ingero.diagnose.waits import Segment
 from ingero.events import CLOCKS
-from ingero.store.records import OpTotals, Process, Window
+from ingero.store.records import CulpritTotals, OpShare, Process, Window
 from ingero.units import format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,7 +32,7 @@ _WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
 class OpChange:
     """One call, per epoch of the main lane: in the case, and in the reference (0 where there is none)."""
 
-    totals: OpTotals
+    totals: OpShare
     count: float
     usual_count: float
     ns: float
@@ -64,6 +64,7 @@ class Case:
     buckets: dict[Bucket, int]
     left: dict[Bucket, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    siblings: Sequence[Case] = ()  # every case of the window, this one, too
 
     def __post_init__(self) -> None:
         """Everything waits for an owner."""
@@ -80,6 +81,11 @@ class Case:
             return mine
         return {bucket: int(ns * limit_ns / total) for bucket, ns in mine.items()} if limit_ns > 0 else {}
 
+    def total(self, parts: Iterable[Part], states: Iterable[str]) -> int:
+        """Lost in these buckets, claimed or not."""
+        wanted = {Bucket(part, state) for part in parts for state in states}
+        return sum(ns for bucket, ns in self.buckets.items() if bucket in wanted and ns > 0)
+
     def accept(self, finding: Finding) -> None:
         """Takes its claims out of what is left."""
         self.findings.append(finding)
@@ -90,6 +96,12 @@ class Case:
     def host_ns(self) -> int:
         """Lost in the host's parts of the epochs."""
         return sum(ns for bucket, ns in self.buckets.items() if bucket.part is not Part.DEVICE)
+
+    @property
+    def can_judge_device(self) -> bool:
+        """Whether most of its epochs are of classes that repeat themselves well enough for a verdict on the device."""
+        steady = [key for key, one in self.usual.items() if one.reference.can_judge_device]
+        return float(np.isin(self.epochs["class_key"], steady).mean()) > 0.5 if len(self.epochs) else False
 
     def ratio(self, ns: float) -> float:
         """Share of the wall time of the case."""
@@ -129,47 +141,76 @@ class Case:
         """Where the references come from; empty against zero."""
         return reference_windows(self.usual) if self.kind is FindingKind.INCIDENT else ()
 
+    @cached_property
+    def takers(self) -> list[Culprit]:
+        """Who ran while the process or one of its workers waited to run, most time first."""
+        return self.culprits([one.process for one in self.evidence.processes.values() if one.pid in self.family])
+
+    def sleep_share(self, *states: str, waker_kind: str = "none") -> float:
+        """Of the sleep with an empty device, what others on its path spent in one of these states."""
+        total = sum(one.duration_ns for one in self.empty_paths)
+        mine = sum(one.duration_ns for one in self.empty_paths if one.state in states and one.waker_kind == waker_kind)
+        return mine / total if total else 0.0
+
+    def path_share(self, part: Part, is_mine: Callable[[Segment], bool]) -> float:
+        """Of the sleep on the path in E or in [f, s], the share of the segments that are meant."""
+        segments = self.empty_paths if part is Part.EMPTY else self.enqueue_paths
+        total = sum(one.duration_ns for one in segments)
+        return sum(one.duration_ns for one in segments if is_mine(one)) / total if total else 0.0
+
+    def take_path(self, is_mine: Callable[[Segment], bool]) -> dict[Bucket, int]:
+        """The sleep of E and of [f, s] that went into the segments that are meant, of what is left of it."""
+        taken: dict[Bucket, int] = {}
+        for part in (Part.EMPTY, Part.ENQUEUE):
+            share = self.path_share(part, is_mine)
+            if share:
+                taken |= self.take((part,), ("sleep",), self.total((part,), ("sleep",)) * share)
+        return {bucket: ns for bucket, ns in taken.items() if ns > 0}
+
+    def take_sleep(self, state: str, share: float = 1.0, *, waker_kind: str = "none") -> dict[Bucket, int]:
+        """The sleep with an empty device that went into this state of whoever was waited for, of what is left of it."""
+        bucket = Bucket(Part.EMPTY, "sleep")
+        whole = max(self.buckets.get(bucket, 0), 0)
+        wanted = whole * self.sleep_share(state, waker_kind=waker_kind) * share
+        return self.take((Part.EMPTY,), ("sleep",), wanted) if wanted >= 1 else {}
+
     def culprits(self, processes: Iterable[int] | None = None) -> list[Culprit]:
         """Who ran while these (default: the process itself) waited to run, most time first; beyond the usual rate.
 
         Pid 0 is an idle CPU, -1 nobody who could be named.
         """
         numbers = [self.process.process] if processes is None else list(processes)
-        now, usual, switches, cgroups = self._charges(numbers)
         found = []
-        for (pid, name), ns in now.items():
-            grown = ns - usual.get((pid, name), 0.0)
+        usual = self._charges(numbers, self.baselines)
+        scale = self.window.duration_ns / max(sum(window.duration_ns for window in self.baselines), 1)
+        for pid, charges in self._charges(numbers, (self.window,)).items():
+            most = max(charges, key=lambda one: one.ns)  # a process that has just started runs under its parent's name
+            grown = sum(one.ns for one in charges) - scale * sum(one.ns for one in usual.get(pid, ()))
             if grown > 0:
-                container = self.evidence.container_of(cgroups[pid, name])
-                one = Culprit(pid=pid, name=name, lost_ns=int(grown), switches=switches[pid, name], container=container)
+                one = Culprit(
+                    pid=pid,
+                    name=most.culprit_name,
+                    lost_ns=int(grown),
+                    switches=sum(one.switches for one in charges),
+                    container=self.evidence.container_of(most.culprit_cgroup_id),
+                )
                 found.append(one)
         return sorted(found, key=lambda one: -one.lost_ns)
 
-    def _charges(
-        self, numbers: Sequence[int]
-    ) -> tuple[dict[tuple[int, str], float], dict[tuple[int, str], float], dict[Any, int], dict[Any, int]]:
-        now: dict[tuple[int, str], float] = defaultdict(float)
-        usual: dict[tuple[int, str], float] = defaultdict(float)
-        switches: dict[tuple[int, str], int] = defaultdict(int)
-        cgroups: dict[tuple[int, str], int] = {}
-        for number in numbers:
-            for one in self.evidence.culprits(self.window, number):
-                key = (one.culprit_pid, one.culprit_name)
-                now[key] += one.ns
-                switches[key] += one.switches
-                cgroups[key] = one.culprit_cgroup_id
-            spans = sum(window.duration_ns for window in self.baselines)
-            for window in self.baselines:
+    def _charges(self, numbers: Sequence[int], windows: Iterable[Window]) -> dict[int, list[CulpritTotals]]:
+        found: dict[int, list[CulpritTotals]] = defaultdict(list)
+        for window in windows:
+            for number in numbers:
                 for one in self.evidence.culprits(window, number):
-                    usual[one.culprit_pid, one.culprit_name] += one.ns * self.window.duration_ns / max(spans, 1)
-        return now, usual, switches, cgroups
+                    found[one.culprit_pid].append(one)
+        return found
 
     @cached_property
     def op_changes(self) -> list[OpChange]:
         """The calls of the process per epoch against the reference, largest growth first."""
         here = {(one.source, one.op): one for one in self.evidence.ops(self.window, self.process.process)}
-        usual_count: dict[tuple[int, int], int] = defaultdict(int)
-        usual_ns: dict[tuple[int, int], int] = defaultdict(int)
+        usual_count: dict[tuple[int, int], float] = defaultdict(float)
+        usual_ns: dict[tuple[int, int], float] = defaultdict(float)
         epochs = 0
         lane = self.evidence.lanes[self.process.process]
         for window in self.baselines:
@@ -207,6 +248,10 @@ class Case:
             if self.excess_ns[index] > 0 and epoch[length] > _WORTH_NS:
                 found += self.evidence.waits.path(int(epoch[tid]), int(epoch[begin]), int(epoch[end]))
         return found
+
+    def line_of(self, change: OpChange) -> CodeLine | None:
+        """The workload's own line that spent most of the recorded time of these calls in the case."""
+        return self.evidence.call_line(self.window, self.process.process, change.totals.source, change.totals.op)
 
     def thread_name(self, segment: Segment) -> str:
         """Its name."""

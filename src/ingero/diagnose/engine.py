@@ -17,6 +17,7 @@ from ingero.diagnose.model import (
     ProcessVerdict,
 )
 from ingero.diagnose.rule import Rule, all_rules
+from ingero.diagnose.stretches import MIN_RATIO
 from ingero.diagnose.verdicts import verdict
 from ingero.store.reader import Reader
 from ingero.store.records import Window
@@ -42,6 +43,8 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
         else:
             usable.append(rule)
     cases = list(find_cases(evidence))
+    for case in cases:
+        case.siblings = cases
     found = [Found(finding, case) for case in cases for finding in _explain(case, usable)]
     found += [Found(finding, None) for rule in usable if rule.watch for finding in rule.watch(evidence)]
     incidents = merge(found)
@@ -59,8 +62,9 @@ def _explain(case: Case, rules: Iterable[Rule]) -> list[Finding]:
     for rule in rules:
         for finding in rule.find(case) if rule.find else ():
             case.accept(finding)
-    named = [one for one in case.findings if one.lost_ns >= MIN_SHARE * case.loss_ns]
-    explained = explained_ratio(case, named)
+    least_ns = max(MIN_SHARE * case.loss_ns, MIN_RATIO * case.wall_ns)
+    named = [one for one in case.findings if one.lost_ns >= least_ns]
+    explained = explained_ratio(case, case.findings)
     if named and explained >= EXPLAINED:
         return named
     return [_unexplained(case, named, explained)]

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.accounting import lane_accounts, main_lane
+from ingero.diagnose.model import CodeLine
 from ingero.diagnose.waits import Waits
 from ingero.events import EpochFlag
 from ingero.identity import short_id
+from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
-from ingero.store.records import Container, CulpritTotals, OpTotals, Process, Session, Stack, Window
+from ingero.store.records import Container, CulpritTotals, OpShare, Process, Session, Throttling, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,7 +44,7 @@ class Evidence:
         self.reader = reader
         self.window = window
         self._culprits: dict[tuple[int, int, int], list[CulpritTotals]] = {}
-        self._ops: dict[tuple[int, int, int], list[OpTotals]] = {}
+        self._ops: dict[tuple[int, int, int], list[OpShare]] = {}
         self._texts: dict[int, str] = {0: ""}
 
     # What was there
@@ -160,20 +162,46 @@ class Evidence:
         key = (window.begin_ns, window.end_ns, process)
         if key not in self._culprits:
             is_there = self.reader.is_recorded("raw_culprits")
-            self._culprits[key] = self.reader.culprits(window, process=process) if is_there else []
+            self._culprits[key] = self.reader.culprit_shares(window, process=process) if is_there else []
         return self._culprits[key]
 
-    def ops(self, window: Window, process: int) -> list[OpTotals]:
-        """The exact totals of a process's calls in a part of the window, longest sum first."""
+    def throttling(self, window: Window) -> list[Throttling]:
+        """How often each control group was throttled in a part of the window."""
+        return self.reader.throttling(window) if self.reader.is_recorded("raw_cgroup_throttling") else []
+
+    def name_of_pid(self, pid: int) -> str:
+        """The name of a process, traced or seen as somebody's culprit; "" where it never was."""
+        return next((one.name for one in self.processes.values() if one.pid == pid and one.name), "")
+
+    def ops(self, window: Window, process: int) -> list[OpShare]:
+        """The calls of a process in a part of the window."""
         key = (window.begin_ns, window.end_ns, process)
         if key not in self._ops:
-            self._ops[key] = self.reader.op_totals(window, process=process)
+            self._ops[key] = self.reader.op_shares(window, process=process)
         return self._ops[key]
 
     def events(self, window: Window, sources: Sequence[int], process: int | None = None) -> Array:
         """Recorded calls or host events of these sources, `store.arrays.CALL_DTYPE`."""
         return self.reader.call_rows(window, sources=sources, process=process)
 
-    def stacks(self, hashes: Sequence[int]) -> Mapping[int, Stack]:
-        """The stacks with these hashes, as far as they are stored."""
-        return {one.hash: one for one in self.reader.stacks(hashes)}
+    def call_line(self, window: Window, process: int, source: int, op: int) -> CodeLine | None:
+        """The Python line that spent most of the recorded time in one operation; None where no stack has one."""
+        times = [one for one in self.reader.stack_times(window, process=process, sources=(source,)) if one.op == op]
+        self.stacks.read(one.stack_hash for one in times)
+        spent: dict[CodeLine, int] = defaultdict(int)
+        for one in times:
+            line = self.own_line(one.stack_hash)
+            if line:
+                spent[line] += one.sum_ns
+        return max(spent, key=lambda line: spent[line], default=None)
+
+    @cached_property
+    def stacks(self) -> StackBook:
+        """The stored stacks."""
+        return StackBook(self.reader)
+
+    def own_line(self, stack_hash: int) -> CodeLine | None:
+        """The innermost line of the user's own code in a stack."""
+        stack = self.stacks.of(stack_hash)
+        place = stack.own if stack else None
+        return CodeLine(file=place.file, line=place.line, function=place.function) if place else None

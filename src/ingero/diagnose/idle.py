@@ -58,4 +58,6 @@ def idle_ns(evidence: Evidence, process: Process, epochs: Array) -> Array:
 
 
 def _is_outside(one: Segment, family: set[int]) -> bool:
-    return one.waker_kind == "network" or (one.waker_kind == "thread" and one.waker_pid not in family)
+    if one.waker_kind == "thread":
+        return one.waker_pid > 0 and one.waker_pid not in family
+    return one.waker_kind == "network"

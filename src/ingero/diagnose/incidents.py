@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.cases import Case
@@ -46,12 +46,45 @@ class Found:
 def merge(found: Iterable[Found]) -> tuple[Incident, ...]:
     """Incidents, worst first; numbered by their begin."""
     groups: dict[_Key, list[Found]] = defaultdict(list)
-    for one in found:
+    for one in _absorbed(list(found)):
         groups[one.finding.cause, one.finding.resource, one.finding.root].append(one)
     incidents = [_incident(part) for group in groups.values() for part in _by_time(group)]
     incidents.sort(key=lambda one: (one.start_ns, one.cause))
     numbered = [replace(one, number=number) for number, one in enumerate(incidents, 1)]
     return tuple(sorted(numbered, key=lambda one: (-one.severity, -one.lost_ns, one.number)))
+
+
+def _absorbed(found: list[Found]) -> Iterator[Found]:
+    """A finding that names other processes' findings as its reason takes them in: chain, line, fixes and numbers."""
+    gone: set[int] = set()
+    for one in found:
+        reasons = [other for other in found if other is not one and _is_reason(one, other)]
+        gone |= {id(other) for other in reasons}
+        if reasons:
+            yield _with_reasons(one, reasons)
+    absorbing = {id(one) for one in found if any(_is_reason(one, other) for other in found if other is not one)}
+    yield from (one for one in found if id(one) not in gone and id(one) not in absorbing)
+
+
+def _is_reason(one: Found, other: Found) -> bool:
+    if other.case is None or not one.finding.absorbs or other.finding.absorbs:
+        return False
+    overlap = min(one.end_ns, other.end_ns) - max(one.begin_ns, other.begin_ns)
+    return other.case.process.process in one.finding.absorbs and overlap > 0
+
+
+def _with_reasons(one: Found, reasons: list[Found]) -> Found:
+    worst = max(reasons, key=lambda other: other.finding.lost_ns).finding
+    finding = replace(
+        one.finding,
+        summary=f"{one.finding.summary}: {worst.summary}",
+        culprits=(*one.finding.culprits, *worst.culprits),
+        line=one.finding.line or worst.line,
+        chain=(*one.finding.chain, *worst.chain),
+        fixes=(*worst.fixes, *one.finding.fixes),
+        evidence={**worst.evidence, **one.finding.evidence, "because": worst.cause},
+    )
+    return Found(finding, one.case)
 
 
 def _by_time(group: Sequence[Found]) -> list[list[Found]]:

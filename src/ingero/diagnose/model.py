@@ -136,6 +136,7 @@ class Finding:
     chain: Sequence[Link] = ()
     fixes: Sequence[Fix] = ()
     evidence: Mapping[str, Fact] = field(default_factory=dict)
+    absorbs: Sequence[int] = ()  # numbers of processes whose own findings at that time are the reason for this one
 
     @property
     def lost_ns(self) -> int:

@@ -1,54 +1,126 @@
-"""Lost time in which the victim could have run: who ran instead, and what kind of neighbour that was."""
+"""Lost time in which somebody on the path could have run: who ran instead, and what kind of neighbour that was.
+
+On the path are the process's own thread (its clocks) and, while that sleeps, the worker it waits for (its path).
+"""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Iterable
+
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Bucket, Culprit, Part
+from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
 from ingero.store.vocabulary import IDLE_PID
 
 HOST_PARTS = (Part.EMPTY, Part.ENQUEUE, Part.LATE)
 RUNNABLE = ("runq", "yielded")
 MIN_SHARE = 0.05  # of the time taken; smaller takers are noise around the one that matters
+_MOST_NAMES = 4
+_OWN_ANSWERS = 0.5
+_TOO_MANY_OTHERS = 0.25
 
 
-def takers(case: Case) -> list[Culprit]:
-    """Who ran while the process waited to run; nobody who could not be named, and no idle CPU."""
-    return [one for one in case.culprits() if one.pid > IDLE_PID and one.name]
+class Taker(enum.Enum):
+    """Who ran while somebody on the path was runnable."""
+
+    OWN = "its own threads and workers"
+    NEIGHBOUR = "another container"
+    OTHER = "other processes"
 
 
-def own(case: Case, culprit: Culprit) -> bool:
-    """Whether the taker belongs to the victim: its own threads or its workers."""
-    return culprit.pid in case.family
+def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterable[Fix]) -> Finding | None:
+    """A finding about the runnable time that takers of this kind had; None where they had none.
+
+    text: with {who}, {lost} and {takers}.
+    """
+    claims = claim(case, shares(case)[taker])
+    if not claims:
+        return None
+    chosen = of_kind(case, taker)
+    culprits = weighty(chosen)
+    lost = sum(claims.values())
+    waiting = case.sleep_share("runq")
+    path = "the thread on its path was runnable, not running"
+    return Finding(
+        cause=cause,
+        resource="cpu",
+        root="host",
+        summary=text.format(who=case.who, lost=case.amount(lost), takers=named(culprits)),
+        claims=claims,
+        culprits=tuple(culprits),
+        chain=(
+            Link(
+                text=path + (", and so was the worker it waited for" if waiting else ""),
+                seen_ns=lost,
+                structure="the run-queue clocks within the epochs" + (" and of the worker's path" if waiting else ""),
+                order="each wait was charged to whoever ran on that CPU during it",
+            ),
+        ),
+        fixes=tuple(fixes),
+        evidence={"switches": sum(one.switches or 0 for one in chosen), "takers": len(chosen)},
+    )
 
 
-def neighbours(case: Case) -> list[Culprit]:
-    """Takers in another container than the victim, where the victim is in one or they are."""
+def shares(case: Case) -> dict[Taker, float]:
+    """Which share of the runnable time each kind of taker answers for; what nobody could be named for is missing.
+
+    Threads of one job take from each other whatever the cause. So its own answer only where they took most, and then
+    for everything but what a large share of others took.
+    """
+    everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
+    taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
+    own, known = taken[Taker.OWN], sum(taken.values())
+    external = known - own
+    if own < _OWN_ANSWERS * known:
+        more = known / external if external else 0.0
+        return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0}
+    if external < _TOO_MANY_OTHERS * known:
+        return dict.fromkeys(Taker, 0.0) | {Taker.OWN: known}
+    return taken
+
+
+def of_kind(case: Case, kind: Taker) -> list[Culprit]:
+    """The named takers of one kind, most time first."""
+    return [one for one in case.takers if one.pid > IDLE_PID and one.name and _kind(case, one) is kind]
+
+
+def _kind(case: Case, one: Culprit) -> Taker:
+    if one.pid in case.family:
+        return Taker.OWN
     home = case.evidence.container_of(case.process.cgroup_id)
-    return [one for one in takers(case) if not own(case, one) and one.container != home]
+    return Taker.NEIGHBOUR if home and one.container != home else Taker.OTHER
 
 
-def claim(case: Case, chosen: list[Culprit]) -> dict[Bucket, int]:
-    """The share of the runnable time that these took, of what is left of it."""
-    everyone = sum(one.lost_ns for one in case.culprits())
-    mine = sum(one.lost_ns for one in chosen)
-    left = case.take(HOST_PARTS, RUNNABLE)
-    total = sum(left.values())
-    return case.take(HOST_PARTS, RUNNABLE, total * mine / everyone) if everyone else {}
+def claim(case: Case, share: float) -> dict[Bucket, int]:
+    """This share of the runnable time on the path, as far as it is left."""
+    if share <= 0:
+        return {}
+    taken = dict(case.take(HOST_PARTS, RUNNABLE, case.total(HOST_PARTS, RUNNABLE) * share))
+    for bucket, ns in case.take_sleep("runq", share).items():
+        taken[bucket] = taken.get(bucket, 0) + ns
+    return taken
 
 
-def named(culprits: list[Culprit], limit: int = 4) -> str:
+def named(culprits: list[Culprit]) -> str:
     """The takers in a sentence, processes of one name together."""
     names: dict[str, list[Culprit]] = {}
     for one in culprits:
         names.setdefault(one.name, []).append(one)
-    parts = []
-    for name, group in list(names.items())[:limit]:
-        pids = ", ".join(str(one.pid) for one in group[:limit])
-        parts.append(f"{name} ({pids})")
-    return " and ".join(parts)
+    return " and ".join(_group(name, group) for name, group in list(names.items())[:_MOST_NAMES])
 
 
 def weighty(culprits: list[Culprit]) -> list[Culprit]:
     """Those that took a share worth naming."""
     total = sum(one.lost_ns for one in culprits)
     return [one for one in culprits if one.lost_ns >= MIN_SHARE * total]
+
+
+def pids(culprits: Iterable[Culprit]) -> str:
+    """Their pids for a command line."""
+    return " ".join(str(one.pid) for one in list(culprits)[: 2 * _MOST_NAMES])
+
+
+def _group(name: str, group: list[Culprit]) -> str:
+    more = f" and {len(group) - _MOST_NAMES} more" if len(group) > _MOST_NAMES else ""
+    place = f" in {group[0].container}" if group[0].container else ""
+    return f"{name} ({', '.join(str(one.pid) for one in group[:_MOST_NAMES])}{more}){place}"

@@ -20,7 +20,13 @@ from ingero.events import THREAD_STATES, WAKER_KINDS
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_DEPTH = 12
+GIL = "gil"  # the state of a segment that waits for the interpreter lock of its process
 _THREAD = WAKER_KINDS.index("thread")
+_TIMER = WAKER_KINDS.index("timer")
+# A thread that waits for CPython's interpreter lock sleeps for the switch interval (5 ms unless changed), asks for the
+# lock, and sleeps again until another thread of its process hands it over.
+GIL_WAIT_NS = (4_900_000, 5_800_000)
+_GIL_NEXT_NS = 500_000
 _SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
 
 
@@ -28,8 +34,8 @@ _SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "ker
 class Segment:
     """A piece of a path: what the thread on it did from begin_ns to end_ns.
 
-    state: a name of CLOCKS; for the end of a path that no thread's doing explains, the state it slept in, with the
-    kind of waker that ended it. waker: of that sleep.
+    state: a name of CLOCKS, or GIL; for the end of a path that no thread's doing explains, the state it slept in, with
+    the kind of waker that ended it. waker: of that sleep.
     """
 
     pid: int
@@ -57,6 +63,7 @@ class Waits:
     def __init__(self, offcpu: Array) -> None:
         self._of_thread: dict[int, Array] = {}
         self._ends: dict[int, list[int]] = {}
+        self._gil: dict[int, set[int]] = {}  # begins of intervals
         by_thread: dict[int, list[int]] = defaultdict(list)
         for index, tid in enumerate(offcpu["tid"].tolist()):
             by_thread[tid].append(index)
@@ -66,6 +73,7 @@ class Waits:
             order = np.argsort(ends, kind="stable")
             self._of_thread[tid] = mine[order]
             self._ends[tid] = ends[order].tolist()
+            self._gil[tid] = set(_gil_waits(mine[order]))
 
     def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
         """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
@@ -101,6 +109,8 @@ class Waits:
             return
         if int(interval["waker_kind"]) == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
             self._follow(found, interval, start, woken, depth + 1)
+        elif int(interval["start_ns"]) in self._gil[int(interval["tid"])]:
+            found.append(_segment(interval, GIL, start, woken, depth))
         else:
             found.append(_segment(interval, _state(state), start, woken, depth, is_end=True))
 
@@ -123,6 +133,19 @@ class Waits:
                 return
         if now > begin_ns:
             found.append(_ran(self._of_thread[tid][0], begin_ns, now, depth))
+
+
+def _gil_waits(intervals: Array) -> list[int]:
+    """Begins of the intervals that wait for the interpreter lock; the intervals are of one thread, by their end."""
+    begins, lengths = intervals["start_ns"], intervals["duration_ns"]
+    asleep = intervals["woken_ns"] - begins
+    timed = (intervals["waker_kind"] == _TIMER) & (asleep >= GIL_WAIT_NS[0]) & (asleep <= GIL_WAIT_NS[1])
+    soon = np.zeros(len(intervals), bool)
+    soon[:-1] = begins[1:] - (begins + lengths)[:-1] < _GIL_NEXT_NS
+    goes_on = np.zeros(len(intervals), bool)
+    goes_on[:-1] = timed[1:] | ((intervals["waker_kind"] == _THREAD) & (asleep < 4 * GIL_WAIT_NS[1]))[1:]
+    waits: list[int] = begins[timed & soon & goes_on].tolist()
+    return waits
 
 
 def _is_handed_over(interval: Any) -> bool:

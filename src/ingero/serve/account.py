@@ -18,7 +18,8 @@ from ingero.ops import Source
 from ingero.serve.coverage import coverage_lines
 from ingero.serve.drain_lines import DrainLines, drain_lines
 from ingero.serve.line_costs import line_cost_lines, line_costs
-from ingero.serve.stack_lines import StackBook, stack_lines, where_text
+from ingero.serve.stack_lines import stack_lines, where_text
+from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import Call, Clocks, ClockTotals, Container, CulpritTotals, OpTotals, Process, Window
 from ingero.units import format_bytes, format_count, format_ns, format_percent

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.diagnose.accounting import LaneAccount
-from ingero.serve.stack_lines import StackBook, where_text
+from ingero.serve.stack_lines import where_text
+from ingero.store.call_stacks import StackBook
 from ingero.units import format_count, format_ns
 
 _TOP = 2

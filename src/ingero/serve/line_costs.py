@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingero.serve.stack_lines import CallStack
+from ingero.store.call_stacks import CallStack
 from ingero.store.records import OpTotals, StackTime
 from ingero.units import format_count, format_ns
 

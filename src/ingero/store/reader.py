@@ -27,6 +27,7 @@ from ingero.store.records import (
     Loss,
     MissingProbe,
     OffCpu,
+    OpShare,
     OpTotals,
     Process,
     Removed,
@@ -63,6 +64,11 @@ _Record = TypeVar("_Record")
 _TOUCHES = (
     f"{{0}}start_ns > :begin - {_LONGEST_PERIOD_NS} AND {{0}}start_ns < :end "
     f"AND {{0}}start_ns + {{0}}period_s * {SECOND_NS} > :begin"
+)
+# How much of a row with a period lies in the window.
+_SHARE = (
+    f"((min(:end, {{0}}start_ns + {{0}}period_s * {SECOND_NS}) - max(:begin, {{0}}start_ns)) "
+    f"/ ({{0}}period_s * {SECOND_NS}.0))"
 )
 _SUM_CLOCKS = ", ".join(f"sum({{0}}{name})" for name in CLOCK_COLUMNS)
 _OF_PROCESS = "AND (:process IS NULL OR {0}process = :process)"
@@ -246,6 +252,35 @@ class Reader:
             f"GROUP BY c.process, c.kind, c.culprit_pid, c.culprit_name, c.culprit_cgroup_id ORDER BY sum(c.ns) DESC",
             window,
             table="raw_culprits",
+            process=process,
+        )
+
+    def culprit_shares(self, window: Window, *, process: int) -> list[CulpritTotals]:
+        """The same of one process, of seconds that reach out of the window only the share that lies in it."""
+        return self._records(
+            CulpritTotals,
+            f"SELECT c.process, t.name, c.culprit_pid, coalesce(s.text, ''), c.culprit_cgroup_id, "
+            f"cast(sum(c.ns * {_SHARE.format('c.')}) AS INTEGER), "
+            f"cast(sum(c.switches * {_SHARE.format('c.')}) AS INTEGER) "
+            f"FROM raw_culprits c LEFT JOIN thread_states t ON t.id = c.kind "
+            f"LEFT JOIN raw_strings s ON s.string = c.culprit_name WHERE {_TOUCHES.format('c.')} "
+            f"{_OF_PROCESS.format('c.')} "
+            f"GROUP BY c.process, c.kind, c.culprit_pid, c.culprit_name, c.culprit_cgroup_id ORDER BY sum(c.ns) DESC",
+            window,
+            table="raw_culprits",
+            process=process,
+        )
+
+    def op_shares(self, window: Window, *, process: int) -> list[OpShare]:
+        """Calls of one process per operation; of seconds that reach out of the window the share that lies in it."""
+        return self._records(
+            OpShare,
+            f"SELECT t.source, t.op, coalesce(o.name, t.source || '/' || t.op), sum(t.count * {_SHARE.format('t.')}), "
+            f"sum(t.sum_ns * {_SHARE.format('t.')}), sum(t.bytes * {_SHARE.format('t.')}), "
+            f"sum(t.errors * {_SHARE.format('t.')}) "
+            f"FROM raw_op_stats t LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
+            f"WHERE {_TOUCHES.format('t.')} {_OF_PROCESS.format('t.')} GROUP BY t.source, t.op",
+            window,
             process=process,
         )
 

@@ -142,6 +142,19 @@ class OpTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpShare:
+    """Calls of one operation in a stretch of time that need not begin with a second: hence fractions."""
+
+    source: int
+    op: int
+    name: str
+    count: float
+    sum_ns: float
+    bytes: float
+    errors: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTotals:
     """What the threads of a process did, summed over them."""
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.waits import Segment
+from ingero.diagnose.waits import GIL, Segment
 from ingero.units import format_percent
 
 CAUSE = "data-starvation"
 
 _DOING = {
     ("run", "none"): "on-cpu",
+    (GIL, "none"): "on-cpu",
     ("runq", "none"): "runnable",
     ("throttled", "none"): "throttled",
     ("io", "block"): "disk",

@@ -1,0 +1,65 @@
+"""Lost time inside traced calls: which ones take longer, or come more often, per epoch than in the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingero.diagnose.cases import Case, OpChange
+from ingero.diagnose.model import Bucket, Part
+from ingero.ops import OPS, Kind
+from ingero.units import format_ns
+
+_KINDS = {(int(op.source), op.code): op.kind for op in OPS}
+_INSIDE = ("run", "sleep", "kernel_lock")  # what a call itself can spend; being runnable has its own rules
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The calls of some kinds in a case, and what they took beyond the reference."""
+
+    changes: tuple[OpChange, ...]
+    epochs: int
+
+    @property
+    def grown_ns(self) -> float:
+        """Over the whole case."""
+        return max(sum(one.grown_ns for one in self.changes), 0.0) * self.epochs
+
+    @property
+    def count(self) -> float:
+        """Calls per epoch."""
+        return sum(one.count for one in self.changes)
+
+    @property
+    def usual_count(self) -> float:
+        """Calls per epoch in the reference."""
+        return sum(one.usual_count for one in self.changes)
+
+    @property
+    def largest(self) -> OpChange:
+        """The one that grew most."""
+        return max(self.changes, key=lambda one: one.grown_ns)
+
+    @property
+    def text(self) -> str:
+        """The largest in words: "cudaMalloc 3.1 ms (usually 60 us), 1.0 per step"."""
+        one = self.largest
+        now = format_ns(int(one.ns / one.count)) if one.count else "-"
+        usual = f"usually {format_ns(int(one.usual_ns / one.usual_count))}" if one.usual_count else "usually none"
+        return f"{one.totals.name} {now} ({usual}), {one.count:.3g} per step (usually {one.usual_count:.3g})"
+
+
+def growth(case: Case, kinds: Kind) -> Growth | None:
+    """The calls of these kinds; None where none was made."""
+    mine = [one for one in case.op_changes if kind_of(one) & kinds]
+    return Growth(tuple(mine), len(case.epochs)) if mine else None
+
+
+def kind_of(change: OpChange) -> Kind:
+    """What a call does."""
+    return _KINDS.get((change.totals.source, change.totals.op), Kind.NONE)
+
+
+def claim(case: Case, parts: tuple[Part, ...], grown: Growth) -> dict[Bucket, int]:
+    """Lost time of these parts that the calls account for, of what is left of it."""
+    return case.take(parts, _INSIDE, grown.grown_ns)

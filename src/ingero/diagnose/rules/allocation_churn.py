@@ -1,0 +1,57 @@
+"""Allocating and freeing device memory took the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.calls import claim, growth
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.rule import Rule
+from ingero.ops import Kind
+
+CAUSE = "allocation-churn"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Allocations that come more often or take longer, on the path to the device."""
+    grown = growth(case, Kind.ALLOC | Kind.FREE)
+    claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown) if grown else {}
+    if not grown or not claims:
+        return
+    lost = sum(claims.values())
+    yield Finding(
+        cause=CAUSE,
+        resource="gpu memory",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} allocating device memory: {grown.text}",
+        claims=claims,
+        line=case.line_of(grown.largest),
+        chain=(
+            Link(
+                text=f"the thread that feeds the device was inside {grown.largest.totals.name}",
+                seen_ns=int(grown.largest.ns * grown.epochs),
+                expected_ns=int(grown.largest.usual_ns * grown.epochs),
+                structure="the calls' exact sums, on the path with an empty or starving device",
+                order="the allocation returned before the launch that uses it",
+            ),
+        ),
+        fixes=(
+            Fix(
+                text="let the caching allocator keep its blocks: no empty_cache() in the loop, fewer shapes",
+                command="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            ),
+        ),
+        evidence={"calls per step": round(grown.count, 2), "usually": round(grown.usual_count, 2)},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="allocating device memory took the time",
+    order=50,
+    needs=("epochs", "op_stats"),
+    shows="exact counts and sums of allocations and frees per step against the reference",
+    limits="what a framework's own cache does without calling the driver is not seen",
+    find=find,
+)

@@ -1,0 +1,60 @@
+"""The device took longer for the same work, and nothing that can be seen from the host says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.rule import Rule
+
+CAUSE = "gpu-slower"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """What is left of the device's time, where the classes repeat themselves well enough."""
+    if case.kind is not FindingKind.INCIDENT or not case.can_judge_device:
+        return
+    claims = case.take((Part.DEVICE,), (DEVICE,))
+    if not claims:
+        return
+    lost = sum(claims.values())
+    usual = sum(one.reference.x_ns * int((case.epochs["class_key"] == key).sum()) for key, one in case.usual.items())
+    seen = usual + lost
+    device = int(case.epochs["device"][0])
+    yield Finding(
+        cause=CAUSE,
+        resource="gpu",
+        root=str(device),
+        summary=f"{case.who} lost {case.amount(lost)} because device {device} took {seen / max(usual, 1):.1f} times as "
+        "long for the same work, and the host did not cause it",
+        claims=claims,
+        chain=(
+            Link(
+                text="the device was ready later after the same launches and bytes",
+                seen_ns=int(seen),
+                expected_ns=int(usual),
+                structure="the wait in the drain ended with the device, not with the host",
+                order="the launches came as fast as in the reference",
+            ),
+        ),
+        fixes=(
+            Fix(
+                text="look at clocks, power and other users of the device", command="nvidia-smi -q -d PERFORMANCE,CLOCK"
+            ),
+        ),
+        evidence={"slowdown": round(seen / max(usual, 1), 3)},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="the device was slower, for a reason not seen from the host",
+    order=75,
+    needs=("epochs",),
+    shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
+    limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
+    "each look the same",
+    find=find,
+)

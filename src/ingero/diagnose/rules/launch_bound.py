@@ -1,0 +1,55 @@
+"""The host issues launches more slowly than the device works them off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.calls import claim, growth
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.rule import Rule
+from ingero.ops import Kind
+
+CAUSE = "launch-bound"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Launches that take longer or are more, where the device waited for them."""
+    grown = growth(case, Kind.LAUNCH)
+    claims = claim(case, (Part.ENQUEUE, Part.EMPTY), grown) if grown else {}
+    if not grown or not claims or not any(bucket.part is Part.ENQUEUE for bucket in claims):
+        return
+    lost = sum(claims.values())
+    yield Finding(
+        cause=CAUSE,
+        resource="launches",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} because launches came too slowly for the device: {grown.text}",
+        claims=claims,
+        line=case.line_of(grown.largest),
+        chain=(
+            Link(
+                text="the device had worked off its queue before the next launch came",
+                seen_ns=int(grown.largest.ns * grown.epochs),
+                expected_ns=int(grown.largest.usual_ns * grown.epochs),
+                structure="the times of every eighth of the launches against the reference",
+                order="each launch returned before the device could begin with it",
+            ),
+        ),
+        fixes=(
+            Fix(text="fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
+            Fix(text="or CUDA graphs for the part that repeats itself"),
+        ),
+        evidence={"launches per step": round(grown.count, 1), "usually": round(grown.usual_count, 1)},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="launches came too slowly for the device",
+    order=55,
+    needs=("epochs", "op_stats"),
+    shows="exact counts and sums of launches per step, and checkpoints of their times within the step",
+    limits="what of a slower launch is the driver's own is not told apart",
+    find=find,
+)

@@ -1,0 +1,55 @@
+"""Loading modules took the time: kernels were compiled or loaded in the middle of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.calls import claim, growth
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.rule import Rule
+from ingero.ops import Kind
+
+CAUSE = "recompilation"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Module loads that the reference does not have."""
+    grown = growth(case, Kind.LOAD)
+    claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown) if grown else {}
+    if not grown or not claims:
+        return
+    lost = sum(claims.values())
+    yield Finding(
+        cause=CAUSE,
+        resource="modules",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} loading GPU code in the middle of the run: {grown.text}",
+        claims=claims,
+        line=case.line_of(grown.largest),
+        chain=(
+            Link(
+                text=f"the thread that feeds the device was inside {grown.largest.totals.name}",
+                seen_ns=int(grown.largest.ns * grown.epochs),
+                expected_ns=int(grown.largest.usual_ns * grown.epochs),
+                structure="the calls' exact sums, on the path with an empty or starving device",
+                order="a kernel must be loaded before it is launched",
+            ),
+        ),
+        fixes=(
+            Fix(text="fixed shapes, or dynamic ones compiled once", command="torch.compile(model, dynamic=True)"),
+            Fix(text="see what recompiles", command="TORCH_LOGS=recompiles"),
+        ),
+        evidence={"loads per step": round(grown.count, 3)},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="GPU code was loaded in the middle of the run",
+    order=48,
+    needs=("epochs", "op_stats"),
+    shows="module and library loads per step against the reference, with the line that caused them",
+    limits="the compiler's own time before the load shows as host-bound Python or native code",
+    find=find,
+)

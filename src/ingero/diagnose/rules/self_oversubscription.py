@@ -1,0 +1,42 @@
+"""A thread on the path could have run, and the job's own threads and workers had the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Finding, Fix
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.runnable import Taker, contention
+
+CAUSE = "self-oversubscription"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Runnable time that the process's own threads or its workers took."""
+    finding = contention(
+        case,
+        CAUSE,
+        Taker.OWN,
+        text="{who} lost {lost} waiting for a CPU while its own threads and workers ran: {takers}",
+        fixes=(
+            Fix(
+                text="run fewer threads than cores",
+                command="OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 torch.set_num_threads(1)",
+            ),
+            Fix(text="or fewer workers", command="DataLoader(num_workers=<cores - 1>)"),
+        ),
+    )
+    if finding:
+        yield finding
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="the job's own threads and workers had the CPU",
+    order=28,
+    needs=("epochs", "culprits"),
+    shows="the run-queue clocks of the threads on the path, and which threads of the job ran meanwhile",
+    limits="threads are named by their process",
+    find=find,
+)

@@ -1,0 +1,122 @@
+"""Stored stacks as they lie in the database: their frames, and which of them is the user's own line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from ingero.store.reader import Reader
+from ingero.store.records import Stack
+
+# Where packages are installed, and the standard library; and what stands for an installed torch in the demo.
+_INSTALLED = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
+)
+_TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in angle brackets: code made by a library
+_CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
+
+_AT_ONCE = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPlace:
+    """A line that was executing. line: 0 where the compiler gave it none."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
+        if self.file.startswith("<"):
+            return bool(_TYPED.match(self.file))
+        return self.file != "?" and not _INSTALLED.search(self.file)
+
+    @property
+    def short(self) -> str:
+        """With the file's name only."""
+        return self._text(PurePath(self.file).name)
+
+    @property
+    def full(self) -> str:
+        """With the file's whole path."""
+        return self._text(self.file)
+
+    def _text(self, file: str) -> str:
+        return f"{file}:{self.line} in {self.function}" if self.line else f"{file} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlace:
+    """A native function. symbol: `file+0x...` where the file has no name for the place."""
+
+    symbol: str
+    file: str
+
+    @property
+    def text(self) -> str:
+        """Its name, and its file where the name does not say it."""
+        return self.symbol if self.symbol.startswith(f"{self.file}+") else f"{self.symbol} ({self.file})"
+
+
+@dataclass(frozen=True, slots=True)
+class CallStack:
+    """One stored stack, innermost first. note: what is missing and why, or where it is from; "" if nothing is."""
+
+    native: tuple[NativePlace, ...]
+    python: tuple[PythonPlace, ...]
+    note: str
+
+    @property
+    def own(self) -> PythonPlace | None:
+        """The innermost line of the user's own code; where there is none, the innermost line."""
+        return next((place for place in self.python if place.is_own), self.python[0] if self.python else None)
+
+    @property
+    def issuer(self) -> NativePlace | None:
+        """The native function that called into CUDA or NCCL."""
+        return next((place for place in self.native if not _CUDA.match(place.file)), None)
+
+
+def call_stack(stored: Stack) -> CallStack:
+    """A stack as it lies in the database."""
+    return stack_of(json.loads(stored.frames) if stored.frames else [], stored.note)
+
+
+def stack_of(frames: Sequence[Mapping[str, Any]], note: str) -> CallStack:
+    """A stack from its frames as they are stored."""
+    return CallStack(
+        native=tuple(NativePlace(one["symbol"], one.get("file", "")) for one in frames if "symbol" in one),
+        python=tuple(
+            PythonPlace(one["py_file"], one.get("py_line", 0), one.get("py_func", "?"))
+            for one in frames
+            if "py_file" in one
+        ),
+        note=note,
+    )
+
+
+class StackBook:
+    """The stacks of one recording, each read once."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._known: dict[int, CallStack | None] = {0: None}
+
+    def read(self, hashes: Iterable[int]) -> None:
+        """Reads these ahead, all at once."""
+        missing = sorted(set(hashes) - self._known.keys())
+        self._known |= dict.fromkeys(missing)
+        for at in range(0, len(missing), _AT_ONCE):
+            found = self._reader.stacks(missing[at : at + _AT_ONCE])
+            self._known |= {stored.hash: call_stack(stored) for stored in found}
+
+    def of(self, stack_hash: int) -> CallStack | None:
+        """The stack with this hash; None for 0, and where it is not stored."""
+        self.read([stack_hash])
+        return self._known[stack_hash]
