@@ -39,7 +39,7 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="interpreter lock",
         root=str(own),
-        summary=f"{case.who} lost {case.amount(lost)} waiting for the interpreter lock (GIL); its thread {names} held it",
+        summary=f"{case.who} lost {case.amount(lost)} waiting for the interpreter lock, which its thread {names} held",
         claims=claims,
         chain=(
             Link(
