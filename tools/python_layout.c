@@ -57,6 +57,8 @@ int main(void)
 	AT("code.instructions", code_object.co_code_adaptive);
 	AT("bytes.size", bytes_object.ob_size);
 	AT("bytes.data", bytes_object.ob_sval);
+	AT("interpreter.gc", interpreter_state.gc);
+	AT("gc.collecting", gc.collecting);
 	AT("string.state", unicode_object.state);
 	AT("string.length", unicode_object.length);
 	AT("string.ascii_data", unicode_object.asciiobject_size);
@@ -71,6 +73,10 @@ int main(void)
 	OFFSET("interpreter.threads", PyInterpreterState, threads.head);
 #else
 	OFFSET("interpreter.threads", PyInterpreterState, tstate_head);
+#endif
+#if PY_VERSION_HEX >= 0x03090000
+	OFFSET("interpreter.gc", PyInterpreterState, gc);
+	OFFSET("gc.collecting", struct _gc_runtime_state, collecting);
 #endif
 	OFFSET("thread.previous", PyThreadState, prev);
 	OFFSET("thread.next", PyThreadState, next);

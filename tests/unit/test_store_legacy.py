@@ -166,6 +166,9 @@ def test_what_was_not_recorded_is_an_error_and_not_zero(starved: Reader) -> None
     for ask in (starved.epochs, starved.culprits, starved.clock_totals, starved.kernel_launches, starved.in_flight):
         with pytest.raises(NotRecordedError, match=r"not recorded by Ingero 0\.8"):
             ask(whole)
+    for ask in (starved.samples, starved.sample_rows):
+        with pytest.raises(NotRecordedError, match=r"not recorded by Ingero 0\.8"):
+            ask(whole)
     assert not starved.is_recorded("epochs")
     assert starved.is_recorded("events")
     totals = starved.op_totals(whole)

@@ -383,6 +383,35 @@ def test_nccl_events_know_their_communicator(reader: Reader) -> None:
     assert rows == [(99, 1, 2, 7, 0, 4096)]
 
 
+def test_samples_are_summed_by_thread_state_and_stack(tmp_path: Path) -> None:
+    path = tmp_path / "samples.db"
+    facts = SessionFacts(uuid="u", started_ns=BEGIN_NS)
+    with Writer(path, session=facts, node="n") as writer:
+        rows = tables.SAMPLES.rows(
+            4,
+            session=writer.session,
+            time_ns=BEGIN_NS + np.array([30, 10, 20, 40]),
+            process=np.array([1, 1, 1, 2]),
+            pid=10,
+            tid=11,
+            comm=writer.intern("worker"),
+            state=np.array([1, 1, 5, 1]),
+            weight_ns=np.array([100, 100, 250, 100]),
+            stack_hash=np.array([7, 7, 8, 7]),
+        )
+        writer.append(tables.SAMPLES, rows)
+    with open_reader(path) as reader:
+        found = reader.samples(WHOLE, process=1)
+        assert [(one.state, one.stack_hash, one.count, one.ns, one.comm) for one in found] == [
+            ("sleep", 8, 1, 250, "worker"),
+            ("run", 7, 2, 200, "worker"),
+        ]
+        single = reader.sample_rows(WHOLE, process=1)
+        assert (single["time_ns"] - BEGIN_NS).tolist() == [10, 20, 30]
+        assert len(reader.sample_rows(WHOLE)) == 4
+        assert reader.samples(Window(begin_ns=0, end_ns=BEGIN_NS)) == []
+
+
 def test_only_containers_has_a_container_id(reader: Reader) -> None:
     views = [
         str(row[0]) for row in reader.connection.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'raw%'")

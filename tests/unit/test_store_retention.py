@@ -130,6 +130,21 @@ def test_epochs_go_with_the_events_of_their_time(tmp_path: Path) -> None:
     assert sums == 60 * 20
 
 
+def test_samples_go_with_the_events_of_their_time(tmp_path: Path) -> None:
+    db = database(tmp_path / "i.db")
+    add_events(db, 100_000)
+    times = BEGIN_NS + np.arange(100_000) * 1_000_000
+    insert(
+        db, tables.SAMPLES, 100_000, session=1, time_ns=times, process=1, pid=1, tid=1, state=1, weight_ns=20_000_000
+    )
+    enforce(db, retention.used_bytes(db) // 2)
+    oldest = [
+        next(iter(db.execute(f"SELECT min({c}) FROM {t}")))[0]
+        for t, c in (("raw_events", "start_ns"), ("raw_samples", "time_ns"))
+    ]
+    assert all(isinstance(at, int) and at > BEGIN_NS for at in oldest), oldest
+
+
 def test_old_seconds_fold_before_the_events_of_the_last_minutes_go(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
     add_op_stats(db, 3600)

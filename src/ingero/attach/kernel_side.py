@@ -14,6 +14,7 @@ from types import TracebackType
 
 import numpy as np
 
+from ingero.attach.cpu_samples import CpuSamples
 from ingero.attach.host_events import HOST_PROGRAMS, HostEvents, HostProgram
 from ingero.attach.kernel_constants import scheduler_constants
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Helper, Map, has_helper, possible_cpus
@@ -30,7 +31,7 @@ MAX_PROCESSES = 256
 NO_SLOT = 0xFFFF
 _BPF_NOEXIST = 1
 _START_STEP_NS = 10_000_000  # /proc tells starts in clock ticks
-_STACK_RINGS = ("python_code_bytes", "python_stacks_bytes", "native_stacks_bytes")
+_STACK_RINGS = ("python_code_bytes", "python_stacks_bytes", "native_stacks_bytes", "samples_bytes")
 _LEAST_RING_BYTES = 4096  # a page
 _LIFE_PROGRAMS = ("thread_exits", "process_execs")
 
@@ -64,6 +65,7 @@ class KernelSizes:
     python_code_bytes: int = 2 << 20
     python_stacks_bytes: int = 2 << 20
     native_stacks_bytes: int = 8 << 20
+    samples_bytes: int = 1 << 18
     kernel_names_bytes: int = 4 << 20
 
 
@@ -106,6 +108,7 @@ class KernelSide:
         self._resources = ExitStack()
         self._links, self._host_links = ExitStack(), ExitStack()
         self._has_clocks = False
+        self.samples: CpuSamples | None = None
         try:
             self._scheduler = self._load("scheduler", constants=scheduler_constants())
             self.maps: dict[str, Map] = dict(self._scheduler.maps)
@@ -133,6 +136,7 @@ class KernelSide:
             ring_bytes = {"kernel_names_ring_bytes": struct.pack("<Q", sizes.kernel_names_bytes)}
             self.kernel_name_probes = self._load_telling("kernel_names", "names of GPU kernels", ring_bytes)
             self._own_maps = dict(self.maps)
+            self._sample_constants = _sample_constants(constants, sizes) if with_stacks else None
         except BaseException:
             self.close()
             raise
@@ -164,6 +168,7 @@ class KernelSide:
                 "python_code": sizes.python_code_bytes,
                 "python_stacks": sizes.python_stacks_bytes,
                 "native_stacks": sizes.native_stacks_bytes,
+                "samples": sizes.samples_bytes,
                 "kernel_names": sizes.kernel_names_bytes,
                 "cpus": possible_cpus(),
             },
@@ -226,7 +231,20 @@ class KernelSide:
             Unavailable(name=one.program.program, reason=f"{one.program.without}: {one.reason}") for one in host.lost
         ]
         self.unavailable += [one for one in lost if one not in self.unavailable]
+        self._start_samples()
         self.is_running = True
+
+    def _start_samples(self) -> None:
+        """Without them nothing is known of where threads are outside calls; all else is."""
+        if self._sample_constants is None:
+            return
+        try:
+            if self.samples is None:
+                self.samples = self._resources.enter_context(CpuSamples(self._own_maps, self._sample_constants))
+            self.samples.attach()
+        except BpfError as error:
+            lost = Unavailable(name="on-CPU samples", reason=f"lines outside calls are not seen: {error}")
+            self.unavailable += [lost] if lost not in self.unavailable else []
 
     def start_clocks(self) -> None:
         """Attaches the clocks alone, unless they are; from here on accounts run.
@@ -252,6 +270,8 @@ class KernelSide:
         keep_clocks: all but the scheduler programs, where a process may be admitted at any time: the account of its
             first call would be wrong without them.
         """
+        if self.samples:
+            self.samples.detach()
         self._host_links.close()
         for name in self.maps.keys() - self._own_maps.keys():
             del self.maps[name]  # their descriptors have ended
@@ -394,6 +414,11 @@ class KernelSide:
         self.set_process(slot, 0, 0)
         self.maps["free_slots"].push(struct.pack("<I", slot))
 
+    @property
+    def are_stacks_off(self) -> bool:
+        """Whether the governor has switched stacks off."""
+        return any(self.maps["stacks_off"].lookup(struct.pack("<I", 0)) or b"")
+
     def read_threads(self) -> bytes:
         """One `struct thread_dump` per tracked thread; their off-CPU buffers are emptied into the ring."""
         return self._scheduler.program("dump_threads").read_iterator()
@@ -417,6 +442,12 @@ class KernelSide:
 
 def _are_returns_safe(mode: ProbeMode) -> bool:
     return are_return_probes_safe(UPROBE_TYPES[mode][PROGRAMS[mode][0]])
+
+
+def _sample_constants(constants: Mapping[str, bytes], sizes: KernelSizes) -> dict[str, bytes]:
+    shared = ("has_bpf_loop", "python_code_ring_bytes", "python_stacks_ring_bytes", "native_stacks_ring_bytes")
+    own = {"samples_ring_bytes": struct.pack("<Q", sizes.samples_bytes)}
+    return {name: constants[name] for name in shared} | own
 
 
 def _allow_open_files() -> None:

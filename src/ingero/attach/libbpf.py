@@ -27,6 +27,7 @@ from ingero.errors import IngeroError
 logger = logging.getLogger(__name__)
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
+_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _BPF_LINK_CREATE = 28
 _SONAMES = ("libbpf.so.1",)
 _KERNEL_BTF = b"/sys/kernel/btf/vmlinux"
@@ -94,6 +95,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "bpf_program__set_type": (c.c_int, _PTR, c.c_int),
     "bpf_program__set_expected_attach_type": (c.c_int, _PTR, c.c_int),
     "bpf_program__attach": (_PTR, _PTR),
+    "bpf_program__attach_perf_event": (_PTR, _PTR, c.c_int),
     "bpf_program__attach_iter": (_PTR, _PTR, _PTR),
     "bpf_program__attach_uprobe_opts": (_PTR, _PTR, c.c_int, c.c_char_p, c.c_size_t, _PTR),
     "bpf_link__fd": (c.c_int, _PTR),
@@ -336,6 +338,15 @@ class Program:
             raise _failure(f"{self.name}: {attach_type.name.lower()} link on {path} with {len(sites)} probes")
         return Link(lambda: os.close(fd))
 
+    def attach_cpu_clock(self, cpu: int, period_ns: int) -> Link:
+        """Runs it at each tick of a CPU's clock, unless that idles; the interrupted task is the current one."""
+        fd = _open_cpu_clock(cpu, period_ns)
+        try:
+            return self._link(_library().bpf_program__attach_perf_event(self._pointer, fd), f"clock of CPU {cpu}")
+        except BpfError:
+            os.close(fd)  # a link owns it
+            raise
+
     def read_iterator(self) -> bytes:
         """Runs an iterator program once and returns all it wrote."""
         library = _library()
@@ -358,6 +369,24 @@ class Program:
 
 def _destroy(pointer: int) -> None:
     _library().bpf_link__destroy(pointer)
+
+
+# struct perf_event_attr (uapi/linux/perf_event.h): type, size, config, sample_period, sample_type, read_format, flags
+_PERF_ATTRIBUTES = struct.Struct("<IIQQQQQ")
+_PERF_ATTRIBUTES_BYTES = 128
+_PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_CPU_CLOCK = 1, 0
+_PERF_EXCLUDE_IDLE = 1 << 7
+_PERF_FLAG_CLOSE_ON_EXEC = 1 << 3
+
+
+def _open_cpu_clock(cpu: int, period_ns: int) -> int:
+    head = (_PERF_TYPE_SOFTWARE, _PERF_ATTRIBUTES_BYTES, _PERF_COUNT_SW_CPU_CLOCK, period_ns, 0, 0, _PERF_EXCLUDE_IDLE)
+    attributes = c.create_string_buffer(_PERF_ATTRIBUTES.pack(*head), _PERF_ATTRIBUTES_BYTES)
+    number = _SYS_PERF_EVENT_OPEN[platform.machine()]
+    fd = int(_libc().syscall(number, attributes, -1, cpu, -1, c.c_ulong(_PERF_FLAG_CLOSE_ON_EXEC)))
+    if fd < 0:
+        raise _failure(f"the clock of CPU {cpu}")
+    return fd
 
 
 def _bpf(command: int, attributes: bytes) -> int:

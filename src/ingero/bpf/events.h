@@ -101,6 +101,8 @@ enum loss {
 	LOSS_KERNEL_NAMES_RING_FULL,
 	LOSS_KERNEL_HANDLES_FULL,
 	LOSS_KERNEL_NAMES_NOT_RESOLVED, /* counted by the agent */
+	LOSS_SAMPLES_RING_FULL,
+	LOSS_SAMPLE_STACK_NOT_COPIED,
 	LOSS_COUNT,
 };
 
@@ -164,6 +166,8 @@ struct python_layout {
 	u64 none;      /* &_Py_NoneStruct: what an entry frame has instead of code */
 	u64 code_type; /* &PyCode_Type */
 	s64 thread_bias; /* pthread_self() minus the thread pointer */
+	u64 text_begin; /* of the interpreter's own code */
+	u64 text_end;
 	u32 interpreters;
 	u32 interpreter_next;
 	u32 interpreter_threads;
@@ -192,6 +196,8 @@ struct python_layout {
 	u32 string_ascii_data;
 	u32 string_wide_data;
 	u32 string_state_shift;
+	u32 interpreter_collecting; /* whether it collects garbage; 0: not known */
+	u32 pad2;
 	u8 instruction; /* enum python_instruction */
 	u8 has_cframe;
 	u8 has_owner;
@@ -251,7 +257,7 @@ struct python_code_record {
 	u8 table[PYTHON_TABLE_BYTES]; /* may be longer: then the agent has to ask for it */
 };
 
-/* ring `native_stacks`: registers and the top of the stack as a call returned */
+/* ring `native_stacks`: registers and the top of the stack as a call returned, or at a sample */
 struct native_stack_record {
 	u64 key;
 	u64 registers[MACHINE_REGISTERS];
@@ -262,8 +268,41 @@ struct native_stack_record {
 	u32 tid;
 	u32 stack_bytes; /* copied, from stack_vaddr upwards */
 	u16 process_slot;
-	u8 pad[2];
+	u8 is_pc_exact; /* a sample: the instruction that was running, not one to return to */
+	u8 pad;
 	u8 stack[STACK_COPY_BYTES];
+};
+
+enum sample_flag {
+	SAMPLE_COLLECTING = 1 << 0, /* the thread collected its interpreter's garbage */
+};
+
+/* ring `samples`: a thread that was running outside traced calls, at a tick of its CPU's sampling clock */
+struct sample_record {
+	u64 time_ns;
+	u64 python_stack; /* hash of a python_stack_record; 0 = none was taken */
+	u64 native_stack; /* key of a native_stack_record; 0 = none was taken */
+	u32 pid;
+	u32 tid;
+	u32 cpu;
+	u16 process_slot;
+	u8 flags; /* enum sample_flag */
+	u8 pad;
+	char comm[COMM_BYTES];
+};
+
+/* what the task iterator `find_parked` writes for each thread that is asleep outside traced calls */
+struct parked_thread {
+	u64 now_ns;
+	u64 switches; /* nvcsw + nivcsw: while they stay the same, it is the same sleep */
+	u64 thread_pointer;
+	u64 hits; /* probed entries so far */
+	u32 pid;
+	u32 tid;
+	u16 process_slot;
+	u8 state;
+	u8 pad[5];
+	char comm[COMM_BYTES];
 };
 
 enum epoch_flag {

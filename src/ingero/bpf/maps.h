@@ -60,6 +60,11 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } offcpu MAP;
 
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
+	MAP_UINT(max_entries, 1 << 20); /* (agent) */
+} samples MAP;
+
 INLINE void count_loss(u32 which, u64 amount)
 {
 	u64 *counter = bpf_map_lookup_elem(&losses, &which);

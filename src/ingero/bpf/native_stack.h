@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Registers and the top of the stack of the calling thread, as a recorded call returns; the agent unwinds them.
+ * Registers and the top of the stack of the calling thread, as a recorded call returns or at a sample; the agent unwinds
+ * them.
  *
  * A copy is sent once per (Python stack, return address, depth of the stack): what lies between the interpreter and the
  * call is the same each time these are.
@@ -63,14 +64,22 @@ INLINE u32 copy_stack(u8 *to, u64 from)
 	return copied;
 }
 
-/* The key of the calling thread's native stack; one not seen before is sent. 0: it could not be. */
-INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 slot, u64 python_stack, u64 caller)
+INLINE u64 native_key(struct task_struct *task, u64 sp, u64 python_stack, u64 place)
+{
+	return mixed(mixed(mixed(FNV_BASIS, python_stack), place), THREAD_POINTER(task) - sp);
+}
+
+/*
+ * The key of the calling thread's native stack; one not seen before is sent. 0: it could not be. `place`: the return
+ * address, or where it was sampled.
+ */
+INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 slot, u64 python_stack, u64 place,
+			  bool is_pc_exact)
 {
 	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
-	u64 sp = STACK_POINTER(context), key;
+	u64 sp = STACK_POINTER(context), key = native_key(task, sp, python_stack, place);
 	struct native_stack_record *record;
 
-	key = mixed(mixed(mixed(FNV_BASIS, python_stack), caller), THREAD_POINTER(task) - sp);
 	if (!is_new(key, NATIVE_STACK, task->tgid))
 		return key;
 	record = bpf_ringbuf_reserve(&native_stacks, sizeof(*record), 0);
@@ -90,7 +99,8 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 	record->pid = task->tgid;
 	record->tid = task->pid;
 	record->process_slot = slot;
-	record->pad[0] = record->pad[1] = 0;
+	record->is_pc_exact = is_pc_exact;
+	record->pad = 0;
 	record->stack_vaddr = sp & ~(PAGE_BYTES - 1ULL);
 	record->stack_bytes = copy_stack(record->stack, record->stack_vaddr);
 	bpf_ringbuf_submit(record, ring_wakeup(&native_stacks, native_stacks_ring_bytes, sizeof(*record)));
@@ -129,6 +139,6 @@ GLOBAL int capture_stacks(u64 caller)
 		return 0;
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	thread->python_stack = capture_python(thread, task, slot);
-	thread->native_stack = capture_native(thread, task, slot, thread->python_stack, caller);
+	thread->native_stack = capture_native(thread, task, slot, thread->python_stack, caller, false);
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * The Python frames of the calling thread, walked in its interpreter's memory at the return of a recorded call: the
- * line that is executing, not where a function begins. Everything is read from a live process and may be wrong at any
- * moment: a frame counts only if its code object says that it is one.
+ * The Python frames of the calling thread, walked in its interpreter's memory at the return of a recorded call or at a
+ * sample: the line that is executing, not where a function begins. Everything is read from a live process and may be
+ * wrong at any moment: a frame counts only if its code object says that it is one.
  *
  * A stack, and a code object, is sent once; later calls carry its hash. Code objects are told apart by their content:
  * a freed one's address is used again at once.
@@ -64,6 +64,13 @@ INLINE u64 user_word(u64 address)
 
 	bpf_probe_read_user(&word, sizeof(word), (void *)address);
 	return word;
+}
+
+INLINE bool is_known(u64 hash, u64 address, u32 pid)
+{
+	struct seen_key key = {.hash = hash, .address = address, .pid = pid};
+
+	return bpf_map_lookup_elem(&seen_python, &key);
 }
 
 /* Whether `seen_python` lacks this; it has it from now on. */

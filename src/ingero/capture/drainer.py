@@ -30,6 +30,7 @@ _RECORD_OF_RING = {
     "python_code": "python_code_record",
     "python_stacks": "python_stack_record",
     "native_stacks": "native_stack_record",
+    "samples": "sample_record",
     "kernel_names": "kernel_name_record",
 }
 

@@ -70,7 +70,7 @@ class HungCalls:
     def _keep(self, key: _Key, stack: MergedStack) -> None:
         if len(self._stored) >= _MAX_CALLS:
             del self._stored[next(iter(self._stored))]
-        self._stored[key] = _hash(key[2], stack)
+        self._stored[key] = content_hash(key[2], stack)
         row = tables.STACKS.rows(1, hash=self._stored[key], ips=stack.ips, frames=stack.frames, note=stack.note)
         self._store(row)
 
@@ -98,7 +98,8 @@ def _open_call(thread: Any) -> OpenCall:
     )
 
 
-def _hash(number: int, stack: MergedStack) -> int:
+def content_hash(number: int, stack: MergedStack) -> int:
+    """What a stack of a process, by its number, is stored under when it was read from outside; never 0."""
     content = f"{number}\0{stack.ips}\0{stack.frames}\0{stack.note}".encode()
     digest = hashlib.blake2b(content, digest_size=_HASH_BYTES).digest()
     return int.from_bytes(digest, "little") & _HASH_MASK or 1

@@ -80,8 +80,23 @@ def _held_still(call: OpenCall) -> Iterator[_Position]:
         raise NotParkedError("it was switched meanwhile")
 
 
+def check_still_parked(pid: int, tid: int, switches: int) -> None:
+    """Passes if a thread sleeps, and has been switched out so many times.
+
+    Raises:
+        NotParkedError: it ran meanwhile, or runs.
+        OSError: it is gone.
+    """
+    if _parked_at(pid, tid).switches != switches:
+        raise NotParkedError("it was switched meanwhile")
+
+
 def _position(call: OpenCall) -> _Position:
-    task = PROC / str(call.pid) / "task" / str(call.tid)
+    return _parked_at(call.pid, call.tid)
+
+
+def _parked_at(pid: int, tid: int) -> _Position:
+    task = PROC / str(pid) / "task" / str(tid)
     switches = _switches(task)
     line = (task / "syscall").read_text().strip()
     if line == "running" or not line:

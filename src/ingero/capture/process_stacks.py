@@ -24,6 +24,8 @@ _PYTHON_ENDINGS = {  # enum python_flag
     2: "Python frames end early: the interpreter's memory could not be read",
     4: "Python frames end early: something that is no code object lay where one belongs",
 }
+_MAX_PYTHON = 1 << 14  # stacks, 0.6 KB each; they are stored seconds after they came, and then no longer needed
+_MAX_NATIVE = 1 << 12  # 3 KB each
 _UNKNOWN_CODE = CodeObject("?", "?", 0, b"")
 
 
@@ -65,6 +67,10 @@ class ProcessStacks:
 
     def add_python(self, record: Any) -> None:
         """A Python stack (`struct python_stack_record`)."""
+        if len(self._python) >= _MAX_PYTHON:
+            oldest = next(iter(self._python))
+            del self._python[oldest]
+            self._python_endings.pop(oldest, None)
         self._python[int(record["hash"])] = record["frame"][: int(record["count"])].copy()
         if record["flags"]:
             self._python_endings[int(record["hash"])] = _PYTHON_ENDINGS[int(record["flags"])]
@@ -75,11 +81,13 @@ class ProcessStacks:
         copy = ThreadCopy(
             machine=_MACHINE,
             registers=record["registers"][: machine.registers].tolist(),
-            is_pc_exact=False,
+            is_pc_exact=bool(record["is_pc_exact"]),
             stack_vaddr=int(record["stack_vaddr"]),
             stack=record["stack"][: int(record["stack_bytes"])].tobytes(),
             probed=dict(zip(record["probed_sp"].tolist(), record["probed_caller"].tolist(), strict=True)),
         )
+        if len(self._native) >= _MAX_NATIVE:
+            del self._native[next(iter(self._native))]
         self._native[int(record["key"])] = self.unwound(copy)
 
     def unwound(self, copy: ThreadCopy) -> NativeFrames:

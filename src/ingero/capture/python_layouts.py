@@ -48,6 +48,8 @@ def layout_row(interpreter: Interpreter, dtype: np.dtype[Any]) -> np.ndarray[Any
         row[field] = layout.offsets.get(name, 0)
     row["runtime"], row["none"], row["code_type"] = interpreter.runtime, interpreter.none, interpreter.code_type
     row["thread_bias"] = interpreter.thread_bias
+    row["text_begin"], row["text_end"] = interpreter.text.start, interpreter.text.stop
+    row["interpreter_collecting"] = _collecting(interpreter)
     row["code_name"] = layout.offsets.get("code.qualname", layout.offsets["code.name"])
     row["string_state_shift"] = layout.string_state_shift
     row["instruction"] = POINTER if version >= (3, 11) else UNITS if version == (3, 10) else BYTES
@@ -58,3 +60,11 @@ def layout_row(interpreter: Interpreter, dtype: np.dtype[Any]) -> np.ndarray[Any
     row["key_half_word"] = 6 if version == (3, 11) else 0  # co_warmup counts down beside the flags
     row["is_key_short"] = version <= (3, 11)
     return row
+
+
+def _collecting(interpreter: Interpreter) -> int:
+    """Where an interpreter says that it collects garbage; 0: not known, or it says nothing of which thread does."""
+    offsets = interpreter.layout.offsets
+    if interpreter.layout.is_free_threaded or "gc.collecting" not in offsets:
+        return 0
+    return offsets["interpreter.gc"] + offsets["gc.collecting"]

@@ -7,17 +7,20 @@ frame could be wrong. The caller makes sure of that.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from ingero.capture.python_layouts import BYTES, UNITS
-from ingero.decode.python_code import CODE_BYTES, Read, code_key, from_memory
+from ingero.decode.python_code import CODE_BYTES, CodeObject, Read, code_key, from_memory
 
 _WORD = struct.Struct("<Q")
 _FRAME_BYTES = 136  # the largest offset in a frame, and eight bytes
 _MAX_FRAMES = 1024
 _MAX_ENTRY_FRAMES = 256  # of the interpreter itself, between Python frames
 _MAX_THREADS = 4096
+
+KnownCode = MutableMapping[tuple[int, int], CodeObject]
+"""Code objects read earlier, by key and address."""
 
 
 class BrokenWalkError(Exception):
@@ -34,11 +37,15 @@ class WalkedFrame:
 
 
 def python_frames(
-    read: Read, layout: Mapping[str, int], version: tuple[int, int], thread_pointer: int
+    read: Read,
+    layout: Mapping[str, int],
+    version: tuple[int, int],
+    thread_pointer: int,
+    known: KnownCode | None = None,
 ) -> list[WalkedFrame]:
     """The Python frames of a thread, innermost first; empty if it has none.
 
-    layout: the fields of `struct python_layout`.
+    layout: the fields of `struct python_layout`. known: filled, and asked first.
 
     Raises:
         BrokenWalkError: see there; no part of the walk is to be trusted then.
@@ -47,6 +54,7 @@ def python_frames(
     thread = _thread(read, layout, thread_pointer + layout["thread_bias"])
     frame = _top_frame(read, layout, thread) if thread else 0
     found: list[WalkedFrame] = []
+    known = {} if known is None else known
     for _ in range(_MAX_FRAMES + _MAX_ENTRY_FRAMES):
         if not frame:
             return found
@@ -54,7 +62,7 @@ def python_frames(
         code = _at(raw, layout["frame_code"]) & ~7  # 3.14 tags references
         is_entry = layout["has_owner"] and raw[layout["frame_owner"]] >= layout["owner_skipped"]
         if not is_entry and code and code != layout["none"]:
-            found.append(_frame(read, layout, version, raw, code))
+            found.append(_frame(read, layout, version, raw, code, known))
         frame = _at(raw, layout["frame_previous"])
     raise BrokenWalkError(f"more than {_MAX_FRAMES} frames")
 
@@ -89,13 +97,17 @@ def _top_frame(read: Read, layout: Mapping[str, int], thread: int) -> int:
     return _word(read, frame + layout["cframe_frame"]) if layout["has_cframe"] and frame else frame
 
 
-def _frame(read: Read, layout: Mapping[str, int], version: tuple[int, int], frame: bytes, address: int) -> WalkedFrame:
+def _frame(
+    read: Read, layout: Mapping[str, int], version: tuple[int, int], frame: bytes, address: int, known: KnownCode
+) -> WalkedFrame:
     raw = read(address, CODE_BYTES)
     if _at(raw, layout["header_bytes"] - 8) != layout["code_type"]:
         raise BrokenWalkError("a frame without a code object")
-    code = from_memory(read, address, code_key(read, raw, layout), layout)
+    place = code_key(read, raw, layout), address
+    code = known.get(place) or from_memory(read, address, place[0], layout)
     if code is None:
         raise BrokenWalkError("a code object that cannot be read")
+    known[place] = code
     return WalkedFrame(code.file, code.line(version, _instruction(read, layout, frame, address)) or 0, code.name)
 
 

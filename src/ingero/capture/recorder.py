@@ -29,6 +29,7 @@ from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
 from ingero.capture.rows import RowMaker, Sink
+from ingero.capture.samples import Samples
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.spans import ChangedSpans
@@ -117,8 +118,10 @@ class Recorder:
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
         self.has_stacks = options.with_stacks
+        self._samples = Samples(kernel, sink, self.clock, self.targets, self.stacks)
         if options.with_stacks:
             self._resources.enter_context(self.stacks)
+            self._resources.enter_context(self._samples)
         self._kernel_names = KernelNames(lambda rows: sink.append(tables.KERNELS, rows), self.clock)
         self._resources.enter_context(self._kernel_names)
         self.seconds.on_launched = self._kernel_names.want
@@ -132,6 +135,9 @@ class Recorder:
             "python_code": lambda batch: self.stacks.add_code(batch, self._rows.number),
             "python_stacks": lambda batch: self.stacks.add_python(batch, self._rows.number),
             "native_stacks": lambda batch: self.stacks.add_native(batch, self._rows.number),
+            "samples": lambda batch: self._samples.add_running(
+                batch, self._rows.process_numbers(batch["process_slot"])
+            ),
             "kernel_names": lambda batch: self._kernel_names.add(
                 batch, self._rows.process_numbers(batch["process_slot"])
             ),
@@ -177,6 +183,7 @@ class Recorder:
             self._drainer.wait(last_ns + _TICK_NS)
             self.pickup.catch_up()
             self._watch_host()
+            self._samples.write_parked()
             now_ns = time.monotonic_ns()
             if now_ns - last_ns >= (_CROWDED_TICK_NS if self.targets.is_crowded else _TICK_NS):
                 on_second(self._tick(now_ns - last_ns))
@@ -212,6 +219,7 @@ class Recorder:
         self._kernel.detach_calls()
         self._drainer.drain_all()
         self._add_clock_pair()
+        self._samples.write_parked()
         second = self._read_second(elapsed_ns)
         self._cgroups.seek(is_last=True)
         self._drainer.drain_all()  # off-CPU intervals that the last reading has emptied

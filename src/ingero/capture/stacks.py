@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
 _MAX_WAITING = 4096  # batches; a native stack's is 20 KB
+_MAX_SEEN = 1 << 16  # stacks of a process, 0.3 KB each: samples find new ones for as long as it runs
 _MAX_KEPT = 4096  # stacks for `known`, about 2 KB each
 _PATIENCE_S = 3.0  # the rings are drained four times a second
 _RETRY_S = 0.2
@@ -95,6 +96,10 @@ class Stacks:
         lost, self._lost = self._lost, Counter()
         return dict(lost)
 
+    def count_unresolved(self) -> None:
+        """Something else could not be resolved."""
+        self._lost["stacks_not_resolved"] += 1
+
     def begin(self, target: Target) -> None:
         """A process is traced from now on, or runs another program from now on."""
         self._do(lambda: self._begin(target))
@@ -121,14 +126,24 @@ class Stacks:
         self._each(batch, number_of, ProcessStacks.add_native)
 
     def hashes(self, batch: Array, numbers: list[int]) -> list[int]:
-        """What the stack of each recorded call (`struct call_record`) is stored under, 0 where it has none."""
+        """What the stacks of recorded calls or samples are stored under; 0: it has none, or there are too many."""
         parts = list(zip(numbers, batch["python_stack"].tolist(), batch["native_stack"].tolist(), strict=True))
-        new = {part for part in set(parts) if (part[1] or part[2]) and part not in self._seen[part[0]]}
-        for part in new:
-            self._seen[part[0]].add(part)
+        found = {part: stack_hash(*part) for part in set(parts)}
+        new = {part for part, number in found.items() if number and part not in self._seen[part[0]]}
+        for part in list(new):
+            if len(self._seen[part[0]]) < _MAX_SEEN:
+                self._seen[part[0]].add(part)
+                continue
+            found[part] = 0
+            new.remove(part)
+            self._lost["stacks_not_resolved"] += 1
         if new:
             self._do(lambda: self._want(new))
-        return [stack_hash(*part) for part in parts]
+        return [found[part] for part in parts]
+
+    def process_of(self, number: int) -> ProcessStacks | None:
+        """What is known of the stacks of a process; None before anything is."""
+        return self._processes.get(number)
 
     def _each(self, batch: Array, number_of: Callable[[int], int], add: Callable[[ProcessStacks, Any], None]) -> None:
         for record in batch:

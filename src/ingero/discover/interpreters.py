@@ -40,6 +40,7 @@ class Interpreter:
 
     file: the name of the program or library that holds it. runtime, code_type, none: addresses in the process of
     `_PyRuntime`, `PyCode_Type` and `None`. thread_bias: pthread_self() minus the processor's thread pointer.
+    text: where its own code is.
     """
 
     file: str
@@ -48,6 +49,7 @@ class Interpreter:
     code_type: int
     none: int
     thread_bias: int
+    text: range = range(0)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -89,7 +91,7 @@ def find_interpreter(pid: int, proc: Path = PROC) -> Interpreter | UnreadableInt
             continue
         if "_PyRuntime" in symbols and bias is not None:
             addresses = {name: bias + vaddr for name, vaddr in symbols.items()}
-            return _prove(pid, PurePath(mapping.path).name, addresses, mappings, proc)
+            return _prove(pid, mapping.path, addresses, mappings, proc)
     return None
 
 
@@ -103,8 +105,9 @@ def _candidates(mappings: list[Mapping], program: str) -> list[Mapping]:
 
 
 def _prove(
-    pid: int, file: str, addresses: dict[str, int], mappings: list[Mapping], proc: Path
+    pid: int, path: str, addresses: dict[str, int], mappings: list[Mapping], proc: Path
 ) -> Interpreter | UnreadableInterpreter:
+    file = PurePath(path).name
     try:
         thread_bias = _thread_bias(pid, mappings, proc)
         with ProcessMemory(pid, proc) as memory:
@@ -127,7 +130,13 @@ def _prove(
         code_type=addresses["PyCode_Type"],
         none=addresses["_Py_NoneStruct"],
         thread_bias=thread_bias,
+        text=_text(path, mappings),
     )
+
+
+def _text(path: str, mappings: list[Mapping]) -> range:
+    parts = [one for one in mappings if one.path == path and "x" in one.permissions]
+    return range(min(one.start for one in parts), max(one.end for one in parts)) if parts else range(0)
 
 
 def _thread_bias(pid: int, mappings: list[Mapping], proc: Path) -> int:

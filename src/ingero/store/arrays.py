@@ -1,4 +1,4 @@
-"""Epochs, clock seconds, off-CPU intervals and recorded calls as numpy structured arrays."""
+"""Epochs, clock seconds, off-CPU intervals, recorded calls and samples as numpy structured arrays."""
 
 from __future__ import annotations
 
@@ -71,11 +71,17 @@ CALL_DTYPE = np.dtype([(name, "<i8") for name in _CALL_NUMBERS] + [("clock_ns", 
 
 OFFCPU_COLUMNS = ", ".join(name if name != "state" else f"coalesce(state, {NOT_RECORDED})" for name in _OFFCPU_NUMBERS)
 CALL_COLUMNS = ", ".join((*_CALL_NUMBERS, *(f"coalesce({clock}, {NOT_RECORDED})" for clock in CLOCK_COLUMNS)))
+_SAMPLE_NUMBERS = ("time_ns", "process", "pid", "tid", "state", "weight_ns", "is_collecting", "stack_hash")
+
+# Where one thread was outside traced calls, for weight_ns from about time_ns on. state: a number of thread_states.
+SAMPLE_DTYPE = np.dtype([(name, "<i8") for name in _SAMPLE_NUMBERS])
+
 EPOCH_COLUMNS = ", ".join(
     [f"e.{name}" for name in _EPOCH_NUMBERS]
     + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _EPOCH_PARTS for clock in CLOCK_COLUMNS]
 )
 CLOCK_SECOND_COLUMNS = ", ".join((*_SECOND_NUMBERS, *CLOCK_COLUMNS))
+SAMPLE_COLUMNS = ", ".join(_SAMPLE_NUMBERS)
 
 
 def epochs(rows: Sequence[Sequence[int]], checkpoints: Sequence[bytes | None]) -> npt.NDArray[np.void]:
@@ -101,6 +107,11 @@ def offcpu(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
 def calls(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `CALL_COLUMNS` as an array of `CALL_DTYPE`."""
     return _from_rows(rows, CALL_DTYPE)
+
+
+def samples(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `SAMPLE_COLUMNS` as an array of `SAMPLE_DTYPE`."""
+    return _from_rows(rows, SAMPLE_DTYPE)
 
 
 def _from_rows(rows: Sequence[Sequence[int]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:

@@ -31,6 +31,7 @@ from ingero.store.records import (
     OpTotals,
     Process,
     Removed,
+    SampleTotals,
     Session,
     Snapshot,
     Stack,
@@ -484,6 +485,31 @@ class Reader:
             process=process,
         )
         return dict(rows)
+
+    def samples(self, window: Window, *, process: int | None = None) -> list[SampleTotals]:
+        """Where threads were outside traced calls, by thread, state and stack, most time first."""
+        return self._records(
+            SampleTotals,
+            f"SELECT s.process, s.pid, s.tid, coalesce(t.text, ''), n.name, s.is_collecting, s.stack_hash, count(*), "
+            f"sum(s.weight_ns) FROM raw_samples s LEFT JOIN raw_strings t ON t.string = s.comm "
+            f"LEFT JOIN thread_states n ON n.id = s.state WHERE s.time_ns >= :begin AND s.time_ns < :end "
+            f"{_OF_PROCESS.format('s.')} GROUP BY s.process, s.tid, s.comm, s.state, s.is_collecting, s.stack_hash "
+            f"ORDER BY sum(s.weight_ns) DESC",
+            window,
+            table="raw_samples",
+            process=process,
+        )
+
+    def sample_rows(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """The same one by one, in order of time: `arrays.SAMPLE_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_samples WHERE time_ns >= :begin AND time_ns < :end "
+            f"{_OF_PROCESS.format('')} ORDER BY time_ns",
+            window,
+            table="raw_samples",
+            process=process,
+        )
+        return arrays.samples(rows)
 
     def causal_chains(self, window: Window) -> list[CausalChain]:
         """Stored chains that were detected in the window, oldest first."""

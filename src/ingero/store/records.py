@@ -405,6 +405,24 @@ class StackTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTotals:
+    """The samples of one thread in one state with one stack, outside traced calls; stack_hash 0: it is not known.
+
+    state: see events.THREAD_STATES. is_collecting: it collected garbage. ns: the time that they stand for.
+    """
+
+    process: int
+    pid: int
+    tid: int
+    comm: str
+    state: str
+    is_collecting: bool
+    stack_hash: int
+    count: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CausalChain:
     """One stored chain."""
 

@@ -31,6 +31,7 @@ _DETAIL = (
     ("raw_events", "start_ns"),
     ("raw_offcpu", "start_ns"),
     ("raw_in_flight", "time_ns"),
+    ("raw_samples", "time_ns"),
     ("raw_epochs", "b_ns"),
 )
 _AGGREGATES = (

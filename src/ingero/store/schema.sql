@@ -405,6 +405,22 @@ CREATE TABLE raw_in_flight (
 ) STRICT;
 CREATE INDEX raw_in_flight_time ON raw_in_flight(time_ns);
 
+-- Where a thread was outside traced calls: on a CPU at a tick of its clock, or asleep when it was looked at.
+CREATE TABLE raw_samples (
+    id         INTEGER PRIMARY KEY,
+    session    INTEGER NOT NULL,
+    time_ns    INTEGER NOT NULL,
+    process    INTEGER NOT NULL,
+    pid        INTEGER NOT NULL,
+    tid        INTEGER NOT NULL,
+    comm       INTEGER NOT NULL DEFAULT 0,     -- string
+    state      INTEGER NOT NULL,               -- thread_states.id
+    weight_ns  INTEGER NOT NULL,               -- the time that it stands for
+    is_collecting INTEGER NOT NULL DEFAULT 0,  -- it collected the garbage of its interpreter
+    stack_hash INTEGER NOT NULL DEFAULT 0      -- 0: not known
+) STRICT;
+CREATE INDEX raw_samples_time ON raw_samples(time_ns);
+
 CREATE TABLE raw_probes (
     session     INTEGER NOT NULL,
     library     TEXT NOT NULL,                 -- path of the copy

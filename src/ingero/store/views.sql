@@ -255,6 +255,13 @@ SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS n
        nullif(c.culprit_cgroup_id, 0) AS culprit_cgroup_id, c.ns, c.switches
 FROM raw_culprits c;
 
+CREATE VIEW samples AS
+SELECT s.id, s.session, (SELECT node FROM raw_sessions WHERE session = s.session) AS node, s.time_ns AS timestamp,
+       s.process, s.pid, s.tid, (SELECT text FROM raw_strings WHERE string = s.comm) AS comm,
+       (SELECT name FROM thread_states WHERE id = s.state) AS state, s.weight_ns, s.is_collecting,
+       nullif(s.stack_hash, 0) AS stack_hash
+FROM raw_samples s;
+
 CREATE VIEW losses AS
 SELECT l.session, (SELECT node FROM raw_sessions WHERE session = l.session) AS node, l.start_ns AS timestamp,
        l.counter, l.reason, l.count

@@ -1,0 +1,91 @@
+"""Samples what threads do: a program at each tick of every CPU's clock, and a list of the threads that are asleep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from ingero.attach.libbpf import BpfObject, Map
+from ingero.attach.objects import object_path
+
+_ONLINE = Path("/sys/devices/system/cpu/online")
+_HZ = 49  # in step with nothing that happens 10, 50 or 100 times a second
+_MOST_PER_S = (
+    784  # of all CPUs together, as if 16 of them ran nothing but targets: each costs the agent 0.1 ms and more
+)
+_LEAST_HZ = 7
+_OWN_MAPS = ("python_walks",)  # a tick may come in the middle of another program's walk
+
+
+class CpuSamples:
+    """The sampling programs, loaded; `attach` starts the clocks. Closing detaches and unloads.
+
+    shared: the maps of the scheduler and call programs. constants: see samples.bpf.c.
+
+    Raises:
+        BpfError: the kernel refuses them.
+    """
+
+    def __init__(self, shared: Mapping[str, Map], constants: Mapping[str, bytes]) -> None:
+        self._cpus = parse_cpus(_ONLINE.read_text(encoding="ascii"))
+        self.period_ns = 10**9 // rate_hz(len(self._cpus))
+        self._loaded = BpfObject(
+            object_path("samples"),
+            shared={name: entry for name, entry in shared.items() if name not in _OWN_MAPS},
+            constants=constants,
+        )
+        self._links = ExitStack()
+
+    def attach(self) -> None:
+        """Starts the clocks of all CPUs that are online.
+
+        Raises:
+            BpfError: the kernel refuses one; then none runs.
+        """
+        program = self._loaded.program("sample_running")
+        with ExitStack() as links:
+            for cpu in self._cpus:
+                links.callback(program.attach_cpu_clock(cpu, self.period_ns).close)
+            self._links = links.pop_all()
+
+    def detach(self) -> None:
+        """Stops the clocks."""
+        self._links.close()
+
+    @property
+    def program_fd(self) -> int:
+        """The descriptor of the clocks' program: the kernel tells there what it costs."""
+        return self._loaded.program("sample_running").fd
+
+    def parked(self) -> bytes:
+        """One `struct parked_thread` per thread that is asleep outside traced calls."""
+        return self._loaded.program("find_parked").read_iterator()
+
+    def close(self) -> None:
+        """Detaches and unloads."""
+        self.detach()
+        self._loaded.close()
+
+    def __enter__(self) -> CpuSamples:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def rate_hz(cpus: int) -> int:
+    """Ticks per second of each CPU: fewer where there are many."""
+    return max(_LEAST_HZ, min(_HZ, _MOST_PER_S // max(cpus, 1)))
+
+
+def parse_cpus(text: str) -> list[int]:
+    """The numbers in a list such as `0-3,8`."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found

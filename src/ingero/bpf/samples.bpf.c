@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/*
+ * Where the threads of targets are outside traced calls: those that run, at each tick of every CPU's sampling clock, and
+ * on demand those that are asleep.
+ *
+ * A tick is an interrupt: it may come in the middle of another program of the same thread. So the walk's memory
+ * (`python_walks`) is this object's own; all else that is shared is changed in one step, or by helpers that lock.
+ */
+#include "native_stack.h"
+#include "states.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define PLACE(pc) ((pc) >> 4) /* functions begin at multiples of 16 bytes: a place is never in two */
+/* Copies are 20 KB, and the agent takes a millisecond or more for each: so many at once, then one per period. */
+#define COPIES_AT_ONCE 64
+#define PYTHON_COPY_NS 1000000000ULL /* beside a Python stack, which tells most */
+#define NATIVE_COPY_NS 250000000ULL  /* where it is all there is */
+
+#if defined(__TARGET_ARCH_x86)
+#define PROGRAM_COUNTER(context) ((context)->ip)
+#else
+#define PROGRAM_COUNTER(context) ((context)->pc)
+#endif
+
+const volatile u64 samples_ring_bytes = 1 << 20;
+
+/* when the copy after those made so far would be due, if all came evenly */
+u64 python_copy_due_ns = 0;
+u64 native_copy_due_ns = 0;
+
+INLINE bool may_copy(u64 *due_ns, u64 period_ns, u64 now)
+{
+	u64 due = READ_ONCE(*due_ns);
+
+	if (due > now)
+		return false;
+	if (due + COPIES_AT_ONCE * period_ns < now)
+		due = now - COPIES_AT_ONCE * period_ns;
+	WRITE_ONCE(*due_ns, due + period_ns); /* two CPUs at once may make one more */
+	return true;
+}
+
+/* Of a thread that has no account yet, or none any more, nothing is known. */
+INLINE struct thread *tracked(struct task_struct *task)
+{
+	struct thread *thread;
+
+	if (field_exists(task->bpf_storage) && !task->bpf_storage)
+		return NULL;
+	thread = thread_of(task);
+	return thread && thread->created_ns ? thread : NULL;
+}
+
+/* Whether a traced call is open: one that an exception has crossed is not, the stack pointer is above its entry. */
+INLINE bool is_in_call(struct thread *thread, u64 sp)
+{
+	for (int i = 0; i < OPEN_CALLS; i++) {
+		u64 entry = READ_ONCE(thread->calls[i].sp);
+
+		if (entry && sp <= entry)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Only the thread that collects runs the interpreter's own code meanwhile: the others wait for the lock that it holds, or
+ * run code of other libraries.
+ */
+INLINE bool is_collecting(struct thread *thread, u32 slot, u64 pc)
+{
+	struct python_layout *layout = bpf_map_lookup_elem(&python_layouts, &slot);
+	u64 interpreter;
+	u32 collecting = 0;
+
+	if (!layout || !layout->interpreter_collecting || pc < layout->text_begin || pc >= layout->text_end)
+		return false;
+	interpreter = user_word(thread->python_thread + layout->thread_interpreter);
+	bpf_probe_read_user(&collecting, sizeof(collecting), (void *)(interpreter + layout->interpreter_collecting));
+	return collecting;
+}
+
+/* A copy for each place that was not copied before, as long as there are not too many. */
+INLINE u64 sampled_native(struct thread *thread, struct task_struct *task, u32 slot, struct pt_regs *context,
+			  u64 python_stack, u64 now)
+{
+	u64 place = PLACE(PROGRAM_COUNTER(context)), *due_ns = python_stack ? &python_copy_due_ns : &native_copy_due_ns;
+	u64 key = native_key(task, STACK_POINTER(context), python_stack, place);
+
+	if (is_known(key, NATIVE_STACK, task->tgid))
+		return key;
+	if (!may_copy(due_ns, python_stack ? PYTHON_COPY_NS : NATIVE_COPY_NS, now)) {
+		if (!python_stack)
+			count_loss(LOSS_SAMPLE_STACK_NOT_COPIED, 1);
+		return 0;
+	}
+	return capture_native(thread, task, slot, python_stack, place, true);
+}
+
+GLOBAL int sample_thread(u64 now)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct thread *thread = tracked(task);
+	struct sample_record *record;
+	u64 python_stack, native_stack;
+	u32 slot;
+
+	if (!thread || are_stacks_off() || is_in_call(thread, STACK_POINTER(context)))
+		return 0;
+	slot = thread->process_slot & (MAX_PROCESSES - 1);
+	python_stack = capture_python(thread, task, slot);
+	native_stack = sampled_native(thread, task, slot, context, python_stack, now);
+	record = bpf_ringbuf_reserve(&samples, sizeof(*record), 0);
+	if (!record) {
+		count_loss(LOSS_SAMPLES_RING_FULL, 1);
+		return 0;
+	}
+	record->time_ns = now;
+	record->python_stack = python_stack;
+	record->native_stack = native_stack;
+	record->pid = task->tgid;
+	record->tid = task->pid;
+	record->cpu = bpf_get_smp_processor_id();
+	record->process_slot = slot;
+	record->flags = python_stack && is_collecting(thread, slot, PROGRAM_COUNTER(context)) ? SAMPLE_COLLECTING : 0;
+	record->pad = 0;
+	read_comm(record->comm, task->comm);
+	bpf_ringbuf_submit(record, ring_wakeup(&samples, samples_ring_bytes, sizeof(*record)));
+	return 0;
+}
+
+SEC("perf_event") int sample_running(void *ctx)
+{
+	if (tracked(bpf_get_current_task_btf()))
+		sample_thread(bpf_ktime_get_ns());
+	return 0;
+}
+
+/* Whether a thread has been asleep from `since` until now, as far as its account says. */
+INLINE u8 sleeping_state(struct thread *thread)
+{
+	u32 before = READ_ONCE(thread->sequence);
+	u64 since = READ_ONCE(thread->since_ns), waking = READ_ONCE(thread->waking_ns);
+	u8 state = READ_ONCE(thread->state);
+
+	if (state == STATE_INIT)
+		state = READ_ONCE(thread->hint);
+	if ((before & 1) || before != READ_ONCE(thread->sequence) || waking > since || !is_sleep(state))
+		return STATE_INIT;
+	return state;
+}
+
+SEC("iter/task") int find_parked(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct parked_thread parked = {};
+	struct pt_regs *context;
+	struct thread *thread;
+
+	if (!task)
+		return 0;
+	thread = tracked(task);
+	if (!thread || task->exit_state)
+		return 0;
+	parked.switches = task->nvcsw + task->nivcsw; /* before the state: one that it leaves afterwards shows */
+	parked.state = sleeping_state(thread);
+	if (parked.state == STATE_INIT)
+		return 0;
+	context = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (!context || is_in_call(thread, STACK_POINTER(context)))
+		return 0;
+	parked.now_ns = bpf_ktime_get_ns();
+	parked.thread_pointer = THREAD_POINTER(task);
+	parked.hits = READ_ONCE(thread->hits);
+	parked.pid = task->tgid;
+	parked.tid = task->pid;
+	parked.process_slot = thread->process_slot;
+	read_comm(parked.comm, task->comm);
+	bpf_seq_write(ctx->meta->seq, &parked, sizeof(parked));
+	return 0;
+}

@@ -1,0 +1,177 @@
+"""Where threads are asleep outside traced calls: looked at several times a second, their frames read from outside.
+
+A sleep is known by how often its thread has been switched. What is read counts only if that number is the same
+afterwards; a thread that goes on sleeping is not read again. Every thread that is chosen gives a sample, if need be one
+whose place is not known: else short sleeps would seem to be none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.capture.hung_calls import content_hash
+from ingero.capture.parked_threads import NotParkedError, check_still_parked
+from ingero.capture.process_stacks import ProcessStacks
+from ingero.capture.python_walk import BrokenWalkError, KnownCode, python_frames
+from ingero.capture.stack_frames import PythonFrame, merge
+from ingero.discover.memory import ProcessMemory
+from ingero.store import tables
+from ingero.store.tables import Row
+
+TICK_S = 0.25
+PLACES = 16  # threads per look: a read takes the agent 0.5 ms and more
+GPU_PLACES = 12  # of them at most for threads that have made traced calls
+_FORGET_TICKS = 40  # a thread without Python frames is read again so much later
+_MAX_CODE = 1 << 13  # code objects of a process
+_MAX_STORED = 1 << 14
+
+_Key = tuple[int, int]
+"""Process number, thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedSample:
+    """One sleeping thread at a moment (CLOCK_MONOTONIC). state: a number of thread_states; stack_hash 0: not known."""
+
+    time_ns: int
+    process: int
+    pid: int
+    tid: int
+    comm: str
+    state: int
+    weight_ns: int
+    stack_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was found in the sleep that this many switches came before. stack_hash None: no Python frames."""
+
+    switches: int
+    stack_hash: int | None
+    tick: int
+
+
+class ParkedSampler:
+    """Chooses sleeping threads and reads where they are.
+
+    process_of: number and stacks of the process with this pid; None: it is no target, or nothing is known of it yet.
+    store: takes rows of `raw_stacks`.
+    """
+
+    def __init__(
+        self,
+        process_of: Callable[[int], tuple[int, ProcessStacks] | None],
+        dtype: np.dtype[Any],
+        store: Callable[[list[Row]], object],
+    ) -> None:
+        self._process_of, self._dtype, self._store = process_of, dtype, store
+        self._read: dict[_Key, _Read] = {}
+        self._code: dict[int, KnownCode] = {}
+        self._stored: dict[int, None] = {}
+        self._tick = 0
+
+    def look(self, dump: bytes, elapsed_ns: int) -> list[ParkedSample]:
+        """Samples of the threads that the kernel side found asleep (`struct parked_thread`), for the time since."""
+        self._tick += 1
+        threads = np.frombuffer(dump, self._dtype)
+        known = {pid: found for pid in set(threads["pid"].tolist()) if (found := self._process_of(pid))}
+        with_process = [(one, *known[int(one["pid"])]) for one in threads if int(one["pid"]) in known]
+        candidates = [one for one in with_process if self._may_have_frames(*one)]
+        samples: list[ParkedSample] = []
+        for index, weight in chosen([one for one, _, _ in candidates], self._tick):
+            thread, number, process = candidates[index]
+            stack_hash = self._stack_of(thread, number, process)
+            if stack_hash is not None:
+                samples.append(_sample(thread, number, round(weight * elapsed_ns), stack_hash))
+        self._forget({(number, int(one["tid"])) for one, number, _ in with_process}, {n for n, _ in known.values()})
+        return samples
+
+    def _may_have_frames(self, thread: Any, number: int, process: ProcessStacks) -> bool:
+        if process.interpreter is None:
+            return False
+        last = self._read.get((number, int(thread["tid"])))
+        return last is None or last.stack_hash is not None or self._tick - last.tick >= _FORGET_TICKS
+
+    def _stack_of(self, thread: Any, number: int, process: ProcessStacks) -> int | None:
+        key, switches = (number, int(thread["tid"])), int(thread["switches"])
+        last = self._read.get(key)
+        if last and last.switches == switches and last.stack_hash is not None:
+            return last.stack_hash
+        try:
+            frames = self._frames(thread, number, process)
+        except (NotParkedError, BrokenWalkError, OSError):
+            return 0
+        self._read[key] = _Read(switches, self._keep(number, process, frames) if frames else None, self._tick)
+        return self._read[key].stack_hash
+
+    def _frames(self, thread: Any, number: int, process: ProcessStacks) -> list[PythonFrame]:
+        assert process.interpreter is not None
+        code = self._code.setdefault(number, {})
+        if len(code) > _MAX_CODE:
+            code.clear()
+        with ProcessMemory(process.pid) as memory:
+            frames = python_frames(
+                memory.read, process.layout, process.interpreter.version, int(thread["thread_pointer"]), code
+            )
+        check_still_parked(process.pid, int(thread["tid"]), int(thread["switches"]))
+        return [PythonFrame(frame.file, frame.line, frame.function) for frame in frames]
+
+    def _keep(self, number: int, process: ProcessStacks, frames: Sequence[PythonFrame]) -> int:
+        stack = merge(None, frames, process.interpreter.file if process.interpreter else "")
+        found = content_hash(number, stack)
+        if found not in self._stored:
+            if len(self._stored) >= _MAX_STORED:
+                del self._stored[next(iter(self._stored))]
+            self._stored[found] = None
+            self._store(tables.STACKS.rows(1, hash=found, ips=stack.ips, frames=stack.frames, note=stack.note))
+        return found
+
+    def _forget(self, asleep: set[_Key], processes: set[int]) -> None:
+        """What is known of threads that are awake or gone, and have Python frames."""
+        self._read = {
+            key: one
+            for key, one in self._read.items()
+            if (one.stack_hash is not None and key in asleep)
+            or (one.stack_hash is None and self._tick - one.tick < _FORGET_TICKS)
+        }
+        self._code = {number: code for number, code in self._code.items() if number in processes}
+
+
+def chosen(threads: Sequence[Any], tick: int) -> Iterator[tuple[int, float]]:
+    """(index, how many threads it stands for) of those to look at.
+
+    Threads that made traced calls come first, then other main threads, then the rest; where there are more than places,
+    they take turns.
+    """
+    ranks: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for index, thread in enumerate(threads):
+        ranks[0 if thread["hits"] else 1 if thread["tid"] == thread["pid"] else 2].append(index)
+    yield from _turns(ranks[0], GPU_PLACES, tick)
+    left = PLACES - min(len(ranks[0]), GPU_PLACES)
+    rest_places = max(left - len(ranks[1]), left // 4) if ranks[2] else 0
+    yield from _turns(ranks[1], left - rest_places, tick)
+    yield from _turns(ranks[2], rest_places, tick)
+
+
+def _turns(indexes: Sequence[int], places: int, tick: int) -> Iterator[tuple[int, float]]:
+    count = min(len(indexes), places)
+    for turn in range(count):
+        yield indexes[(tick * places + turn) % len(indexes)], len(indexes) / count
+
+
+def _sample(thread: Any, number: int, weight_ns: int, stack_hash: int) -> ParkedSample:
+    return ParkedSample(
+        time_ns=int(thread["now_ns"]),
+        process=number,
+        pid=int(thread["pid"]),
+        tid=int(thread["tid"]),
+        comm=thread["comm"].decode(errors="replace"),
+        state=int(thread["state"]),
+        weight_ns=weight_ns,
+        stack_hash=stack_hash,
+    )

@@ -1,0 +1,111 @@
+"""Where threads are outside traced calls: rows of those that run, as the kernel side samples them, or are asleep."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.attach.libbpf import BpfError
+from ingero.capture.clocks import WallClock
+from ingero.capture.parked_samples import TICK_S, ParkedSample, ParkedSampler
+from ingero.capture.process_stacks import ProcessStacks
+from ingero.capture.rows import Sink
+from ingero.capture.stacks import Stacks
+from ingero.capture.targets import Targets
+from ingero.events import THREAD_STATES
+from ingero.store import tables
+
+logger = logging.getLogger(__name__)
+
+_RUN = THREAD_STATES.index("run")
+_COLLECTING = 1  # enum sample_flag
+_MOST_WAITING = 1024  # the recorder's loop takes them several times a second; it may be held up for some seconds
+
+_LONGEST_NS = 1_000_000_000  # that a look stands for: after it the agent was stopped, and knows nothing
+
+
+class Samples:
+    """The samples of a recording. Use as a context manager: inside it threads that are asleep are looked at."""
+
+    def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets, stacks: Stacks) -> None:
+        self._kernel, self._sink, self._clock, self._targets, self._stacks = kernel, sink, clock, targets, stacks
+        self._parked: deque[ParkedSample] = deque(maxlen=_MOST_WAITING)
+        self._sampler = ParkedSampler(
+            self._process_of, kernel.layouts.dtype("parked_thread"), lambda rows: sink.append(tables.STACKS, rows)
+        )
+        self._is_ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="ingero-parked", daemon=True)
+
+    def add_running(self, batch: np.ndarray[Any, Any], numbers: list[int]) -> None:
+        """Rows of ring `samples`. numbers: of their processes."""
+        period_ns = self._kernel.samples.period_ns if self._kernel.samples else 0
+        rows = tables.SAMPLES.rows(
+            len(batch),
+            session=self._sink.session,
+            time_ns=self._clock.unix_ns(batch["time_ns"]),
+            process=numbers,
+            pid=batch["pid"],
+            tid=batch["tid"],
+            comm=[self._sink.intern(raw.decode(errors="replace")) for raw in batch["comm"].tolist()],
+            state=_RUN,
+            weight_ns=period_ns,
+            is_collecting=(batch["flags"] & _COLLECTING).astype(np.int64),
+            stack_hash=self._stacks.hashes(batch, numbers),
+        )
+        self._sink.append(tables.SAMPLES, rows)
+
+    def write_parked(self) -> None:
+        """Writes what has been seen of sleeping threads; for the thread that keeps the clock."""
+        found = [self._parked.popleft() for _ in range(len(self._parked))]
+        rows = tables.SAMPLES.rows(
+            len(found),
+            session=self._sink.session,
+            time_ns=[self._clock.unix_ns_of(one.time_ns) for one in found],
+            process=[one.process for one in found],
+            pid=[one.pid for one in found],
+            tid=[one.tid for one in found],
+            comm=[self._sink.intern(one.comm) for one in found],
+            state=[one.state for one in found],
+            weight_ns=[one.weight_ns for one in found],
+            stack_hash=[one.stack_hash for one in found],
+        )
+        self._sink.append(tables.SAMPLES, rows)
+
+    def _look(self) -> None:
+        last_ns = time.monotonic_ns()
+        while not self._is_ended.wait(TICK_S):
+            now_ns = time.monotonic_ns()
+            elapsed_ns, last_ns = min(now_ns - last_ns, _LONGEST_NS), now_ns
+            if self._kernel.samples is None or self._kernel.are_stacks_off or not self._kernel.is_running:
+                continue
+            try:
+                self._parked += self._sampler.look(self._kernel.samples.parked(), elapsed_ns)
+            except BpfError as error:
+                logger.warning("sleeping threads are not looked at any more: %s", error)
+                return
+            except Exception:
+                # what a damaged or dying process leads to must not end the thread; it is counted and shown
+                logger.exception("sleeping threads could not be looked at")
+                self._stacks.count_unresolved()
+
+    def _process_of(self, pid: int) -> tuple[int, ProcessStacks] | None:
+        target = self._targets.of_pid(pid)
+        process = self._stacks.process_of(target.number) if target else None
+        return (target.number, process) if target and process else None
+
+    def __enter__(self) -> Samples:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_ended.set()
+        self._thread.join()

@@ -1,0 +1,73 @@
+"""Which sleeping threads are looked at, and how often a CPU is sampled."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingero.attach.cpu_samples import parse_cpus, rate_hz
+from ingero.attach.objects import object_path
+from ingero.capture.parked_samples import GPU_PLACES, PLACES, ParkedSampler, chosen
+from ingero.decode.btf import btf_of
+
+_PARKED = btf_of(object_path("layouts")).dtype("parked_thread")
+_TICKS = 840  # a multiple of what the turns below take
+
+
+def parked(*, callers: int = 0, mains: int = 0, others: int = 0) -> np.ndarray[Any, Any]:
+    """Sleeping threads: those that made traced calls, main threads of other processes, and the rest."""
+    threads = np.zeros(callers + mains + others, _PARKED)
+    threads["tid"] = 100 + np.arange(len(threads))
+    threads["pid"] = 1
+    threads["hits"][:callers] = 5
+    threads["pid"][callers : callers + mains] = threads["tid"][callers : callers + mains]
+    return threads
+
+
+@pytest.mark.parametrize(
+    "threads",
+    [
+        parked(callers=2, mains=3, others=4),
+        parked(callers=20, mains=9, others=100),
+        parked(callers=1, mains=40, others=14),
+        parked(callers=14),
+        parked(others=70),
+        parked(mains=20),
+    ],
+)
+def test_every_thread_is_stood_for_in_full_and_no_look_reads_more_than_its_places(
+    threads: np.ndarray[Any, Any],
+) -> None:
+    stood_for: dict[int, float] = defaultdict(float)
+    for tick in range(_TICKS):
+        now = list(chosen(threads, tick))
+        assert len(now) <= PLACES
+        assert len({index for index, _ in now}) == len(now)
+        for index, weight in now:
+            stood_for[index] += weight
+    assert set(stood_for) == set(range(len(threads)))
+    assert sum(stood_for.values()) == pytest.approx(_TICKS * len(threads))
+    assert list(stood_for.values()) == pytest.approx([_TICKS] * len(threads), rel=0.1)
+
+
+def test_threads_that_made_traced_calls_are_looked_at_each_time() -> None:
+    seen = Counter(index for tick in range(10) for index, _ in chosen(parked(callers=GPU_PLACES, others=99), tick))
+    assert [seen[index] for index in range(GPU_PLACES)] == [10] * GPU_PLACES
+
+
+def test_threads_of_processes_that_are_no_targets_give_no_sample() -> None:
+    assert ParkedSampler(lambda _pid: None, _PARKED, lambda _rows: None).look(parked(others=3).tobytes(), 1) == []
+
+
+def test_many_cpus_are_sampled_less_often_each() -> None:
+    assert [rate_hz(cpus) for cpus in (1, 2, 16)] == [49, 49, 49]
+    assert rate_hz(64) == 12
+    assert rate_hz(1000) == 7
+
+
+def test_a_list_of_cpus_may_have_gaps() -> None:
+    assert parse_cpus("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
+    assert parse_cpus("0\n") == [0]
