@@ -16,7 +16,7 @@ from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.capture.rings import Ring
 from ingero.demo.workloads.program import Program
 from ingero.discover.processes import read_process_id
-from ingero.serve.stack_lines import CallStack, StackBook
+from ingero.store.call_stacks import CallStack, StackBook
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import SampleTotals, Window
 from tests.integration import sampled

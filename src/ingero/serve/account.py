@@ -18,6 +18,7 @@ from ingero.ops import Source
 from ingero.serve.coverage import coverage_lines
 from ingero.serve.drain_lines import DrainLines, drain_lines
 from ingero.serve.line_costs import line_cost_lines, line_costs
+from ingero.serve.sample_lines import sample_lines, sampled_lines
 from ingero.serve.stack_lines import stack_lines, where_text
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
@@ -58,8 +59,9 @@ def account_text(
         lines = _drain_lines(reader, window, epochs, lane, book)
         yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers, lines)
         yield from _lines_of_code(reader, window, process, mine, book, whole_stacks=whole_stacks)
+        yield from _outside_calls(reader, window, process, book)
         yield ""
-    yield from _others(processes, with_calls, clocks)
+    yield from _others(reader, window, processes, with_calls, clocks, book)
     yield from _in_flight(reader, window, book)
     yield from coverage_lines(reader, window)
     yield from _losses(reader, window)
@@ -157,6 +159,16 @@ def _lines_of_code(
     known = {one.stack_hash: stack for one in times if (stack := book.of(one.stack_hash))}
     yield from line_cost_lines(line_costs(times, known), [one for one in totals if one.source in _CALL_SOURCES])
     yield from _worst(reader, window, process, book, whole_stacks=whole_stacks, has_stacks=bool(known))
+
+
+def _outside_calls(reader: Reader, window: Window, process: Process, book: StackBook) -> Iterator[str]:
+    """Nothing where the recording is too old to know, or without stacks."""
+    if not reader.is_recorded("samples"):
+        return
+    samples = reader.samples(window, process=process.process)
+    book.read(one.stack_hash for one in samples)
+    known = {one.stack_hash: stack for one in samples if (stack := book.of(one.stack_hash))}
+    yield from sample_lines(sampled_lines(samples, known))
 
 
 def _title(process: Process, container: Container | None) -> Iterator[str]:
@@ -319,7 +331,14 @@ def _clocks(clocks: Clocks) -> list[str]:
     return [f"{format_ns(ns)} {clock}" for clock, ns in values if ns] or ["0 ns"]
 
 
-def _others(processes: Sequence[Process], shown: set[int], clocks: dict[int, ClockTotals]) -> Iterator[str]:
+def _others(
+    reader: Reader,
+    window: Window,
+    processes: Sequence[Process],
+    shown: set[int],
+    clocks: dict[int, ClockTotals],
+    book: StackBook,
+) -> Iterator[str]:
     """Processes without a traced call, such as data-loading workers: what their threads did."""
     quiet = [process for process in processes if process.process not in shown and process.process in clocks]
     if quiet:
@@ -329,6 +348,7 @@ def _others(processes: Sequence[Process], shown: set[int], clocks: dict[int, Clo
         values = [(clock, getattr(total, f"{clock}_ns")) for clock in CLOCKS]
         spent = ", ".join(f"{clock} {format_ns(ns)}" for clock, ns in values if ns > total.total_ns * _SHOWN_SHARE)
         yield f"  {process.name} [{process.pid}], child of {process.parent_pid}: {spent}"
+        yield from (f"  {line}" for line in _outside_calls(reader, window, process, book))
     if quiet:
         yield ""
 
