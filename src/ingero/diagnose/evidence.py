@@ -20,7 +20,7 @@ from ingero.events import EpochFlag
 from ingero.identity import short_id
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
-from ingero.store.records import Container, CulpritTotals, OpShare, Process, Session, Throttling, Window
+from ingero.store.records import Communicator, Container, CulpritTotals, OpShare, Process, Session, Throttling, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,6 +121,26 @@ class Evidence:
             pids.add(self.processes[number].pid)
             todo += [one.process for one in self.children.get(number, ()) if one.pid not in pids]
         return pids
+
+    @cached_property
+    def communicators(self) -> list[Communicator]:
+        """NCCL communicators of every traced rank."""
+        return self.reader.communicators() if self.reader.is_recorded("raw_communicators") else []
+
+    def peers(self, process: int) -> set[int]:
+        """Numbers of the traced ranks that share a communicator with this one, itself left out.
+
+        Where a communicator was made before tracing began it has no name that ranks share; then the ranks of one
+        launcher that use communicators as old are its peers.
+        """
+        mine = [one for one in self.communicators if one.process == process]
+        hashes = {one.comm_id_hash for one in mine if one.comm_id_hash is not None}
+        found = {one.process for one in self.communicators if one.comm_id_hash in hashes}
+        if any(one.comm_id_hash is None for one in mine):
+            parent = self.processes[process].parent_pid
+            nameless = {one.process for one in self.communicators if one.comm_id_hash is None}
+            found |= {number for number in nameless if self.processes[number].parent_pid == parent}
+        return found - {process}
 
     def text(self, number: int) -> str:
         """The text behind a number of a column that says "string"."""

@@ -19,6 +19,7 @@ from ingero.store.records import (
     Call,
     CausalChain,
     ClockTotals,
+    Communicator,
     Container,
     CulpritTotals,
     GovernorStep,
@@ -397,11 +398,21 @@ class Reader:
         return self._records(
             InFlight,
             "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns, "
-            "max(f.stack_hash) FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
+            "max(f.stack_hash), max(f.handle), max(f.communicator), max(f.sequence) "
+            "FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
             "WHERE f.time_ns >= :begin AND f.time_ns < :end GROUP BY f.process, f.tid, f.source, f.op, f.since_ns "
             "ORDER BY max(f.time_ns) - f.since_ns DESC",
             window,
             table="raw_in_flight",
+        )
+
+    def communicators(self) -> list[Communicator]:
+        """The communicators of every rank that was traced."""
+        columns = ", ".join(Communicator.__dataclass_fields__)
+        return self._records(
+            Communicator,
+            f"SELECT {columns} FROM raw_communicators ORDER BY process, number",
+            table="raw_communicators",
         )
 
     def snapshots(self, window: Window) -> list[Snapshot]:

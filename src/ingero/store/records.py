@@ -292,6 +292,9 @@ class InFlight:
     name: str
     since_ns: int
     stack_hash: int
+    handle: int
+    communicator: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,6 +369,21 @@ class KernelLaunches:
     library: str
     source_of_name: str
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communicator:
+    """One rank's NCCL communicator; what is not known is None. comm_id_hash is equal on all its ranks."""
+
+    process: int
+    number: int
+    handle: int | None
+    comm_id_hash: int | None
+    rank: int | None
+    nranks: int | None
+    created_ns: int
+    destroyed_ns: int
+    collectives: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,126 @@
+"""A call has been open for so long that the process hangs in it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.diagnose.rule import Rule
+from ingero.ops import OPS, Kind, Source
+from ingero.store.records import InFlight, Window
+from ingero.units import format_ns
+
+CAUSE = "call-in-flight"
+HANGS_NS = 3_000_000_000  # and beyond every earlier call of the same kind
+TIMES_LONGEST = 10
+BY_CODE = {(int(op.source), op.code): op.name for op in OPS}
+_FIX = Fix(text="look for device errors", command="dmesg | grep -i xid; nvidia-smi -q | grep -i error")
+_WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.DRAIN | Kind.COPY | Kind.LAUNCH | Kind.ALLOC)}
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Calls seen open for seconds, far longer than any that returned; NCCL calls have a rule of their own."""
+    open_calls: dict[tuple[int, int, int], list[InFlight]] = defaultdict(list)
+    for call in evidence.reader.in_flight(evidence.window):
+        if call.source != int(Source.NCCL) and (call.source, call.op) in _WAITS and _hangs(evidence, call):
+            open_calls[call.process, call.source, call.op].append(call)
+    for calls in open_calls.values():
+        yield _finding(evidence, max(calls, key=_open_ns))
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Drains that hung and returned: theirs is the device time, not a slower device's."""
+    usual = {key: one.reference.t_ns for key, one in case.usual.items()}
+    times = np.array([usual.get(int(key), 0.0) for key in case.epochs["class_key"]])
+    waited = case.epochs["b_ns"] - case.epochs["s_ns"]
+    hung = (times > 0) & (waited >= np.maximum(HANGS_NS, TIMES_LONGEST * times))
+    claims = case.take((Part.DEVICE,), (DEVICE,), float(case.excess_ns[hung].sum())) if hung.any() else {}
+    if not claims:
+        return
+    worst = case.epochs[hung][int(np.argmax(waited[hung]))]
+    name = BY_CODE[int(worst["source"]), int(worst["op"])]
+    length = int(worst["b_ns"] - worst["s_ns"])
+    line = case.evidence.call_line(case.window, case.process.process, int(worst["source"]), int(worst["op"]))
+    yield Finding(
+        cause=CAUSE,
+        resource=name,
+        root=str(case.process.pid),
+        kind=FindingKind.EVENT,
+        severity=Severity.CRITICAL,
+        window=Window(begin_ns=int(worst["s_ns"]), end_ns=int(worst["b_ns"])),
+        summary=f"{case.who} was inside {name} for {format_ns(length)}, then went on",
+        claims=claims,
+        line=line,
+        chain=(
+            Link(
+                text=f"{name} did not return for {format_ns(length)}",
+                seen_ns=length,
+                expected_ns=int(times[hung][0]),
+                structure="the drain of the lane itself",
+                order="the steps before and after it took their usual time",
+            ),
+        ),
+        fixes=(_FIX,),
+        evidence={"open (ns)": length, "drains that hung": int(hung.sum())},
+    )
+
+
+def _hangs(evidence: Evidence, call: InFlight) -> bool:
+    before = Window(begin_ns=evidence.window.begin_ns, end_ns=max(call.since_ns, evidence.window.begin_ns + 1))
+    same = [
+        one
+        for one in evidence.reader.worst_calls(before, process=call.process, source=call.source, op=call.op, limit=1)
+        if one.start_ns + one.duration_ns <= call.since_ns
+    ]
+    longest = max((one.duration_ns for one in same), default=0)
+    return _open_ns(call) >= max(HANGS_NS, TIMES_LONGEST * longest)
+
+
+def _open_ns(call: InFlight) -> int:
+    return call.time_ns - call.since_ns
+
+
+def _finding(evidence: Evidence, call: InFlight) -> Finding:
+    name = evidence.processes[call.process].name if call.process in evidence.processes else ""
+    line = evidence.own_line(call.stack_hash) if call.stack_hash else None
+    place = f" from {line}" if line else ""
+    return Finding(
+        cause=CAUSE,
+        resource=call.name,
+        root=str(call.pid),
+        kind=FindingKind.EVENT,
+        severity=Severity.CRITICAL,
+        window=Window(begin_ns=call.since_ns, end_ns=call.time_ns + 1),
+        summary=f"{name} [{call.pid}] has been inside {call.name} for {format_ns(_open_ns(call))}{place}",
+        culprits=(Culprit(pid=call.pid, name=name),),
+        line=line,
+        chain=(
+            Link(
+                text=f"thread {call.tid} entered {call.name} and had not returned when last seen",
+                seen_ns=_open_ns(call),
+                structure="the open call in the thread's own frame",
+                order="nothing that the thread did later is on record",
+            ),
+        ),
+        fixes=(_FIX,),
+        evidence={"open (ns)": _open_ns(call), "thread": call.tid},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="a call does not return",
+    order=20,
+    needs=("in_flight",),
+    shows="the open call, since when, and the Python line it was made from",
+    limits="why the device or driver does not answer is not visible here; a kernel that runs for seconds looks the "
+    "same until it ends",
+    find=find,
+    watch=watch,
+)
