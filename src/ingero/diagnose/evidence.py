@@ -215,6 +215,17 @@ class Evidence:
                 spent[line] += one.sum_ns
         return max(spent, key=lambda line: spent[line], default=None)
 
+    def sampled_line(self, window: Window, process: int, *, states: Sequence[str] = ()) -> CodeLine | None:
+        """The own line at which a process's threads were most, outside GPU calls; in these states, or in any."""
+        if not self.reader.is_recorded("raw_samples"):
+            return None
+        spent: dict[CodeLine, int] = defaultdict(int)
+        for one in self.reader.samples(window, process=process):
+            line = self.own_line(one.stack_hash) if not states or one.state in states else None
+            if line:
+                spent[line] += one.ns
+        return max(spent, key=lambda line: spent[line], default=None)
+
     @cached_property
     def stacks(self) -> StackBook:
         """The stored stacks."""

@@ -19,6 +19,7 @@ from ingero.store.records import (
     Call,
     CausalChain,
     ClockTotals,
+    Collective,
     Communicator,
     Container,
     CulpritTotals,
@@ -413,6 +414,22 @@ class Reader:
             Communicator,
             f"SELECT {columns} FROM raw_communicators ORDER BY process, number",
             table="raw_communicators",
+        )
+
+    def last_collectives(self, window: Window, *, process: int, limit: int) -> list[Collective]:
+        """The last recorded collectives of one rank in the window, latest first; sends and receives are none."""
+        view = views.query("nccl_events").replace(
+            "WHERE e.source = 9", "WHERE e.source = 9 AND e.process = :process AND e.start_ns BETWEEN :begin AND :end"
+        )
+        return self._records(
+            Collective,
+            f"SELECT process, timestamp, op, comm_id_hash, communicator, sequence, coalesce(datatype_name, ''), "
+            f"coalesce(reduce_op_name, ''), root, bytes, stack_hash FROM ({view}) "
+            f"WHERE datatype IS NOT NULL AND peer IS NULL ORDER BY timestamp DESC LIMIT :limit",
+            window,
+            table="raw_communicators",
+            process=process,
+            limit=limit,
         )
 
     def snapshots(self, window: Window) -> list[Snapshot]:

@@ -387,6 +387,23 @@ class Communicator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One recorded NCCL collective of one rank. sequence: its place in the communicator's order, None: unknown."""
+
+    process: int
+    timestamp: int
+    op: str
+    comm_id_hash: int | None
+    communicator: int
+    sequence: int | None
+    datatype: str
+    reduce_op: str
+    root: int | None
+    bytes: int | None
+    stack_hash: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """One control group; container_id is empty for those that are no container."""
 

@@ -10,6 +10,7 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.hung_ranks import hung_ranks
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
 from ingero.ops import OPS, Kind, Source
@@ -30,7 +31,10 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     for call in evidence.reader.in_flight(evidence.window):
         if call.source != int(Source.NCCL) and (call.source, call.op) in _WAITS and _hangs(evidence, call):
             open_calls[call.process, call.source, call.op].append(call)
+    communicating = {process for ranks in hung_ranks(evidence) for process in ranks.inside}
     for calls in open_calls.values():
+        if calls[0].process in communicating:
+            continue
         yield _finding(evidence, max(calls, key=_open_ns))
 
 

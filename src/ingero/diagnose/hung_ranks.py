@@ -1,0 +1,83 @@
+"""Ranks that hang in communication: which are inside, since when, and which have not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ingero.diagnose.evidence import Evidence
+from ingero.ops import OPS, Kind, Source
+from ingero.store.records import Collective, InFlight, Window
+
+HANGS_NS = 3_000_000_000
+_LAST = 64
+_LIVE_NS = 2_500_000_000  # an open call is seen each second while it is open
+_WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.DRAIN | Kind.COPY)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HungRanks:
+    """One communicator of which ranks are inside a wait that does not end.
+
+    inside: their open calls by process. missing: peers that are not inside. last: the last recorded collective of each.
+    """
+
+    inside: dict[int, InFlight]
+    missing: tuple[int, ...]
+    last: dict[int, Collective]
+
+    @property
+    def since_ns(self) -> int:
+        """When the last of them went in: from then on nobody got ahead."""
+        return max(call.since_ns for call in self.inside.values())
+
+    @property
+    def seen_ns(self) -> int:
+        """When they were last seen inside."""
+        return max(call.time_ns for call in self.inside.values())
+
+
+def hung_ranks(evidence: Evidence) -> Iterator[HungRanks]:
+    """Groups of peers of which at least one has been inside a wait for seconds when it was last seen."""
+    waiting = {call.process: call for call in evidence.reader.in_flight(evidence.window) if _is_hanging(call)}
+    done: set[int] = set()
+    for process in waiting:
+        peers = evidence.peers(process) if process in evidence.processes else set()
+        if not peers or process in done:
+            continue
+        group = peers | {process}
+        done |= group
+        inside = {one: waiting[one] for one in sorted(group) if one in waiting and _is_same_time(waiting, one, process)}
+        last = {one: call for one in sorted(group) if (call := _last(evidence, one, evidence.window))}
+        yield HungRanks(inside=inside, missing=tuple(sorted(group - inside.keys())), last=last)
+
+
+def disagreement(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Collective] | None:
+    """Two ranks whose collectives of one communicator and place differ; None where all agree."""
+    seen: dict[tuple[int | None, int], Collective] = {}
+    window = Window(begin_ns=evidence.window.begin_ns, end_ns=ranks.seen_ns)
+    for process in sorted(ranks.last):
+        for one in evidence.reader.last_collectives(window, process=process, limit=_LAST):
+            if one.sequence is None or one.comm_id_hash is None:
+                continue
+            other = seen.setdefault((one.comm_id_hash, one.sequence), one)
+            if _what(other) != _what(one):
+                return other, one
+    return None
+
+
+def _what(one: Collective) -> tuple[object, ...]:
+    return one.op, one.datatype, one.reduce_op, one.root, one.bytes
+
+
+def _is_hanging(call: InFlight) -> bool:
+    is_wait = (call.source, call.op) in _WAITS or call.source == int(Source.NCCL)
+    return is_wait and call.time_ns - call.since_ns >= HANGS_NS
+
+
+def _is_same_time(waiting: dict[int, InFlight], one: int, other: int) -> bool:
+    return abs(waiting[one].time_ns - waiting[other].time_ns) <= _LIVE_NS
+
+
+def _last(evidence: Evidence, process: int, window: Window) -> Collective | None:
+    return next(iter(evidence.reader.last_collectives(window, process=process, limit=1)), None)

@@ -1,0 +1,66 @@
+"""Ranks called different collectives at the same place of one communicator, and hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.hung_ranks import disagreement, hung_ranks
+from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Severity
+from ingero.diagnose.rule import Rule
+from ingero.store.records import Collective, Window
+from ingero.units import format_bytes, format_ns
+
+CAUSE = "nccl-mismatch"
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Hung ranks whose collectives differ in operation, type, root or size."""
+    for ranks in hung_ranks(evidence):
+        pair = disagreement(evidence, ranks)
+        if pair:
+            first, second = pair
+            yield Finding(
+                cause=CAUSE,
+                resource="collective",
+                root=f"{first.comm_id_hash}:{first.sequence}",
+                kind=FindingKind.EVENT,
+                severity=Severity.CRITICAL,
+                window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
+                summary=f"ranks hang for {format_ns(ranks.seen_ns - ranks.since_ns)}; they disagree about collective "
+                f"{first.sequence}: {_text(evidence, first)}, but {_text(evidence, second)}",
+                culprits=tuple(_culprit(evidence, one) for one in pair),
+                line=evidence.own_line(second.stack_hash) if second.stack_hash else None,
+                chain=(
+                    Link(
+                        text=f"{_text(evidence, first)} and {_text(evidence, second)} are the same place in the order",
+                        seen_ns=ranks.seen_ns - ranks.since_ns,
+                        structure="one communicator, one sequence number",
+                        order="neither has returned since",
+                    ),
+                ),
+                fixes=(Fix(text="make every rank call the same collectives in the same order, also in if-branches"),),
+                evidence={"sequence": first.sequence or 0},
+            )
+
+
+def _text(evidence: Evidence, one: Collective) -> str:
+    process = evidence.processes[one.process]
+    name = f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
+    return f"{name} calls {one.op} of {format_bytes(one.bytes or 0)} {one.datatype}"
+
+
+def _culprit(evidence: Evidence, one: Collective) -> Culprit:
+    process = evidence.processes[one.process]
+    return Culprit(pid=process.pid, name=process.name)
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="ranks disagree about a collective",
+    order=18,
+    needs=("in_flight", "communicators"),
+    shows="operation, type, root and bytes of each rank at the same place of one communicator",
+    limits="only for communicators whose making was traced; collectives that were not recorded are not compared",
+    watch=watch,
+)
