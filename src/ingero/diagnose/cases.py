@@ -23,6 +23,7 @@ from ingero.units import format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 _MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
 _WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
@@ -259,7 +260,7 @@ class Case:
 
 
 def find_cases(evidence: Evidence) -> Iterator[Case]:
-    """The stretches of every process that lost time against a better regime, else its bottlenecks against zero."""
+    """The stretches of every process that lost time against its best regime, and the bottlenecks of that regime."""
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is None or not len(lane):
@@ -267,11 +268,21 @@ def find_cases(evidence: Evidence) -> Iterator[Case]:
         epochs = demanded(evidence, process, lane)
         usual = usual_epochs(epochs)
         excess = excess_ns(epochs, usual)
-        stretches = lossy_stretches(epochs, usual, excess)
-        for stretch in stretches:
+        for stretch in lossy_stretches(epochs, usual, excess):
             yield _incident(evidence, process, epochs, usual, excess, stretch)
-        if not stretches and (case := _bottleneck(evidence, process, epochs, usual)):
+        if case := _bottleneck(evidence, process, _at_best(epochs, usual), usual):
             yield case
+
+
+def _at_best(epochs: Array, usual: Mapping[int, Usual]) -> Array:
+    """The epochs that the references come from, and those of classes without one."""
+    chosen = ~np.isin(epochs["class_key"], list(usual))
+    for key, one in usual.items():
+        mine = epochs["class_key"] == key
+        for window in one.windows:
+            chosen |= mine & (epochs["a_ns"] >= window.begin_ns) & (epochs["b_ns"] < window.end_ns)
+    best: Array = epochs[chosen]
+    return best
 
 
 def _incident(
@@ -294,7 +305,9 @@ def _incident(
 
 
 def _bottleneck(evidence: Evidence, process: Process, epochs: Array, usual: Mapping[int, Usual]) -> Case | None:
-    """Where the device was kept waiting for as long as it was seen; nothing where that is little."""
+    """Where the device is kept waiting even at best; nothing where that is little."""
+    if not len(epochs):
+        return None
     against_zero = host_share(epochs)
     wall = int((epochs["b_ns"] - epochs["a_ns"]).sum())
     lost = sum(against_zero.values())
@@ -307,7 +320,7 @@ def _bottleneck(evidence: Evidence, process: Process, epochs: Array, usual: Mapp
         window=Window(begin_ns=int(epochs["a_ns"][0]), end_ns=int(epochs["b_ns"][-1]) + 1),
         epochs=epochs,
         usual=usual,
-        excess_ns=(epochs["e_ns"] + epochs["p_ns"]).astype(np.float64),
+        excess_ns=(epochs["b_ns"] - epochs["a_ns"]).astype(np.float64),
         wall_ns=wall,
         loss_ns=lost,
         peak_ratio=lost / max(wall, 1),
@@ -316,14 +329,21 @@ def _bottleneck(evidence: Evidence, process: Process, epochs: Array, usual: Mapp
 
 
 def host_share(epochs: Array) -> dict[Bucket, int]:
-    """The account of E and P as it is, by state of the thread on the path."""
+    """The account of E and P as it is, and of [f, s] where the device was ready as soon as the host had enqueued."""
     found: dict[Bucket, int] = {}
-    for part, name, lengths in ((Part.EMPTY, "empty", "e_ns"), (Part.LATE, "drain", "p_ns")):
+    kept_waiting = epochs["r_ns"] - epochs["s_ns"] < DEVICE_WAITED * epochs["x_ns"]
+    enqueue = np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0)
+    for part, name, lengths in (
+        (Part.EMPTY, "empty", epochs["e_ns"]),
+        (Part.ENQUEUE, "enqueue", enqueue),
+        (Part.LATE, "drain", epochs["p_ns"]),
+    ):
         clocks = epochs[f"{name}_clock_ns"]
-        sums = clocks[clocks[:, 0] >= 0].sum(axis=0).astype(np.float64)
+        counted = (clocks[:, 0] >= 0) & (kept_waiting if part is Part.ENQUEUE else True)
+        sums = clocks[counted].sum(axis=0).astype(np.float64)
         if part is Part.LATE:
             sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait
-        total = float(epochs[lengths].sum())
+        total = float(lengths.sum())
         scale = min(1.0, total / sums.sum()) if sums.sum() else 0.0
         shares = {Bucket(part, clock): int(ns) for clock, ns in zip(CLOCKS, sums * scale, strict=True)}
         found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}

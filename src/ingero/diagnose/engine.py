@@ -65,7 +65,8 @@ def _explain(case: Case, rules: Iterable[Rule]) -> list[Finding]:
     least_ns = max(MIN_SHARE * case.loss_ns, MIN_RATIO * case.wall_ns)
     named = [one for one in case.findings if one.lost_ns >= least_ns]
     explained = explained_ratio(case, case.findings)
-    if named and explained >= EXPLAINED:
+    rest_ns = (1 - explained) * case.loss_ns
+    if explained >= EXPLAINED or rest_ns < MIN_RATIO * case.wall_ns:
         return named
     return [_unexplained(case, named, explained)]
 

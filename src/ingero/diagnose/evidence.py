@@ -16,16 +16,28 @@ import numpy as np
 from ingero.diagnose.accounting import lane_accounts, main_lane
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.waits import Waits
+from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
 from ingero.identity import short_id
 from ingero.store.call_stacks import StackBook
-from ingero.store.reader import Reader
-from ingero.store.records import Communicator, Container, CulpritTotals, OpShare, Process, Session, Throttling, Window
+from ingero.store.reader import SECOND_NS, Reader
+from ingero.store.records import (
+    Communicator,
+    Container,
+    CulpritTotals,
+    InFlight,
+    OpShare,
+    Process,
+    Session,
+    Throttling,
+    Window,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _UNUSABLE = int(EpochFlag.COVERAGE_CHANGED | EpochFlag.FIRST_UNKNOWN)
 _LONGEST_TREE = 64
+_STOPPED = 0.5  # of the clocks of its threads
 
 # What a rule may need, and the table that holds it. A source of events that is not traced has its name in `not_traced`.
 EPOCHS = "epochs"
@@ -184,6 +196,28 @@ class Evidence:
             is_there = self.reader.is_recorded("raw_culprits")
             self._culprits[key] = self.reader.culprit_shares(window, process=process) if is_there else []
         return self._culprits[key]
+
+    @cached_property
+    def waiting(self) -> dict[int, InFlight]:
+        """The call that was open longest when last seen, by process."""
+        if not self.reader.is_recorded("raw_in_flight"):
+            return {}
+        return {call.process: call for call in reversed(self.reader.in_flight(self.window))}
+
+    def stopped_seconds(self, process: int) -> list[Window]:
+        """Stretches in which the threads of a process were stopped most of the time."""
+        if not self.reader.is_recorded("raw_clock_seconds"):
+            return []
+        rows = self.reader.clock_seconds(self.window, process=process)
+        stopped = rows["clock_ns"][:, CLOCK_NAMES.index("stopped")] > _STOPPED * rows["clock_ns"].sum(axis=1)
+        found: list[Window] = []
+        for row in rows[stopped]:
+            begin, end = int(row["start_ns"]), int(row["start_ns"] + row["period_s"] * SECOND_NS)
+            if found and begin - found[-1].end_ns < SECOND_NS:
+                found[-1] = Window(begin_ns=found[-1].begin_ns, end_ns=end)
+            else:
+                found.append(Window(begin_ns=begin, end_ns=end))
+        return found
 
     def throttling(self, window: Window) -> list[Throttling]:
         """How often each control group was throttled in a part of the window."""

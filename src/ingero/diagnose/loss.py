@@ -73,7 +73,7 @@ def references(baseline: Array, *, min_epochs: int = MIN_EPOCHS) -> dict[int, Re
     for key in np.unique(baseline["class_key"]):
         members = baseline[baseline["class_key"] == key]
         if len(members) >= min_epochs:
-            found[int(key)] = reference(members)
+            found[int(key)] = _reference(members)
     return found
 
 
@@ -115,8 +115,7 @@ def host_paced_ns(epochs: Array, busy_ns: float) -> Array:
     return result
 
 
-def reference(epochs: Array) -> Reference:
-    """The usual epoch of these, all of one class."""
+def _reference(epochs: Array) -> Reference:
     lengths = epochs["b_ns"] - epochs["a_ns"]
     t = float(np.median(lengths))
     low, high = np.quantile(lengths, (0.25, 0.75))

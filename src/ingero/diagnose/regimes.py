@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.loss import MIN_EPOCHS, Reference
-from ingero.diagnose.loss import reference as reference_of
 from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,15 +28,13 @@ _NOT_RECORDED = -1
 class Usual:
     """One class at its best: the reference, the clocks of each part per epoch (ns, order of CLOCKS), and when.
 
-    bias_ratio: what healthy chunks take beyond the median (a skewed class has a mean beside its median).
-    chunk_noise_ratio: how much healthy chunks differ in that, one sigma.
+    chunk_noise_ratio: how much the means of healthy chunks differ, one sigma.
     """
 
     reference: Reference
     empty_clock_ns: Array
     enqueue_clock_ns: Array
     drain_clock_ns: Array
-    bias_ratio: float
     chunk_noise_ratio: float
     chunk_epochs: int
     windows: tuple[Window, ...]
@@ -76,18 +73,31 @@ def _usual(members: Array) -> Usual:
     slack = max(SAME_REGIME, 2 * _noise_of_mean(best))
     healthy = [chunk for chunk, mean in zip(chunks, means, strict=True) if mean <= means.min() * (1 + slack)]
     pool = np.concatenate(healthy)
-    usual = reference_of(pool)
+    usual = _reference(pool)
     ratios = np.array([_lengths(chunk).mean() / max(usual.t_ns, 1) - 1 for chunk in healthy])
-    bias = float(np.median(ratios))
     return Usual(
         reference=usual,
         empty_clock_ns=_clocks(pool, "empty"),
         enqueue_clock_ns=_clocks(pool, "enqueue"),
         drain_clock_ns=_clocks(pool, "drain"),
-        bias_ratio=bias,
-        chunk_noise_ratio=float(np.median(np.abs(ratios - bias))) * _SIGMA_OF_MAD,
+        chunk_noise_ratio=float(np.median(np.abs(ratios - np.median(ratios)))) * _SIGMA_OF_MAD,
         chunk_epochs=int(np.median([len(chunk) for chunk in healthy])),
         windows=tuple(Window(begin_ns=int(c["a_ns"][0]), end_ns=int(c["b_ns"][-1]) + 1) for c in healthy),
+    )
+
+
+def _reference(pool: Array) -> Reference:
+    """Means, so that the parts add up: nothing but healthy chunks is in the pool."""
+    lengths = _lengths(pool)
+    median = float(np.median(lengths))
+    return Reference(
+        epochs=len(pool),
+        t_ns=float(lengths.mean()),
+        e_ns=float(pool["e_ns"].mean()),
+        x_ns=float(pool["x_ns"].mean()),
+        p_ns=float(pool["p_ns"].mean()),
+        enqueue_ns=float((pool["s_ns"] - pool["f_ns"]).mean()),
+        noise_ratio=float(np.median(np.abs(lengths - median))) / max(median, 1),
     )
 
 
@@ -118,10 +128,7 @@ def _noise_of_mean(epochs: Array) -> float:
 
 
 def _clocks(pool: Array, part: str) -> Array:
-    """Mean clocks of the middle half of the epochs; outliers would make them something nobody sees."""
-    lengths = _lengths(pool)
-    low, high = np.quantile(lengths, (0.25, 0.75))
-    clocks = pool[f"{part}_clock_ns"][(lengths >= low) & (lengths <= high)]
+    clocks = pool[f"{part}_clock_ns"]
     known = clocks[clocks[:, 0] != _NOT_RECORDED]
     mean: Array = known.mean(axis=0) if len(known) else np.zeros(clocks.shape[1])
     return mean

@@ -45,7 +45,7 @@ def excess_ns(epochs: Array, usual: Mapping[int, Usual]) -> Array:
     excess = np.zeros(len(epochs))
     for key, one in usual.items():
         mine = epochs["class_key"] == key
-        excess[mine] = lengths[mine] - one.reference.t_ns * (1 + one.bias_ratio)
+        excess[mine] = lengths[mine] - one.reference.t_ns
     return excess
 
 

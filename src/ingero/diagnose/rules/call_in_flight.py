@@ -29,7 +29,8 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     """Calls seen open for seconds, far longer than any that returned; NCCL calls have a rule of their own."""
     open_calls: dict[tuple[int, int, int], list[InFlight]] = defaultdict(list)
     for call in evidence.reader.in_flight(evidence.window):
-        if call.source != int(Source.NCCL) and (call.source, call.op) in _WAITS and _hangs(evidence, call):
+        is_wait = call.source != int(Source.NCCL) and (call.source, call.op) in _WAITS
+        if is_wait and _hangs(evidence, call) and not _was_stopped(evidence, call):
             open_calls[call.process, call.source, call.op].append(call)
     communicating = {process for ranks in hung_ranks(evidence) for process in ranks.inside}
     for calls in open_calls.values():
@@ -84,6 +85,13 @@ def _hangs(evidence: Evidence, call: InFlight) -> bool:
     ]
     longest = max((one.duration_ns for one in same), default=0)
     return _open_ns(call) >= max(HANGS_NS, TIMES_LONGEST * longest)
+
+
+def _was_stopped(evidence: Evidence, call: InFlight) -> bool:
+    """Then it is the signal that keeps the call open."""
+    return any(
+        one.begin_ns < call.time_ns and one.end_ns > call.since_ns for one in evidence.stopped_seconds(call.process)
+    )
 
 
 def _open_ns(call: InFlight) -> int:

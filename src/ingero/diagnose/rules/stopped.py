@@ -2,44 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Culprit, Finding, Fix, Link
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS
 from ingero.ops import HostOp, Source
+from ingero.store.reader import SECOND_NS
+from ingero.store.records import Process, Window
+from ingero.units import format_ns
 
 CAUSE = "stopped"
+MIN_STOPPED_NS = 900_000_000  # a shorter stop shows in the lost time, or costs nothing
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Time of the stopped clock, with the sender of the signal."""
+    """Time of the stopped clock on the path, with the sender of the signal."""
     claims = case.take(HOST_PARTS, ("stopped",))
-    if not claims:
-        return
-    lost = sum(claims.values())
-    events = case.evidence.events(case.window, (Source.HOST,), case.process.process)
+    if claims:
+        yield _finding(case.evidence, case.process, case.window, sum(claims.values()), claims)
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Processes with a GPU that are stopped, also those that never went on."""
+    for number in evidence.lanes.keys() | evidence.waiting.keys():
+        process = evidence.processes.get(number)
+        for window in evidence.stopped_seconds(number) if process else ():
+            if process and window.duration_ns > MIN_STOPPED_NS:
+                yield _finding(evidence, process, window, window.duration_ns, {})
+
+
+def _finding(
+    evidence: Evidence, process: Process, window: Window, lost_ns: int, claims: Mapping[Bucket, int]
+) -> Finding:
+    since = Window(begin_ns=window.begin_ns - SECOND_NS, end_ns=window.end_ns)  # the signal comes first
+    events = evidence.events(since, (Source.HOST,), process.process)
     signals = events[events["op"] == int(HostOp.STOP_SIGNAL)]
-    senders = {int(one["arg1"]): case.evidence.name_of_pid(int(one["arg1"])) for one in signals}
+    senders = {int(one["arg1"]): evidence.name_of_pid(int(one["arg1"])) for one in signals}
     by = " by " + " and ".join(f"{name or 'pid'} [{pid}]" for pid, name in senders.items()) if senders else ""
-    yield Finding(
+    return Finding(
         cause=CAUSE,
         resource="signal",
-        root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because it was stopped{by}",
+        root=str(process.pid),
+        window=window,
+        summary=f"{process.name} [{process.pid}] was stopped for {format_ns(lost_ns)}{by}",
         claims=claims,
-        culprits=tuple(Culprit(pid=pid, name=name, lost_ns=lost) for pid, name in senders.items()),
+        culprits=tuple(Culprit(pid=pid, name=name, lost_ns=lost_ns) for pid, name in senders.items()),
         chain=(
             Link(
                 text=f"the process was stopped{by}",
-                seen_ns=lost,
+                seen_ns=lost_ns,
                 expected_ns=0,
-                structure="the stopped clock of the thread on the path",
+                structure="the stopped clock of its threads",
                 order="from the signal that stops to the one that continues",
             ),
         ),
-        fixes=(Fix(text="let it continue", command=f"kill -CONT {case.process.pid}"),),
+        fixes=(Fix(text="let it continue", command=f"kill -CONT {process.pid}"),),
         evidence={"signals": len(signals)},
     )
 
@@ -52,4 +72,5 @@ RULE = Rule(
     shows="the stopped clock, and the signal with its sender",
     limits="a debugger stops without a signal that can be attributed",
     find=find,
+    watch=watch,
 )
