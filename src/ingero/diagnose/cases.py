@@ -38,6 +38,8 @@ class OpChange:
     usual_count: float
     ns: float
     usual_ns: float
+    size_bytes: float
+    usual_bytes: float
 
     @property
     def grown_ns(self) -> float:
@@ -209,26 +211,15 @@ class Case:
     @cached_property
     def op_changes(self) -> list[OpChange]:
         """The calls of the process per epoch against the reference, largest growth first."""
-        here = {(one.source, one.op): one for one in self.evidence.ops(self.window, self.process.process)}
-        usual_count: dict[tuple[int, int], float] = defaultdict(float)
-        usual_ns: dict[tuple[int, int], float] = defaultdict(float)
-        epochs = 0
+        now = self.evidence.ops(self.window, self.process.process)
+        usual: dict[tuple[int, int], list[OpShare]] = defaultdict(list)
         lane = self.evidence.lanes[self.process.process]
+        epochs = 0
         for window in self.baselines:
             epochs += int(((lane["b_ns"] >= window.begin_ns) & (lane["b_ns"] < window.end_ns)).sum())
             for one in self.evidence.ops(window, self.process.process):
-                usual_count[one.source, one.op] += one.count
-                usual_ns[one.source, one.op] += one.sum_ns
-        changes = [
-            OpChange(
-                totals=one,
-                count=one.count / max(len(self.epochs), 1),
-                usual_count=usual_count[key] / max(epochs, 1),
-                ns=one.sum_ns / max(len(self.epochs), 1),
-                usual_ns=usual_ns[key] / max(epochs, 1),
-            )
-            for key, one in here.items()
-        ]
+                usual[one.source, one.op].append(one)
+        changes = [_change(one, len(self.epochs), usual[one.source, one.op], epochs) for one in now]
         return sorted(changes, key=lambda one: -one.grown_ns)
 
     @cached_property
@@ -257,6 +248,19 @@ class Case:
     def thread_name(self, segment: Segment) -> str:
         """Its name."""
         return self.evidence.text(segment.comm)
+
+
+def _change(one: OpShare, epochs: int, usual: Sequence[OpShare], usual_epochs: int) -> OpChange:
+    mine, theirs = max(epochs, 1), max(usual_epochs, 1)
+    return OpChange(
+        totals=one,
+        count=one.count / mine,
+        usual_count=sum(other.count for other in usual) / theirs,
+        ns=one.sum_ns / mine,
+        usual_ns=sum(other.sum_ns for other in usual) / theirs,
+        size_bytes=one.bytes / mine,
+        usual_bytes=sum(other.bytes for other in usual) / theirs,
+    )
 
 
 def find_cases(evidence: Evidence) -> Iterator[Case]:
