@@ -104,14 +104,16 @@ class Scene:
 
     # Who
 
-    def process(self, pid: int, name: str, *, parent: Actor | None = None, **columns: Value) -> Actor:
-        """A traced process."""
-        number = self._writer.process_id(pid, BEGIN_NS - SECOND_NS)
+    def process(
+        self, pid: int, name: str, *, parent: Actor | None = None, start_s: float = -3600, **columns: Value
+    ) -> Actor:
+        """A traced process, an hour old unless it began at start_s."""
+        number = self._writer.process_id(pid, self.at(start_s))
         self.append(
             tables.PROCESSES,
             process=number,
             pid=pid,
-            start_ns=BEGIN_NS - SECOND_NS,
+            start_ns=self.at(start_s),
             name=name,
             parent_pid=parent.pid if parent else 1,
             first_seen_ns=BEGIN_NS,
@@ -132,8 +134,10 @@ class Scene:
         stream: int = 0,
         drain_op: str = "cudaStreamSynchronize",
         calls: Mapping[str, tuple[float, float]] | None = None,
+        sizes: Mapping[str, int] | None = None,
     ) -> list[tuple[float, float, float]]:
-        """Steps from begin_s to end_s, one drain each. calls: by name, how many per step and ms per call.
+        """Steps from begin_s to end_s, one drain each. calls: by name, how many per step and ms per call;
+        sizes: bytes per call.
 
         Answers each step's begin, first enqueue and end in seconds.
         """
@@ -150,7 +154,8 @@ class Scene:
                 columns[name].append(value)
             now = back
         self._epochs(actor, step, columns, stream, _BY_NAME[drain_op])
-        self._calls_of(actor, columns, calls or _USUAL_CALLS | {drain_op: (1.0, step.busy_ms - step.enqueue_ms)})
+        made = calls or _USUAL_CALLS | {drain_op: (1.0, step.busy_ms - step.enqueue_ms)}
+        self._calls_of(actor, columns, made, sizes or {})
         steps = zip(columns["a_ns"], columns["f_ns"], columns["b_ns"], strict=True)
         return [tuple((ns - BEGIN_NS) / SECOND_NS for ns in one) for one in steps]  # type: ignore[misc]
 
@@ -196,12 +201,19 @@ class Scene:
             **clocks,
         )
 
-    def _calls_of(self, actor: Actor, times: dict[str, list[int]], calls: Mapping[str, tuple[float, float]]) -> None:
+    def _calls_of(
+        self,
+        actor: Actor,
+        times: dict[str, list[int]],
+        calls: Mapping[str, tuple[float, float]],
+        sizes: Mapping[str, int],
+    ) -> None:
         """The exact sums of the steps' calls, by second."""
         seconds = (np.array(times["b_ns"], np.int64) - BEGIN_NS) // SECOND_NS
         for second, steps in zip(*np.unique(seconds, return_counts=True), strict=True):
             for name, (per_step, ms) in calls.items():
-                self.op(actor, name, float(second), round(per_step * int(steps)), ms)
+                count = round(per_step * int(steps))
+                self.op(actor, name, float(second), count, ms, bytes=count * sizes.get(name, 0))
 
     def op(self, actor: Actor, name: str, at_s: float, count: int, ms: float, **columns: Value) -> None:
         """`count` calls of one operation in the second at_s, `ms` each."""

@@ -210,17 +210,26 @@ class Case:
 
     @cached_property
     def op_changes(self) -> list[OpChange]:
-        """The calls of the process per epoch against the reference, largest growth first."""
-        now = self.evidence.ops(self.window, self.process.process)
+        """The calls of the process per epoch against the reference, largest growth first.
+
+        Calls are counted by the second: what lies beside the case in its first and last second is taken as usual.
+        """
         usual: dict[tuple[int, int], list[OpShare]] = defaultdict(list)
-        lane = self.evidence.lanes[self.process.process]
         epochs = 0
         for window in self.baselines:
-            epochs += int(((lane["b_ns"] >= window.begin_ns) & (lane["b_ns"] < window.end_ns)).sum())
+            epochs += self._epochs_in(window)
             for one in self.evidence.ops(window, self.process.process):
                 usual[one.source, one.op].append(one)
-        changes = [_change(one, len(self.epochs), usual[one.source, one.op], epochs) for one in now]
+        span = self.evidence.reader.op_span(self.window, process=self.process.process)
+        beside = self._epochs_in(span) - len(self.epochs) if self.baselines else 0
+        now = self.evidence.ops(span, self.process.process)
+        mine, theirs = max(len(self.epochs), 1), max(epochs, 1)
+        changes = [_change(one, mine, usual[one.source, one.op], theirs, max(beside, 0)) for one in now]
         return sorted(changes, key=lambda one: -one.grown_ns)
+
+    def _epochs_in(self, window: Window) -> int:
+        ends = self.evidence.lanes[self.process.process]["b_ns"]
+        return int(((ends >= window.begin_ns) & (ends < window.end_ns)).sum())
 
     @cached_property
     def empty_paths(self) -> list[Segment]:
@@ -250,16 +259,22 @@ class Case:
         return self.evidence.text(segment.comm)
 
 
-def _change(one: OpShare, epochs: int, usual: Sequence[OpShare], usual_epochs: int) -> OpChange:
-    mine, theirs = max(epochs, 1), max(usual_epochs, 1)
+def _change(one: OpShare, epochs: int, usual: Sequence[OpShare], usual_epochs: int, beside: int) -> OpChange:
+    def per_epoch(total: float, usual_total: float) -> tuple[float, float]:
+        reference = usual_total / usual_epochs
+        return max(total - reference * beside, 0.0) / epochs, reference
+
+    count, usual_count = per_epoch(one.count, sum(other.count for other in usual))
+    ns, usual_ns = per_epoch(one.sum_ns, sum(other.sum_ns for other in usual))
+    size_bytes, usual_bytes = per_epoch(one.bytes, sum(other.bytes for other in usual))
     return OpChange(
         totals=one,
-        count=one.count / mine,
-        usual_count=sum(other.count for other in usual) / theirs,
-        ns=one.sum_ns / mine,
-        usual_ns=sum(other.sum_ns for other in usual) / theirs,
-        size_bytes=one.bytes / mine,
-        usual_bytes=sum(other.bytes for other in usual) / theirs,
+        count=count,
+        usual_count=usual_count,
+        ns=ns,
+        usual_ns=usual_ns,
+        size_bytes=size_bytes,
+        usual_bytes=usual_bytes,
     )
 
 

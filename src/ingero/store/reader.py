@@ -59,6 +59,7 @@ _TIMES = (
     ("b_ns", "raw_epochs", 0),
     ("start_ns", "raw_op_stats WHERE period_s = 1", SECOND_NS - 1),
     ("start_ns", "raw_clock_seconds WHERE period_s = 1", SECOND_NS - 1),
+    ("time_ns", "raw_in_flight", 0),
 )
 
 _Record = TypeVar("_Record")
@@ -273,6 +274,19 @@ class Reader:
             table="raw_culprits",
             process=process,
         )
+
+    def op_span(self, window: Window, *, process: int) -> Window:
+        """The window, longer by the rest of the seconds that touch it."""
+        rows = self._rows(
+            f"SELECT min(start_ns), max(start_ns + period_s * {SECOND_NS}) FROM raw_op_stats "
+            f"WHERE {_TOUCHES.format('')} {_OF_PROCESS.format('')}",
+            window,
+            process=process,
+        )
+        begin, end = rows[0]
+        if begin is None:
+            return window
+        return Window(begin_ns=min(begin, window.begin_ns), end_ns=max(end, window.end_ns))
 
     def op_shares(self, window: Window, *, process: int) -> list[OpShare]:
         """Calls of one process per operation; of seconds that reach out of the window the share that lies in it."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
 from ingero.store.reader import open_reader
+from ingero.store.tables import Value
 
 QUIET_S = 6.0
 LENGTH_S = 12.0
@@ -16,15 +17,20 @@ LENGTH_S = 12.0
 Script = Callable[[Scene, Actor], None]
 
 
-def diagnosed(folder: Path, script: Script, *, not_traced: dict[str, str] | None = None) -> Diagnosis:
-    """The diagnosis of a trainer (pid 100), healthy for QUIET_S; the script adds the rest."""
+def diagnosed(folder: Path, script: Script, *, not_traced: dict[str, str] | None = None, **process: Value) -> Diagnosis:
+    """The diagnosis of a trainer (pid 100), healthy for QUIET_S; the script adds the rest. process: columns of it."""
     path = folder / "scene.db"
     with Scene(path, seconds=LENGTH_S, not_traced=not_traced) as scene:
-        trainer = scene.process(100, "python")
+        trainer = scene.process(100, "python", **process)
         scene.train(trainer, 0, QUIET_S, Step())
         script(scene, trainer)
+    return diagnosed_file(path)
+
+
+def diagnosed_file(path: Path) -> Diagnosis:
+    """The diagnosis of all of a recording."""
     with open_reader(path) as reader:
-        window = reader.window(None, scene.at(LENGTH_S))
+        window = reader.window(None, BEGIN_NS + int(LENGTH_S * 1e9))
         assert window is not None
         return diagnose(reader, window)
 

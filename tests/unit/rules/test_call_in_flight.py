@@ -1,0 +1,55 @@
+"""call-in-flight: a call open for seconds; a stop is none, and neither is a call that is always long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Severity
+from ingero.ops import OPS
+from ingero.store import tables
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+
+def hanging(scene: Scene, trainer: Actor, since_s: float) -> None:
+    """The drain that began at since_s is seen open until the end."""
+    op = next(op for op in OPS if op.name == "cudaStreamSynchronize")
+    for second in range(int(since_s) + 1, int(LENGTH_S)):
+        scene.append(
+            tables.IN_FLIGHT,
+            time_ns=scene.at(second),
+            process=trainer.number,
+            pid=trainer.pid,
+            tid=trainer.pid,
+            source=int(op.source),
+            op=op.code,
+            since_ns=scene.at(since_s),
+        )
+
+
+def test_a_drain_that_never_returned_is_critical(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: hanging(scene, trainer, QUIET_S))
+    assert causes(diagnosis) == ["call-in-flight"]
+    assert diagnosis.incidents[0].severity is Severity.CRITICAL
+    assert "cudaStreamSynchronize for 5.00 s" in diagnosis.incidents[0].summary
+
+
+def test_a_drain_open_for_a_second_is_not_reported(tmp_path: Path) -> None:
+    assert causes(diagnosed(tmp_path, lambda scene, trainer: hanging(scene, trainer, LENGTH_S - 2))) == []
+
+
+def test_a_drain_that_hung_and_returned_is_no_slower_device(tmp_path: Path) -> None:
+    def hung(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=4000))
+        scene.train(trainer, QUIET_S + 4.01, LENGTH_S, Step())
+
+    diagnosis = diagnosed(tmp_path, hung)
+    assert causes(diagnosis) == ["call-in-flight"]
+    assert diagnosis.incidents[0].lost_ns == pytest.approx(4e9, rel=0.02)
+
+
+def test_without_open_calls_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"in_flight": "no task iterator"})
+    assert "call-in-flight" in {one.cause for one in diagnosis.not_evaluated}

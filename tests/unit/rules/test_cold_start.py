@@ -1,0 +1,33 @@
+"""cold-start: the first steps of a process that began in the recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ingero.demo.scene import Scene, Step
+from tests.unit.rules.golden import LENGTH_S, causes, diagnosed, diagnosed_file
+
+WARM = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
+
+
+def scene_of(folder: Path, *, began_s: float) -> list[str]:
+    """Half a second of cold steps, then warm ones."""
+    with Scene(folder / "cold.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", start_s=began_s)
+        cold = WARM | {"cudaLaunchKernel": (80.0, 0.6)}
+        scene.train(trainer, 0, 0.5, Step(empty_ms=48, empty={"run": 48}), calls=cold)
+        scene.train(trainer, 0.52, LENGTH_S, Step(), calls=WARM)
+    return causes(diagnosed_file(folder / "cold.db"))
+
+
+def test_first_calls_are_slow_in_a_process_that_has_just_begun(tmp_path: Path) -> None:
+    assert scene_of(tmp_path, began_s=-1) == ["cold-start"]
+
+
+def test_a_process_that_ran_before_is_not_cold(tmp_path: Path) -> None:
+    assert "cold-start" not in scene_of(tmp_path, began_s=-3600)
+
+
+def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
+    assert "cold-start" in {one.cause for one in diagnosis.not_evaluated}

@@ -1,0 +1,45 @@
+"""memcpy-bound: copies that block; a slower device with the same copies is not one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Diagnosis
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
+
+USUAL = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpy": (1.0, 2.0), "cudaStreamSynchronize": (1.0, 3.0)}
+BYTES = 16 << 20
+
+
+def steps(scene: Scene, trainer: Actor, begin_s: float, end_s: float, *, copy_ms: float, busy_ms: float) -> None:
+    """Steps with one blocking copy each."""
+    calls = USUAL | {"cudaMemcpy": (1.0, copy_ms)}
+    sizes = {"cudaMemcpy": BYTES}
+    scene.train(trainer, begin_s, end_s, Step(busy_ms=busy_ms), calls=calls, sizes=sizes)
+
+
+def diagnosis_of(folder: Path, *, copy_ms: float, busy_ms: float) -> Diagnosis:
+    """A healthy stretch, then one with these."""
+    with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        steps(scene, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
+        steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=copy_ms, busy_ms=busy_ms)
+    return diagnosed_file(folder / "copies.db")
+
+
+def test_copies_that_became_slow_are_named_with_their_bandwidth(tmp_path: Path) -> None:
+    diagnosis = diagnosis_of(tmp_path, copy_ms=8, busy_ms=12)
+    assert causes(diagnosis) == ["memcpy-bound"]
+    assert diagnosis.incidents[0].evidence["bytes per second"] == pytest.approx(BYTES / 8e-3, rel=0.03)
+
+
+def test_a_slower_device_with_the_same_copies_is_not(tmp_path: Path) -> None:
+    assert causes(diagnosis_of(tmp_path, copy_ms=2, busy_ms=12)) == ["gpu-slower"]
+
+
+def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
+    assert "memcpy-bound" in {one.cause for one in diagnosis.not_evaluated}

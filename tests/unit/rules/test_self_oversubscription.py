@@ -1,0 +1,42 @@
+"""self-oversubscription: the job's own workers had the CPU, beyond what sharing with others explains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+LATE_MS = 2.0
+
+
+def late(scene: Scene, trainer: Actor, takers: dict[tuple[int, str], float]) -> None:
+    """Picked up late by LATE_MS each step; who ran meanwhile, by share."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    for (pid, name), share in takers.items():
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+            scene.took(trainer, pid, name, second, lost_ms * share)
+
+
+def test_its_own_workers_are_named(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 0.9, (900, "cron"): 0.1})
+
+    diagnosis = diagnosed(tmp_path, crowd)
+    assert causes(diagnosis) == ["self-oversubscription"]
+    assert diagnosis.incidents[0].culprits[0].pid == 101
+
+
+def test_its_workers_do_not_answer_for_what_a_hog_started(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 0.3, (900, "hog"): 0.7})
+
+    assert causes(diagnosed(tmp_path, crowd)) == ["cpu-contention"]
+
+
+def test_without_culprits_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"culprits": "--scheduler=false"})
+    assert "self-oversubscription" in {one.cause for one in diagnosis.not_evaluated}
