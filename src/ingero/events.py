@@ -24,6 +24,23 @@ THREAD_STATES: tuple[str, ...] = ("init", *CLOCKS)
 WAKER_KINDS: tuple[str, ...] = ("none", "thread", "kworker", "timer", "network", "block", "interrupt")
 
 
+# Why a GPU's clocks are lower than they could be: bit of NVML's clocks event reasons -> name. Bit 0 (the GPU is idle)
+# is none. Source: NVML API reference, "Clocks event reasons".
+THROTTLE_REASONS: dict[int, str] = {
+    0x002: "application clocks",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "thermal (software)",
+    0x040: "thermal (hardware)",
+    0x080: "power brake",
+    0x100: "display clock",
+}
+
+# Whose memory was used up when a process was killed for it, by number; see bpf/events.h, enum memory_limit.
+MEMORY_LIMITS: tuple[str, ...] = ("unknown", "host", "cgroup")
+
+
 class CallFlag(enum.IntFlag):
     """Column `flags` of events (bpf/events.h, enum call_flag)."""
 
@@ -34,6 +51,14 @@ class CallFlag(enum.IntFlag):
     RARE = 1 << 4
     SLOW = 1 << 5
     WAITED = 1 << 6
+
+
+class HostFlag(enum.IntFlag):
+    """Column `flags` of host events (bpf/events.h, enum host_flag)."""
+
+    ISSUER_IS_KTHREAD = 1 << 0
+    IN_PAGE_FAULT = 1 << 1
+    MEMCG_LIMIT = 1 << 2
 
 
 class EpochFlag(enum.IntFlag):

@@ -15,7 +15,7 @@ from ingero.decode.btf import btf_of
 from ingero.ops import HostOp, IoOp, Source
 
 LAYOUTS = btf_of(object_path("layouts"))
-TOTAL, DUMP = LAYOUTS.dtype("host_total"), LAYOUTS.dtype("thread_dump")
+TOTAL = LAYOUTS.dtype("host_total")
 KINDS = LAYOUTS.enum("host_kind")
 
 
@@ -47,41 +47,34 @@ def reader(maps: dict[str, Map], processes: np.ndarray[Any, Any]) -> HostSumRead
     return HostSumReader(maps, LAYOUTS, processes)
 
 
-def threads(**faults: int) -> np.ndarray[Any, Any]:
-    dump = np.zeros(len(faults), DUMP)
-    dump["tid"], dump["major_faults"] = [int(name[1:]) for name in faults], list(faults.values())
-    return dump
-
-
 def test_the_growth_of_each_kind_is_read_once(maps: dict[str, Map], reader: HostSumReader) -> None:
     row = cast(Totals, maps["host_totals"]).values[KINDS["HOST_BLOCK_WRITE"]]
     row["target_count"], row["target_bytes"], row["other_count"] = 3, 4096, 7
     expected = HostSum(source=Source.IO, op=IoOp.WRITE, count=3, size_bytes=4096, other_count=7)
-    assert reader.read(threads()) == [expected]
-    assert reader.read(threads()) == []
+    assert reader.read(0) == [expected]
+    assert reader.read(0) == []
 
 
 def test_totals_loaded_anew_begin_at_zero(maps: dict[str, Map], reader: HostSumReader) -> None:
     cast(Totals, maps["host_totals"]).values["target_count"][KINDS["HOST_BLOCK_READ"]] = 9
-    reader.read(threads())
+    reader.read(0)
     del maps["host_totals"]
-    assert reader.read(threads()) == []
+    assert reader.read(0) == []
     maps["host_totals"] = cast(Map, Totals())
     cast(Totals, maps["host_totals"]).values["target_count"][KINDS["HOST_BLOCK_READ"]] = 2
-    assert [one.count for one in reader.read(threads())] == [2]
+    assert [one.count for one in reader.read(0)] == [2]
 
 
 def test_pages_of_a_slot_that_changed_hands_are_not_subtracted(
     reader: HostSumReader, processes: np.ndarray[Any, Any]
 ) -> None:
     processes["page_allocs"][1], processes["page_alloc_bytes"][1] = 10, 40960
-    assert reader.read(threads()) == [HostSum(source=Source.HOST, op=HostOp.PAGE_ALLOC, count=10, size_bytes=40960)]
+    assert reader.read(0) == [HostSum(source=Source.HOST, op=HostOp.PAGE_ALLOC, count=10, size_bytes=40960)]
     reader.forget(1)
     processes["page_allocs"][1], processes["page_alloc_bytes"][1] = 4, 16384
-    assert [one.count for one in reader.read(threads())] == [4]
+    assert [one.count for one in reader.read(0)] == [4]
 
 
-def test_faults_before_a_thread_was_known_are_not_counted(reader: HostSumReader) -> None:
-    assert reader.read(threads(t5=100)) == []
-    found = reader.read(threads(t5=103, t6=50))
-    assert found == [HostSum(source=Source.HOST, op=HostOp.MAJOR_FAULT, count=3)]
+def test_major_faults_are_a_sum_like_the_others(reader: HostSumReader) -> None:
+    assert reader.read(3) == [HostSum(source=Source.HOST, op=HostOp.MAJOR_FAULT, count=3)]
+    assert reader.read(0) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from ingero.ops import HostOp, Source
 from ingero.store.errors import NotRecordedError, OlderIngeroError
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import SessionFacts, Window
@@ -223,3 +224,12 @@ def test_newer_old_file_in_log_mode_is_read_with_its_log(tmp_path: Path) -> None
         assert rows == [(None,), ("worker",)]
         assert reader.connection.execute("SELECT DISTINCT rank, world_size FROM events").fetchall() == [(3, 4)]
     db.close()
+
+
+def test_host_events_of_an_older_file_say_only_what_it_holds(starved: Reader) -> None:
+    window = starved.window(None, 0)
+    assert window is not None
+    events = starved.host_events(window)
+    assert events
+    assert {(one.limit, one.queue_ns, one.device, one.segments) for one in events} == {(None, None, None, None)}
+    assert {one.code for one in events if one.op == HostOp.PROCESS_EXIT and one.source is Source.HOST} <= {None}

@@ -38,6 +38,7 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	dump->sum_exec_ns = task->se.sum_exec_runtime;
 	dump->run_delay_ns = task->sched_info.run_delay;
 	dump->major_faults = task->maj_flt;
+	dump->gone_major_faults = task->signal->maj_flt;
 	if (before != __sync_fetch_and_add(&thread->sequence, 0))
 		return false;
 	dump->state = state;

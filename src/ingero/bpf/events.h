@@ -103,6 +103,7 @@ enum loss {
 	LOSS_KERNEL_NAMES_NOT_RESOLVED, /* counted by the agent */
 	LOSS_SAMPLES_RING_FULL,
 	LOSS_SAMPLE_STACK_NOT_COPIED,
+	LOSS_GPU_SAMPLES_MISSED, /* counted by the agent */
 	LOSS_COUNT,
 };
 
@@ -378,23 +379,32 @@ enum lifecycle_kind {
 	LIFECYCLE_STOP_SIGNAL,
 };
 
+/* Whose memory was used up. */
+enum memory_limit {
+	LIMIT_UNKNOWN = 0,
+	LIMIT_HOST,
+	LIMIT_CGROUP,
+};
+
 /*
  * ring `lifecycle`: never sampled.
- * oom: pid is the process that asked for memory, other_pid the victim, and cgroup, start, slot and comm are the victim's
- * (a kernel whose mark_victim has the pid only leaves start, comm and cgroup empty).
+ * oom: pid is the process that asked for memory, other_pid the victim, and cgroup, start, slot, size and comm are the
+ * victim's (a kernel whose mark_victim has the pid only leaves start, size, comm and cgroup empty).
  * signal: comm is the sender's.
  */
 struct lifecycle_record {
 	u64 time_ns;
 	u64 cgroup_id;
 	u64 start_boottime_ns; /* of the process (CLOCK_BOOTTIME), as /proc/PID/stat shows it; fork: of the child */
+	u64 size_bytes;	       /* oom: resident memory, as exact as the kernel's own message */
 	u32 pid;
 	u32 tid;
 	u32 other_pid; /* fork: the child; signal: the sender; oom: the victim */
 	s32 code;      /* exit code (as wait(2) has it), signal number */
 	u16 process_slot; /* 0xffff: no target; fork: the child's */
 	u8 kind;
-	u8 pad[5];
+	u8 short_of; /* oom: enum memory_limit */
+	u8 pad[4];
 	char comm[COMM_BYTES];
 };
 
@@ -637,6 +647,7 @@ struct thread_dump {
 	u8 pad[4];
 	char comm[COMM_BYTES];
 	u64 major_faults; /* maj_flt */
+	u64 gone_major_faults; /* of the process's threads that have ended */
 	u64 open_wait_ns; /* how long it has waited on its present run queue: not in run_delay_ns yet */
 	u64 hits;	  /* probed entries, whatever was done with them */
 	u64 thread_pointer; /* as of its last switch-out */

@@ -198,6 +198,7 @@ struct thread_struct {
 
 struct signal_struct {
 	struct { int counter; } live;
+	unsigned long maj_flt; /* of threads that have ended */
 } RELOCATED;
 
 struct task_struct {

@@ -34,6 +34,7 @@ enum loss loss;
 enum call_flag call_flag;
 enum epoch_flag epoch_flag;
 enum lifecycle_kind lifecycle_kind;
+enum memory_limit memory_limit;
 enum communicator_kind communicator_kind;
 enum admission_mode admission_mode;
 enum host_kind host_kind;

@@ -29,6 +29,24 @@ struct {
 	MAP_TYPE(value, struct held_up);
 } memory_held_up MAP;
 
+/*
+ * What each thread reclaimed for last (enum memory_limit): an OOM kill follows attempts to reclaim, of the host's memory
+ * or below a cgroup's limit, by the thread that kills. Threads that reclaim at a time; the oldest make place.
+ */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
+	MAP_UINT(max_entries, 4096);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u8);
+} memory_reclaimed_for MAP;
+
+INLINE void note_reclaim(u8 limit)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+
+	bpf_map_update_elem(&memory_reclaimed_for, &tid, &limit, BPF_ANY);
+}
+
 INLINE u64 held_up_key(u32 kind)
 {
 	return (u64)kind << 32 | (u32)bpf_get_current_pid_tgid();
@@ -85,6 +103,7 @@ int direct_reclaim_begin(u64 *ctx)
 SEC("tp_btf/mm_vmscan_direct_reclaim_end")
 int direct_reclaim_end(u64 *ctx)
 {
+	note_reclaim(LIMIT_HOST);
 	return end(HOST_DIRECT_RECLAIM, 0, ctx[0] * page_bytes);
 }
 
@@ -97,6 +116,7 @@ int memcg_reclaim_begin(u64 *ctx)
 SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
 int memcg_reclaim_end(u64 *ctx)
 {
+	note_reclaim(LIMIT_CGROUP);
 	return end(HOST_DIRECT_RECLAIM, HOST_MEMCG_LIMIT, ctx[0] * page_bytes);
 }
 
@@ -138,24 +158,64 @@ struct trace_event_raw_mark_victim {
 	unsigned long total_vm;
 } RELOCATED;
 
+/* Resident memory of a process: file, anonymous and shared pages; [2] counts what is swapped out. */
+struct percpu_counter {
+	s64 count;
+} RELOCATED;
+
+struct mm_struct___counters { /* 6.2 */
+	struct percpu_counter rss_stat[4];
+} RELOCATED;
+
+struct mm_rss_stat {
+	struct { s64 counter; } count[4];
+} RELOCATED;
+
+struct mm_struct___sums {
+	struct mm_rss_stat rss_stat;
+} RELOCATED;
+
+INLINE u64 resident_bytes(struct mm_struct *mm)
+{
+	struct mm_struct___counters *counters = (void *)mm;
+	struct mm_struct___sums *sums = (void *)mm;
+	s64 file = 0, anonymous = 0, shared = 0;
+
+	if (field_exists(counters->rss_stat[0].count)) {
+		bpf_probe_read_kernel(&file, sizeof(file), &counters->rss_stat[0].count);
+		bpf_probe_read_kernel(&anonymous, sizeof(anonymous), &counters->rss_stat[1].count);
+		bpf_probe_read_kernel(&shared, sizeof(shared), &counters->rss_stat[3].count);
+	} else if (field_exists(sums->rss_stat.count)) {
+		bpf_probe_read_kernel(&file, sizeof(file), &sums->rss_stat.count[0]);
+		bpf_probe_read_kernel(&anonymous, sizeof(anonymous), &sums->rss_stat.count[1]);
+		bpf_probe_read_kernel(&shared, sizeof(shared), &sums->rss_stat.count[3]);
+	}
+	/* the kernel sums up late: a count may be below zero for a while */
+	return ((file > 0 ? file : 0) + (anonymous > 0 ? anonymous : 0) + (shared > 0 ? shared : 0)) * page_bytes;
+}
+
 SEC("tp_btf/mark_victim")
 int mark_victim(u64 *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	struct lifecycle_record *record = reserve_lifecycle(LIFECYCLE_OOM_KILL);
-	u32 slot;
+	u32 slot, tid = (u32)id;
+	u8 *limit;
 
 	if (!record)
 		return 0;
 	record->pid = id >> 32;
-	record->tid = (u32)id;
+	record->tid = tid;
 	record->code = SIGNAL_KILL;
+	limit = bpf_map_lookup_elem(&memory_reclaimed_for, &tid);
+	record->short_of = limit ? *limit : LIMIT_UNKNOWN;
 	if (field_exists(((struct trace_event_raw_mark_victim *)0)->total_vm)) {
 		struct task_struct *victim = (struct task_struct *)ctx[0];
 
 		record->other_pid = victim->tgid;
 		record->cgroup_id = cgroup_id_of(victim);
 		record->start_boottime_ns = victim->group_leader->start_boottime;
+		record->size_bytes = resident_bytes(victim->mm);
 		read_comm(record->comm, victim->comm);
 	} else {
 		record->other_pid = (u32)ctx[0];

@@ -34,7 +34,7 @@ class HostSum:
 
 
 class HostSumReader:
-    """The map `host_totals`, the page allocations in `processes`, and the major faults of threads.
+    """The map `host_totals`, the page allocations in `processes`, and the major faults of targets.
 
     maps: of the kernel side; `host_totals` comes and goes with the host events. processes: the mapped array.
     """
@@ -46,10 +46,9 @@ class HostSumReader:
         self._totals: Array = np.zeros(0, self._dtype)
         self._before: Array = self._totals
         self._pages_before: dict[int, tuple[int, int]] = {}
-        self._faults_before: dict[tuple[int, int], int] = {}
 
-    def read(self, threads: Array) -> list[HostSum]:
-        """What grew since the last reading. threads: one `struct thread_dump` each."""
+    def read(self, major_faults: int) -> list[HostSum]:
+        """What grew since the last reading. major_faults: of all targets meanwhile."""
         self._map_totals()
         now = self._totals.copy()
         before, self._before = self._before, now
@@ -58,7 +57,8 @@ class HostSumReader:
             for kind in np.flatnonzero(now != before).tolist()
             if kind in HOST_OPS
         ]
-        return [*sums, *self._page_allocations(), *self._major_faults(threads)]
+        faults = [HostSum(source=Source.HOST, op=HostOp.MAJOR_FAULT, count=major_faults)] if major_faults else []
+        return [*sums, *self._page_allocations(), *faults]
 
     def forget(self, slot: int) -> None:
         """The process that had a slot has ended."""
@@ -83,14 +83,6 @@ class HostSumReader:
             self._pages_before[slot] = now
             count, size_bytes = count + now[0] - before[0], size_bytes + now[1] - before[1]
         return [HostSum(source=Source.HOST, op=HostOp.PAGE_ALLOC, count=count, size_bytes=size_bytes)] if count else []
-
-    def _major_faults(self, threads: Array) -> list[HostSum]:
-        """Growth of threads that were there at the last reading; what a new one did before is not known."""
-        keys = zip(threads["process_slot"].tolist(), threads["tid"].tolist(), strict=True)
-        now = dict(zip(keys, threads["major_faults"].tolist(), strict=True))
-        before, self._faults_before = self._faults_before, now
-        count = sum(max(0, faults - before.get(thread, faults)) for thread, faults in now.items())
-        return [HostSum(source=Source.HOST, op=HostOp.MAJOR_FAULT, count=count)] if count else []
 
 
 def lifecycle_sums(counts: Mapping[HostOp, int]) -> list[HostSum]:

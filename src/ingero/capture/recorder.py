@@ -20,6 +20,7 @@ from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.communicators import CommunicatorRows
 from ingero.capture.drainer import Drainer
 from ingero.capture.governor import Governor
+from ingero.capture.gpu_samples import GpuSamples
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
@@ -30,6 +31,7 @@ from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.samples import Samples
+from ingero.capture.scheduling import SchedulingRows
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.spans import ChangedSpans
@@ -101,6 +103,9 @@ class Recorder:
         self._processes = ProcessRows(sink, self._cgroups, gpus)
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
+        self._scheduling = SchedulingRows(sink)
+        self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
+        self._resources.callback(self._gpu_samples.stop)
         spans = ChangedSpans()
         self._rows = RowMaker(
             sink,
@@ -162,6 +167,7 @@ class Recorder:
 
     def start(self) -> None:
         """Attaches clocks and host events, finds targets, probes their libraries."""
+        self._gpu_samples.start()
         self._kernel.start_clocks()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="host events") as loader:
             # they take longest to load, and no account waits for them
@@ -234,6 +240,7 @@ class Recorder:
         self._communicators.write()
         second = self.seconds.read(self.clock.now_ns(), max(elapsed_ns, 1) / 1e9)
         self._count_own_losses(second)
+        self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
         records, self._records = self._records, 0
         epochs, self._epoch_rows = self._epoch_rows, []
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
@@ -262,6 +269,7 @@ class Recorder:
                 second.losses[name] = count
                 self.seconds.losses_total[name] += count
         own = self.stacks.losses() | self._kernel_names.losses()
+        own["gpu_samples_missed"] = self._gpu_samples.write()
         own["process_slots_full"] = self.targets.newly_refused()
         own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
         self._unreadable = len(self.pickup.unreadable)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.capture.clocks import WallClock
+from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
 from ingero.decode.epochs import Lane, class_key, op_ids
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
@@ -106,6 +107,7 @@ class RowMaker:
         self._cgroup_keys, self._default_device = cgroup_keys, default_device
         self._is_changed = is_changed
         self._lifecycle: Counter[HostOp] = Counter()
+        self._peers = PeerAddresses(sink.intern)
         self._lanes: dict[int, tuple[int, int, Lane]] = {}  # by place: the process and stream that have it, the lane
 
     def calls(self, batch: Array, numbers: list[int], stack_hashes: Sequence[int]) -> None:
@@ -193,8 +195,17 @@ class RowMaker:
             arg2=np.where(batch["device"] != 0, batch["device"], batch["arg1"]),
             cgroup_id=self._cgroup_keys(batch["cgroup_id"]),
             comm=self._texts(batch["comm"]),
+            flags=batch["flags"],
+            detail=self._addresses(batch),
+            queue_ns=_queue_ns(batch),
         )
         self._sink.append(tables.EVENTS, rows)
+
+    def _addresses(self, batch: Array) -> list[int]:
+        """Of retransmits only: every socket of every target would fill the table of texts."""
+        is_retransmit = _HOST_SOURCE[batch["kind"]] == Source.TCP
+        ends = zip(is_retransmit.tolist(), batch["address"], strict=True)
+        return [self._peers.number(pair.tobytes()) if wanted else 0 for wanted, pair in ends]
 
     def lifecycle(self, batch: Array) -> None:
         """Starts and ends of processes, kills and stops (`struct lifecycle_record`)."""
@@ -212,8 +223,9 @@ class RowMaker:
             tid=known["tid"],
             source=int(Source.HOST),
             op=[int(op) for op in ops],
+            arg0=known["size_bytes"],
             arg1=known["other_pid"],
-            arg2=known["code"],
+            arg2=np.where(np.asarray(ops) == HostOp.OOM_KILL, known["short_of"], known["code"]),
             cgroup_id=self._cgroup_keys(known["cgroup_id"]),
             comm=self._texts(known["comm"]),
         )
@@ -337,6 +349,12 @@ def _mapped(column: Array, function: Callable[[Any], int]) -> list[int]:
     values = column.tolist()
     numbers = {value: function(value) for value in set(values)}
     return [numbers[value] for value in values]
+
+
+def _queue_ns(batch: Array) -> list[int | None]:
+    """How long block I/O was queued; None of anything else, and of devices that do not say (iostats=0)."""
+    is_block = (_HOST_SOURCE[batch["kind"]] == Source.IO).tolist()
+    return [ns or None if wanted else None for wanted, ns in zip(is_block, batch["arg1"].tolist(), strict=True)]
 
 
 def _parts(batch: Array) -> dict[str, list[int | None]]:

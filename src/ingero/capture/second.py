@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ingero.capture.host_sums import HostSum, HostSumReader
 from ingero.capture.identity import CgroupRows
 from ingero.capture.launches import Launches, LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
+from ingero.capture.major_faults import MajorFaults
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
@@ -110,6 +112,7 @@ class SecondReader:
             maps["processes"].memory(), layouts.dtype("process"), maps["processes"].max_entries
         )
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
+        self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
@@ -130,7 +133,8 @@ class SecondReader:
         self._write_op_stats(cells, start_ns)
         self._collect_sites(cells, start_ns)
         self._write_launches(start_ns)
-        growth = self._write_clocks(threads, start_ns)
+        faults = self._major_faults.read(threads)
+        growth = self._write_clocks(threads, faults, start_ns)
         self._write_threads(threads, now_ns)
         charges = self._quota.settle(
             self.culprits.read(), {slot: grown[: len(CLOCKS)] for slot, grown in growth.items()}
@@ -149,7 +153,7 @@ class SecondReader:
             clocks_ns=clocks[: len(CLOCKS)],
             switches=int(clocks[-2]),
             preemptions=int(clocks[-1]),
-            host=self._host.read(threads),
+            host=self._host.read(sum(faults.values())),
             charges=charges,
             losses=self.count_losses(losses, start_ns),
             in_flight=self._write_in_flight(threads, now_ns),
@@ -182,6 +186,7 @@ class SecondReader:
         self.culprits.forget(slot)
         self._clocks_before.pop(slot, None)
         self._host.forget(slot)
+        self._major_faults.forget(slot)
         self.on_forget(slot)
         # the next process in this slot may have a thread of the same number
         self._threads_seen = {key: raw for key, raw in self._threads_seen.items() if key[0] != slot}
@@ -290,7 +295,7 @@ class SecondReader:
         self._sink.append(tables.KERNEL_LAUNCHES, rows)
         self.on_launched([(target, one.function, one.generation) for target, one in known], start_ns)
 
-    def _write_clocks(self, threads: Array, start_ns: int) -> dict[int, Array]:
+    def _write_clocks(self, threads: Array, faults: dict[int, int], start_ns: int) -> dict[int, Array]:
         """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions.
 
         Returns growth by slot.
@@ -307,7 +312,7 @@ class SecondReader:
             growth = np.maximum(now - self._clocks_before.get(target.slot, np.zeros_like(now)), 0)
             self._clocks_before[target.slot] = now
             grown[target.slot] = growth
-            if growth.any():
+            if growth.any() or faults.get(target.slot):
                 rows += tables.CLOCK_SECONDS.rows(
                     1,
                     session=self._sink.session,
@@ -316,6 +321,7 @@ class SecondReader:
                     threads=len(mine),
                     switches=int(growth[-2]),
                     preemptions=int(growth[-1]),
+                    major_faults=faults.get(target.slot, 0),
                     **{f"{name}_ns": int(growth[index]) for index, name in enumerate(CLOCKS)},
                 )
         self._sink.append(tables.CLOCK_SECONDS, rows)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ingero import __version__
+from ingero.discover.gpus import known_nvml
 from ingero.discover.host import read_host
 from ingero.store.records import SessionFacts
 
@@ -25,7 +26,7 @@ def session_facts(
 
     options: what was asked for. not_traced: sources of events that are left out, by name, and why.
     """
-    host = read_host()
+    host = read_host(nvml=known_nvml())
     return SessionFacts(
         uuid=str(uuid.uuid4()),
         started_ns=time.time_ns(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.capture.cpu_seconds import CpuSeconds
 from ingero.capture.rows import Sink
 from ingero.discover.cgroups import Throttling
 from ingero.discover.system import Pressure, SystemSample, SystemSampler
@@ -72,12 +73,14 @@ class SnapshotRows:
         self._cpu_ns = agent_cpu_ns()
         self._throttling: dict[Path, Throttling] = {}
         self.last: SystemSample | None = None
+        self._cpus = CpuSeconds(sink)
         self.agent_cpu_ns = self._unstored_cpu_ns = 0
 
     def write(self, time_ns: int, elapsed_ns: int, cpu_stats: Mapping[Path, int]) -> tuple[SystemSample, AgentUsage]:
         """Samples now, `elapsed_ns` after the last time. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
         sample = self.last = self._sampler.sample(list(cpu_stats))
         self._write_throttling(sample, time_ns - elapsed_ns, cpu_stats)
+        self._cpus.write(self._sampler.stat, time_ns)
         cpu_ns = agent_cpu_ns()
         self.agent_cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
         self._unstored_cpu_ns += self.agent_cpu_ns

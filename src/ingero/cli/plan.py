@@ -8,6 +8,7 @@ from ingero.attach.host_events import HOST_PROGRAMS, IO, NET, TCP, HostProgram, 
 from ingero.attach.kernel_side import KernelSizes
 from ingero.capture.recorder import RecorderOptions
 from ingero.cli.settings import TraceSettings
+from ingero.discover.gpus import known_nvml
 from ingero.discover.kernel import KernelFacts
 from ingero.discover.library_files import identify
 from ingero.discover.readiness import ROOT_FIX, what_blocks
@@ -85,6 +86,8 @@ def not_traced(settings: TraceSettings) -> dict[str, str]:
             found[source.name] = f"switched off ({group})"
         elif all(name in missing for name in needed):
             found[source.name] = f"this kernel has no tracepoint {needed[0]}"
+    if reason := known_nvml().reason:
+        found["GPU"] = reason
     return found
 
 

@@ -78,6 +78,19 @@ class CpuLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CpuShare:
+    """What a group gets of the CPUs. None: not set, or not visible here.
+
+    weight: against the groups beside it, 100 where nobody set it; v1 shares are converted as the kernel does.
+    quota_us: CPU time that all of a group may use in each period_us of wall time.
+    """
+
+    weight: int | None
+    quota_us: int | None
+    period_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Throttling:
     """How often and how long a group was kept off the CPU by its quota, since it was made."""
 
@@ -169,6 +182,19 @@ def read_cpu_limits(cgroup: Cgroup, mounts: CgroupMounts) -> CpuLimits:
     return CpuLimits(quota_cores=quota_cores, quota_path=quota_path, cpus=_cpus(cgroup, mounts))
 
 
+def read_cpu_share(cgroup: Cgroup, mounts: CgroupMounts) -> CpuShare:
+    """What the scheduler goes by: the nearest weight, and the tightest quota on the way up to the root."""
+    weight: int | None = None
+    tightest: tuple[int, int] | None = None
+    for folder, _ in _upwards(cgroup, mounts, "cpu"):
+        weight = _weight(folder) if weight is None else weight
+        quota = _quota(folder)
+        if quota and (tightest is None or quota[0] * tightest[1] < tightest[0] * quota[1]):
+            tightest = quota
+    quota_us, period_us = tightest or (None, None)
+    return CpuShare(weight=weight, quota_us=quota_us, period_us=period_us)
+
+
 def cpu_stat_file(cgroup: Cgroup, mounts: CgroupMounts) -> Path | None:
     """The `cpu.stat` of a group; None where it is not visible."""
     folder = next(iter(_upwards(cgroup, mounts, "cpu")), None)
@@ -210,13 +236,27 @@ def _upwards(cgroup: Cgroup, mounts: CgroupMounts, controller: str) -> list[tupl
     return steps
 
 
+def _weight(folder: Path) -> int | None:
+    text = _text(folder / "cpu.weight")
+    if text.isdigit():
+        return int(text)
+    shares = _text(folder / "cpu.shares")  # v1: 1024 is what weight 100 is
+    return max(1, round(int(shares) * 100 / 1024)) if shares.isdigit() else None
+
+
 def _quota_cores(folder: Path) -> float | None:
+    quota = _quota(folder)
+    return quota[0] / quota[1] if quota else None
+
+
+def _quota(folder: Path) -> tuple[int, int] | None:
+    """CPU time per period, in us."""
     limit = _text(folder / "cpu.max").split()  # v2: "QUOTA PERIOD" in us, QUOTA may be "max"
     if not limit:
         limit = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]  # v1: -1 is no limit
     if len(limit) != 2 or not all(part.isdigit() for part in limit) or int(limit[1]) == 0:
         return None
-    return int(limit[0]) / int(limit[1])
+    return int(limit[0]), int(limit[1])
 
 
 def _cpus(cgroup: Cgroup, mounts: CgroupMounts) -> frozenset[int] | None:

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ingero.events import THROTTLE_REASONS
+
 _T = TypeVar("_T")
 _W_PER_MW = 0.001
 
-_SLOWDOWNS: Mapping[int, str] = {
-    0x002: "application clocks",
-    0x004: "power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "thermal (software)",
-    0x040: "thermal (hardware)",
-    0x080: "power brake",
-    0x100: "display clock",
-}
-"""Bit of the clocks event reasons -> its name. Bit 0 (the GPU is idle) is no slowdown."""
+# A driver that has to wake eight GPUs takes seconds; the recording begins without one that takes longer.
+_ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +42,7 @@ class GpuSample:
     """What one GPU is doing now. None: the GPU or its driver does not tell.
 
     busy_percent: share of the last sample period with any kernel running; it says nothing about how full the GPU was.
-    slowdowns: why the clocks are lower than they could be.
+    slowdowns: why the clocks are lower than they could be; throttle_reasons: the same as NVML's bits.
     processes: pid -> memory in bytes, None where the driver does not say how much.
     """
 
@@ -60,6 +55,8 @@ class GpuSample:
     power_w: float | None
     temperature_c: int | None
     processes: Mapping[int, int | None]
+    memory_total_bytes: int | None = None
+    throttle_reasons: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +99,31 @@ def open_nvml() -> Iterator[Nvml]:
 
 
 @lru_cache(maxsize=1)
+def known_nvml() -> Nvml:
+    """What NVML says of this machine, asked once, without samples. A driver that hangs is the reason for no GPUs."""
+    return ask_within(_ANSWER_S)
+
+
+def ask_within(limit_s: float, opened: Callable[[], AbstractContextManager[Nvml]] = open_nvml) -> Nvml:
+    """NVML's facts, from a thread that is left behind if the driver does not answer in time."""
+    answers: list[Nvml] = []
+
+    def ask() -> None:
+        try:
+            with opened() as nvml:
+                answers.append(replace(nvml, _nvml=None))
+        except Exception as error:  # whatever the binding raises costs the GPU's facts only, and is their reason
+            answers.append(Nvml(reason=f"NVML: {error}"))
+
+    thread = threading.Thread(target=ask, name="ingero-nvml-facts", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return answers[0] if answers else Nvml(reason=f"NVML did not answer within {limit_s:.0f} s")
+
+
 def present_gpus() -> tuple[Gpu, ...]:
     """The GPUs of this machine, asked for once; none where NVML does not work."""
-    with open_nvml() as nvml:
-        return nvml.gpus
+    return known_nvml().gpus
 
 
 def visible_uuids(
@@ -201,6 +219,7 @@ def _slices(nvml: ModuleType, handle: Any) -> tuple[str, ...]:
 def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
     busy = _ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    reasons = _throttle_reasons(nvml, handle)
     power_mw = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
     return GpuSample(
         uuid=gpu.uuid,
@@ -208,18 +227,25 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
         memory_busy_percent=busy.memory if busy else None,
         memory_used_bytes=int(memory.used) if memory else None,
         sm_clock_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-        slowdowns=_slowdowns(nvml, handle),
+        slowdowns=None if reasons is None else slowdowns_of(reasons),
         power_w=None if power_mw is None else power_mw * _W_PER_MW,
         temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         processes=_processes(nvml, handle),
+        memory_total_bytes=int(memory.total) if memory else None,
+        throttle_reasons=reasons,
     )
 
 
-def _slowdowns(nvml: ModuleType, handle: Any) -> tuple[str, ...] | None:
+def slowdowns_of(throttle_reasons: int) -> tuple[str, ...]:
+    """Their names, without that the GPU is idle."""
+    return tuple(name for bit, name in THROTTLE_REASONS.items() if throttle_reasons & bit)
+
+
+def _throttle_reasons(nvml: ModuleType, handle: Any) -> int | None:
     bits = _ask(nvml, nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if bits is None:  # the name before driver 535
         bits = _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-    return None if bits is None else tuple(name for bit, name in _SLOWDOWNS.items() if bits & bit)
+    return bits
 
 
 def _processes(nvml: ModuleType, handle: Any) -> dict[int, int | None]:

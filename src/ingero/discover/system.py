@@ -55,6 +55,7 @@ class SystemSampler:
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._last: tuple[int, int] | None = None
+        self.stat = ""  # /proc/stat as last read
 
     def sample(self, cpu_stats: Sequence[Path] = ()) -> SystemSample:
         """Looks at the machine now.
@@ -77,7 +78,8 @@ class SystemSampler:
         )
 
     def _cpu_percent(self) -> float | None:
-        now = _cpu_times(_text(self._proc / "stat"))
+        self.stat = _text(self._proc / "stat")
+        now = _cpu_times(self.stat)
         before, self._last = self._last, now
         if before is None or now[1] <= before[1]:
             return None

@@ -17,6 +17,7 @@ from ingero.identity import identity_text, short_id
 from ingero.ops import Source
 from ingero.serve.coverage import coverage_lines
 from ingero.serve.drain_lines import DrainLines, drain_lines
+from ingero.serve.gpu_lines import gpu_lines
 from ingero.serve.line_costs import line_cost_lines, line_costs
 from ingero.serve.sample_lines import sample_lines, sampled_lines
 from ingero.serve.stack_lines import stack_lines, where_text
@@ -26,7 +27,13 @@ from ingero.store.records import Call, Clocks, ClockTotals, Container, CulpritTo
 from ingero.units import format_bytes, format_count, format_ns, format_percent
 
 _CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
-_SOURCE_TEXTS = {"IO": "block I/O", "TCP": "TCP retransmits", "NET": "bytes on sockets", "NCCL": "NCCL calls"}
+_SOURCE_TEXTS = {
+    "IO": "block I/O",
+    "TCP": "TCP retransmits",
+    "NET": "bytes on sockets",
+    "NCCL": "NCCL calls",
+    "GPU": "GPU utilisation, clocks and memory",
+}
 _TOP_CULPRITS = 5
 _TOP_PIDS = 4
 _WORST_CALLS = 5
@@ -77,6 +84,7 @@ def _header(reader: Reader, window: Window) -> Iterator[str]:
         load = max(one.load_avg or 0 for one in snapshots)
         mean = sum(cpu) / len(cpu)
         yield f"machine: CPU {mean:.0f} % (most {max(cpu):.0f} %), memory {memory:.0f} %, load {load:.1f}"
+    yield from gpu_lines(reader, window)
     yield from _removed(reader, window)
     yield ""
 

@@ -50,7 +50,7 @@ _CALL_NUMBERS = (
     *("ret_code", "caller", "caller_library", "detail", "cgroup_id", "comm", "flags", "stack_hash"),
 )
 _EPOCH_PARTS = ("empty", "enqueue", "drain")
-_SECOND_NUMBERS = ("start_ns", "period_s", "process", "threads", "switches", "preemptions")
+_SECOND_NUMBERS = ("start_ns", "period_s", "process", "threads", "switches", "preemptions", "major_faults")
 
 # One epoch. Clocks are in the order of vocabulary.CLOCKS, -1 where not recorded; op_set and class_key are numbers of
 # texts (Reader.texts); checkpoint_ns is 0 from the first unused on.
@@ -60,7 +60,7 @@ EPOCH_DTYPE = np.dtype(
     + [("checkpoint_ns", "<i8", (CHECKPOINTS,))]
 )
 
-# What the threads of one process did in `period_s` seconds from start_ns on.
+# What the threads of one process did in `period_s` seconds from start_ns on; major_faults: -1 where not recorded.
 CLOCK_SECOND_DTYPE = np.dtype([(name, "<i8") for name in _SECOND_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
 
 # One interval off the CPU. state, waker_kind: ids (state -1: not recorded); comm and names are numbers of texts.
@@ -80,8 +80,8 @@ EPOCH_COLUMNS = ", ".join(
     [f"e.{name}" for name in _EPOCH_NUMBERS]
     + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _EPOCH_PARTS for clock in CLOCK_COLUMNS]
 )
-CLOCK_SECOND_COLUMNS = ", ".join((*_SECOND_NUMBERS, *CLOCK_COLUMNS))
 SAMPLE_COLUMNS = ", ".join(_SAMPLE_NUMBERS)
+CLOCK_SECOND_COLUMNS = ", ".join((*_SECOND_NUMBERS[:-1], f"coalesce(major_faults, {NOT_RECORDED})", *CLOCK_COLUMNS))
 
 
 def epochs(rows: Sequence[Sequence[int]], checkpoints: Sequence[bytes | None]) -> npt.NDArray[np.void]:

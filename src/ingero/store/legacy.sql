@@ -74,7 +74,9 @@ SELECT {events.seq} AS id,
        CASE WHEN e.source IN (3, 5, 6) THEN e.arg1
             WHEN e.source = 1 AND e.op = 2 THEN e.arg0
             ELSE 0 END AS arg1,
-       iif(e.source = 1 AND e.op IN (4, 7, 9, 10), e.arg1, 0) AS arg2,
+       CASE WHEN e.source = 3 AND e.op = 6 THEN NULL -- the exit code was not recorded
+            WHEN e.source = 1 AND e.op IN (4, 7, 9, 10) THEN e.arg1
+            ELSE 0 END AS arg2,
        CASE WHEN e.source = 1 AND e.op = 5 THEN e.arg0
             WHEN e.source IN (1, 4) AND e.op = iif(e.source = 1, 3, 1) THEN e.arg1
             ELSE 0 END AS stream,
@@ -84,7 +86,7 @@ SELECT {events.seq} AS id,
        NULL AS run_ns, NULL AS runq_ns, NULL AS throttled_ns, NULL AS yielded_ns, NULL AS sleep_ns, NULL AS io_ns,
        NULL AS kernel_lock_ns, NULL AS stopped_ns, NULL AS residual_ns, NULL AS preemptions, NULL AS switches,
        0 AS culprit_pid, 0 AS culprit_name, 0 AS culprit_ns, NULL AS waker_kind, 0 AS waker_tid, 0 AS waker_name,
-       0 AS woken_ns, 0 AS flags, e.stack_hash
+       0 AS woken_ns, 0 AS flags, e.stack_hash, NULL AS queue_ns
 FROM old.events e;
 
 -- Why the thread was off the CPU was not recorded: state is NULL, and a sleep cannot be told from a preemption.

@@ -12,7 +12,8 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from ingero.store import answers, arrays, histograms, legacy, views
+from ingero.ops import Source
+from ingero.store import answers, arrays, histograms, host_events, legacy, machine, views
 from ingero.store.errors import NotRecordedError
 from ingero.store.opening import Opened, open_database
 from ingero.store.records import (
@@ -100,6 +101,8 @@ class Reader:
         self.older_version = opened.older_version
         self.has_exact_totals = opened.has_exact_totals
         self._db = opened.db
+        # a file that an earlier build began has not all of them
+        self._tables = {name for (name,) in self._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
     def __enter__(self) -> Reader:
         return self
@@ -121,7 +124,9 @@ class Reader:
     def is_recorded(self, table: str) -> bool:
         """Whether the file can hold rows of a published view or a raw_ table at all."""
         name = table if table.startswith("raw_") else views.TABLES.get(table, table)
-        return not self.older_version or not name.startswith("raw_") or name in legacy.RECORDED
+        if not name.startswith("raw_"):
+            return True
+        return name in legacy.RECORDED if self.older_version else name in self._tables
 
     # What and when
 
@@ -222,14 +227,21 @@ class Reader:
         """What the threads of each process did, summed over threads and time; `threads` is the most at once."""
         rows = self._rows(
             f"SELECT c.process, coalesce(p.pid, 0), sum(c.switches), sum(c.preemptions), max(c.threads), "
-            f"{_SUM_CLOCKS.format('c.')} FROM raw_clock_seconds c LEFT JOIN raw_processes p ON p.process = c.process "
+            f"sum(c.major_faults), {_SUM_CLOCKS.format('c.')} FROM raw_clock_seconds c "
+            f"LEFT JOIN raw_processes p ON p.process = c.process "
             f"WHERE {_TOUCHES.format('c.')} GROUP BY c.process ORDER BY c.process",
             window,
             table="raw_clock_seconds",
         )
         return [
             ClockTotals(
-                process=r[0], pid=r[1], switches=r[2], preemptions=r[3], threads=r[4], clocks=answers.clocks(r[5:])
+                process=r[0],
+                pid=r[1],
+                switches=r[2],
+                preemptions=r[3],
+                threads=r[4],
+                major_faults=r[5],
+                clocks=answers.clocks(r[6:]),
             )
             for r in rows
         ]
@@ -324,6 +336,30 @@ class Reader:
             window,
             table="raw_cgroup_throttling",
         )
+
+    # The machine
+
+    def gpu_samples(self, window: Window) -> list[machine.GpuUse]:
+        """What the GPUs were doing, second by second."""
+        return [machine.gpu_use(row) for row in self._rows(machine.GPU_SAMPLES_SQL, window, table="raw_gpu_samples")]
+
+    def cpu_seconds(self, window: Window) -> npt.NDArray[np.void]:
+        """How each CPU spent the seconds that end in the window, in order of time: `machine.CPU_SECOND_DTYPE`."""
+        return machine.cpu_seconds(self._rows(machine.CPU_SECONDS_SQL, window, table="raw_cpu_seconds"))
+
+    def scheduling(self, window: Window, *, process: int | None = None) -> list[machine.Scheduling]:
+        """Priorities, CPUs and shares in force at the begin of the window, and each change in it, oldest first."""
+        return self._records(
+            machine.Scheduling, machine.SCHEDULING_SQL, window, table="raw_scheduling", process=process
+        )
+
+    def host_events(
+        self, window: Window, *, source: Source | None = None, process: int | None = None
+    ) -> list[host_events.HostEvent]:
+        """Recorded events of the host that began in the window, oldest first; process: only what befell it."""
+        wanted = host_events.SOURCES if source is None else (source,)
+        sql = host_events.SQL.format(sources=",".join(str(int(one)) for one in wanted))
+        return host_events.with_stops([host_events.host_event(row) for row in self._rows(sql, window, process=process)])
 
     # Single things
 
@@ -575,7 +611,8 @@ class Reader:
         self, sql: str, window: Window | None = None, *, table: str = "", **values: Value
     ) -> list[tuple[Any, ...]]:
         if table and not self.is_recorded(table):
-            raise NotRecordedError(table.removeprefix("raw_").replace("_", " "), f"Ingero {self.older_version}")
+            by = f"Ingero {self.older_version}" if self.older_version else "the build of ingero that began this file"
+            raise NotRecordedError(table.removeprefix("raw_").replace("_", " "), by)
         if window is not None:
             values |= {"begin": window.begin_ns, "end": window.end_ns}
         return list(self._db.execute(sql, values))

@@ -156,7 +156,7 @@ class OpShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTotals:
-    """What the threads of a process did, summed over them."""
+    """What the threads of a process did, summed over them. major_faults: pages read from disk; None: not recorded."""
 
     process: int
     pid: int
@@ -164,6 +164,7 @@ class ClockTotals:
     switches: int
     preemptions: int
     threads: int
+    major_faults: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,9 @@ _DETAIL = (
 )
 _AGGREGATES = (
     ("raw_snapshots", "time_ns"),
+    ("raw_cpu_seconds", "time_ns"),
+    ("raw_gpu_samples", "time_ns"),
+    ("raw_scheduling", "time_ns"),
     ("raw_kernel_launches", "start_ns"),
     ("raw_wakers", "start_ns"),
     ("raw_cgroup_throttling", "start_ns"),
@@ -54,7 +57,11 @@ _FOLDED: dict[str, _Fold] = {
         ("max_ns",),
     ),
     "raw_kernel_launches": (("session", "process", "function", "generation", "library"), ("count",), ()),
-    "raw_clock_seconds": (("session", "process"), (*CLOCK_COLUMNS, "switches", "preemptions"), ("threads",)),
+    "raw_clock_seconds": (
+        ("session", "process"),
+        (*CLOCK_COLUMNS, "switches", "preemptions", "major_faults"),
+        ("threads",),
+    ),
     "raw_culprits": (
         ("session", "process", "kind", "culprit_pid", "culprit_name", "culprit_cgroup_id"),
         ("ns", "switches"),

@@ -118,8 +118,9 @@ CREATE TABLE raw_events (
     waker_tid      INTEGER NOT NULL DEFAULT 0,
     waker_name     INTEGER NOT NULL DEFAULT 0, -- string
     woken_ns       INTEGER NOT NULL DEFAULT 0, -- time of the last wake-up inside the call
-    flags          INTEGER NOT NULL DEFAULT 0, -- call_flags
-    stack_hash     INTEGER NOT NULL DEFAULT 0
+    flags          INTEGER NOT NULL DEFAULT 0, -- call_flags; of host events: host_flags
+    stack_hash     INTEGER NOT NULL DEFAULT 0,
+    queue_ns       INTEGER                     -- block I/O: before the device had it, not in duration_ns
 ) STRICT;
 CREATE INDEX raw_events_start ON raw_events(start_ns);
 
@@ -301,7 +302,8 @@ CREATE TABLE raw_clock_seconds (
     kernel_lock_ns INTEGER NOT NULL,
     stopped_ns     INTEGER NOT NULL,
     switches       INTEGER NOT NULL DEFAULT 0,
-    preemptions    INTEGER NOT NULL DEFAULT 0
+    preemptions    INTEGER NOT NULL DEFAULT 0,
+    major_faults   INTEGER                     -- pages read from disk because they were touched
 ) STRICT;
 CREATE INDEX raw_clock_seconds_start ON raw_clock_seconds(start_ns);
 
@@ -355,6 +357,55 @@ CREATE TABLE raw_snapshots (
     agent_rss_bytes     INTEGER
 ) STRICT;
 CREATE INDEX raw_snapshots_time ON raw_snapshots(time_ns);
+
+-- How each CPU spent the time since the row before.
+CREATE TABLE raw_cpu_seconds (
+    id         INTEGER PRIMARY KEY,
+    session    INTEGER NOT NULL,
+    time_ns    INTEGER NOT NULL,               -- the end of that time
+    elapsed_ns INTEGER NOT NULL,
+    tick_ns    INTEGER NOT NULL,
+    cpus       TEXT NOT NULL                   -- JSON array of [cpu, busy, idle, iowait, irq, steal], times in ticks
+) STRICT;
+CREATE INDEX raw_cpu_seconds_time ON raw_cpu_seconds(time_ns);
+
+-- What one GPU was doing; NULL where it or its driver does not say.
+CREATE TABLE raw_gpu_samples (
+    id                 INTEGER PRIMARY KEY,
+    session            INTEGER NOT NULL,
+    time_ns            INTEGER NOT NULL,
+    uuid               TEXT NOT NULL,
+    gpu_index          INTEGER NOT NULL,
+    gpu_percent        INTEGER,                -- of the last sample period with any kernel running
+    memory_percent     INTEGER,                -- of that period with device memory read or written
+    memory_used_bytes  INTEGER,
+    memory_total_bytes INTEGER,
+    sm_clock_mhz       INTEGER,
+    max_sm_clock_mhz   INTEGER,
+    throttle_reasons   INTEGER,                -- bits of throttle_reasons; 1: idle
+    power_mw           INTEGER,
+    temperature_c      INTEGER,
+    processes          TEXT NOT NULL DEFAULT '[]' -- JSON array of [pid, memory in bytes or null]
+) STRICT;
+CREATE INDEX raw_gpu_samples_time ON raw_gpu_samples(time_ns);
+
+-- How the scheduler is told to treat a thread: when first seen, at each change, and every ten minutes.
+CREATE TABLE raw_scheduling (
+    id           INTEGER PRIMARY KEY,
+    session      INTEGER NOT NULL,
+    time_ns      INTEGER NOT NULL,
+    process      INTEGER NOT NULL,             -- 0: seen only as somebody's culprit
+    pid          INTEGER NOT NULL,
+    tid          INTEGER NOT NULL,
+    nice         INTEGER NOT NULL,
+    policy       TEXT NOT NULL,                -- other, batch, idle, fifo, rr, deadline, ext
+    rt_priority  INTEGER NOT NULL DEFAULT 0,   -- fifo and rr: 1 to 99
+    cpus_allowed TEXT NOT NULL,                -- such as 0-3,8
+    cpu_weight   INTEGER,                      -- of its group, 100 if nobody set it (v1: shares * 100 / 1024); NULL: none seen
+    quota_us     INTEGER,                      -- the tightest from its group upwards; NULL: none
+    period_us    INTEGER
+) STRICT;
+CREATE INDEX raw_scheduling_tid ON raw_scheduling(tid, time_ns);
 
 CREATE TABLE raw_cgroup_throttling (
     id           INTEGER PRIMARY KEY,
@@ -576,4 +627,6 @@ CREATE TABLE nccl_reduce_ops (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT
 CREATE TABLE thread_states (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE waker_kinds (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE call_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE host_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE throttle_reasons (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE epoch_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;

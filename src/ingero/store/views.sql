@@ -46,7 +46,7 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT text FROM raw_strings WHERE string = e.culprit_name) AS culprit_name,
        nullif(e.culprit_ns, 0) AS culprit_ns, (SELECT name FROM waker_kinds WHERE id = e.waker_kind) AS waker_kind,
        nullif(e.waker_tid, 0) AS waker_tid, (SELECT text FROM raw_strings WHERE string = e.waker_name) AS waker_name,
-       nullif(e.woken_ns, 0) AS woken_ns, e.flags
+       nullif(e.woken_ns, 0) AS woken_ns, e.flags, e.queue_ns
 FROM raw_events e;
 
 -- Calls of the CUDA runtime and driver, graphs included. kernel_name is NULL for calls that launch no kernel,
@@ -243,7 +243,7 @@ CREATE VIEW clock_seconds AS
 SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.start_ns AS timestamp,
        c.period_s, (SELECT pid FROM raw_processes WHERE process = c.process) AS pid, c.process, c.threads, c.run_ns,
        c.runq_ns, c.throttled_ns, c.yielded_ns, c.sleep_ns, c.io_ns, c.kernel_lock_ns, c.stopped_ns, c.switches,
-       c.preemptions
+       c.preemptions, c.major_faults
 FROM raw_clock_seconds c;
 
 -- culprit_pid 0 is an idle CPU, -1 unknown.
@@ -291,6 +291,30 @@ SELECT n.id, n.session, (SELECT node FROM raw_sessions WHERE session = n.session
        n.agent_rss_bytes, n.cpu_percent AS cpu_pct, n.mem_percent AS mem_pct,
        n.mem_available_bytes / 1048576 AS mem_avail, n.swap_used_bytes / 1048576 AS swap_mb
 FROM raw_snapshots n;
+
+-- How each CPU spent the elapsed_ns before timestamp, to 10 ms. irq and steal are 0 where the kernel does not account them.
+CREATE VIEW cpu_seconds AS
+SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.time_ns AS timestamp,
+       c.elapsed_ns, j.value ->> 0 AS cpu, (j.value ->> 1) * c.tick_ns AS busy_ns, (j.value ->> 2) * c.tick_ns AS idle_ns,
+       (j.value ->> 3) * c.tick_ns AS iowait_ns, (j.value ->> 4) * c.tick_ns AS irq_ns,
+       (j.value ->> 5) * c.tick_ns AS steal_ns
+FROM raw_cpu_seconds c, json_each(c.cpus) j;
+
+-- gpu_percent: of the last sample period with any kernel running; it does not say how full the GPU was.
+CREATE VIEW gpu_samples AS
+SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.time_ns AS timestamp,
+       g.uuid AS gpu_uuid, g.gpu_index, g.gpu_percent, g.memory_percent, g.memory_used_bytes, g.memory_total_bytes,
+       g.sm_clock_mhz, g.max_sm_clock_mhz, g.throttle_reasons,
+       (SELECT group_concat(name, ', ') FROM throttle_reasons WHERE bit & g.throttle_reasons) AS throttled_by,
+       g.power_mw, g.temperature_c, g.processes
+FROM raw_gpu_samples g;
+
+-- How the scheduler is told to treat a thread, from timestamp on; the newest row of a (pid, tid) holds.
+CREATE VIEW scheduling AS
+SELECT s.session, (SELECT node FROM raw_sessions WHERE session = s.session) AS node, s.time_ns AS timestamp,
+       s.pid, s.tid, nullif(s.process, 0) AS process, s.nice, s.policy, s.rt_priority, s.cpus_allowed, s.cpu_weight,
+       s.quota_us, s.period_us
+FROM raw_scheduling s;
 
 CREATE VIEW incidents AS
 SELECT i.incident AS id, i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS node, i.cause,

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 import apsw
 
-from ingero.events import CLOCK_COLUMNS, CLOCKS, THREAD_STATES, WAKER_KINDS, CallFlag, EpochFlag
+from ingero.events import (
+    CLOCK_COLUMNS,
+    CLOCKS,
+    THREAD_STATES,
+    THROTTLE_REASONS,
+    WAKER_KINDS,
+    CallFlag,
+    EpochFlag,
+    HostFlag,
+)
 from ingero.ops import NCCL_DATATYPES, NCCL_REDUCE_OPS, OPS, Arg, Flag, HostOp, IoOp, Kind, NetOp, Op, Source, TcpOp
 
 __all__ = [
@@ -18,6 +27,7 @@ __all__ = [
     "CallFlag",
     "CulpritKind",
     "EpochFlag",
+    "HostFlag",
     "fill",
     "op_rows",
 ]
@@ -50,9 +60,15 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
     (Source.HOST, HostOp.SCHED_SWITCH): ("sched_switch", "context switch", "", "pid", ""),
     (Source.HOST, HostOp.SCHED_WAKEUP): ("sched_wakeup", "wake-up", "", "", ""),
     (Source.HOST, HostOp.PAGE_ALLOC): ("mm_page_alloc", "page allocation", "bytes", "", ""),
-    (Source.HOST, HostOp.OOM_KILL): ("oom_kill", "killed for lack of memory", "", "pid of the victim", ""),
+    (Source.HOST, HostOp.OOM_KILL): (
+        "oom_kill",
+        "killed for lack of memory",
+        "bytes",
+        "pid of the victim",
+        "1: of the host, 2: of a cgroup",
+    ),
     (Source.HOST, HostOp.PROCESS_EXEC): ("process_exec", "program start", "", "", ""),
-    (Source.HOST, HostOp.PROCESS_EXIT): ("process_exit", "end of a whole process", "", "", "exit code"),
+    (Source.HOST, HostOp.PROCESS_EXIT): ("process_exit", "end of a whole process", "", "", "as wait(2) has it"),
     (Source.HOST, HostOp.PROCESS_FORK): ("process_fork", "new process", "", "pid of the child", ""),
     (Source.HOST, HostOp.POD_RESTART): ("pod_restart", "container of a pod restarted", "", "", ""),
     (Source.HOST, HostOp.POD_EVICTION): ("pod_eviction", "pod evicted", "", "", ""),
@@ -67,7 +83,13 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
     (Source.IO, IoOp.WRITE): ("block_write", "block I/O write", "bytes", "sector", "device (dev_t)"),
     (Source.IO, IoOp.DISCARD): ("block_discard", "block I/O discard", "bytes", "sector", "device (dev_t)"),
     (Source.IO, IoOp.FLUSH): ("block_flush", "block device flush", "bytes", "sector", "device (dev_t)"),
-    (Source.TCP, TcpOp.RETRANSMIT): ("tcp_retransmit", "TCP retransmission", "", "ports: source << 16 | to", "state"),
+    (Source.TCP, TcpOp.RETRANSMIT): (
+        "tcp_retransmit",
+        "TCP retransmission",
+        "bytes",
+        "ports: source << 16 | to",
+        "state | segments << 16",
+    ),
     (Source.NET, NetOp.SEND): ("net_send", "socket send", "bytes", "", ""),
     (Source.NET, NetOp.RECEIVE): ("net_recv", "socket receive", "bytes", "", ""),
 }
@@ -112,7 +134,7 @@ def _name(arg: Arg | None) -> str:
 
 
 _TABLES = (
-    *("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags"),
+    *("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags", "host_flags", "throttle_reasons"),
     *("nccl_datatypes", "nccl_reduce_ops"),
 )
 
@@ -127,6 +149,8 @@ def fill(db: apsw.Connection) -> None:
     db.executemany("INSERT INTO waker_kinds VALUES (?, ?)", enumerate(WAKER_KINDS))
     db.executemany("INSERT INTO call_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in CallFlag if f.name))
     db.executemany("INSERT INTO epoch_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in EpochFlag if f.name))
+    db.executemany("INSERT INTO host_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in HostFlag if f.name))
+    db.executemany("INSERT INTO throttle_reasons VALUES (?, ?)", THROTTLE_REASONS.items())
     types = ((value, name, size) for value, (name, size) in enumerate(NCCL_DATATYPES))
     db.executemany("INSERT INTO nccl_datatypes VALUES (?, ?, ?)", types)
     db.executemany("INSERT INTO nccl_reduce_ops VALUES (?, ?)", enumerate(NCCL_REDUCE_OPS))

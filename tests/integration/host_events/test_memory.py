@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingero.attach.objects import object_path
+from ingero.decode.btf import btf_of
 from tests.integration.host_events.conftest import Tracer, Workload
 
 pytestmark = pytest.mark.integration
 MIB = 1 << 20
+LIMITS = btf_of(object_path("layouts")).enum("memory_limit")
 
 
 @pytest.fixture
@@ -83,6 +86,8 @@ def test_an_oom_kill_in_a_cgroup_names_its_victim(
     assert victim["cgroup_id"][0] == cgroup.stat().st_ino
     assert victim["code"][0] == signal.SIGKILL
     assert victim["process_slot"][0] == 0xFFFF
+    assert victim["short_of"][0] == LIMITS["LIMIT_CGROUP"]
+    assert 12 * MIB < victim["size_bytes"][0] < 36 * MIB  # of a limit of 24 MiB; the kernel sums up late
 
 
 def test_an_oom_kill_of_a_target_carries_its_slot(

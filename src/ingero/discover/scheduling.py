@@ -1,0 +1,56 @@
+"""What the scheduler has been told about a thread: its nice value, policy, and the CPUs it may run on.
+
+Sources: sched(7), sched_setscheduler(2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Set
+from dataclasses import dataclass
+from functools import lru_cache
+
+_RESET_ON_FORK = 0x40000000
+_POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline", 7: "ext"}
+_REAL_TIME = ("fifo", "rr")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingPolicy:
+    """One thread. rt_priority: 1 to 99 for fifo and rr, else 0; cpus_allowed: a list such as 0-3,8."""
+
+    nice: int
+    policy: str
+    rt_priority: int
+    cpus_allowed: str
+
+
+def read_scheduling(tid: int) -> SchedulingPolicy | None:
+    """Asks the kernel (three or four system calls); None for a thread that has ended."""
+    try:
+        number = os.sched_getscheduler(tid) & ~_RESET_ON_FORK
+        policy = _POLICIES.get(number, str(number))
+        return SchedulingPolicy(
+            nice=os.getpriority(os.PRIO_PROCESS, tid),
+            policy=policy,
+            rt_priority=os.sched_getparam(tid).sched_priority if policy in _REAL_TIME else 0,
+            cpus_allowed=_cpu_list(frozenset(os.sched_getaffinity(tid))),
+        )
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _cpu_list(cpus: Set[int]) -> str:
+    return cpu_list_text(cpus)
+
+
+def cpu_list_text(cpus: Set[int]) -> str:
+    """The kernel's short form of a set of CPUs, such as 0-3,8."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][-1] + 1:
+            parts[-1][1:] = [cpu]
+        else:
+            parts.append([cpu])
+    return ",".join("-".join(map(str, part)) for part in parts)

@@ -1,0 +1,58 @@
+"""One line per GPU about a window: how busy, how fast, what held it back."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from ingero.events import THROTTLE_REASONS
+from ingero.store.machine import GpuUse
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+from ingero.units import format_bytes
+
+_SECOND_NS = 1_000_000_000
+_SHOWN_PERCENT = 1  # of the samples with a reason for lower clocks
+_WHOLE_RATIO = 0.9  # of the seconds with a sample; with fewer the line says how many there were
+_ENDS = 2  # seconds at the ends of a window that need not have one
+
+
+def gpu_lines(reader: Reader, window: Window) -> Iterator[str]:
+    """Lines in the order of the GPUs; none where there are no samples."""
+    if not reader.is_recorded("raw_gpu_samples"):
+        return
+    by_gpu: dict[tuple[int, str], list[GpuUse]] = defaultdict(list)
+    for sample in reader.gpu_samples(window):
+        by_gpu[sample.gpu_index, sample.uuid].append(sample)
+    for (index, _), samples in sorted(by_gpu.items()):
+        yield f"GPU {index}: " + ", ".join(_parts(samples, window.duration_ns / _SECOND_NS))
+
+
+def _parts(samples: Sequence[GpuUse], seconds: float) -> Iterator[str]:
+    busy = [one.gpu_percent for one in samples if one.gpu_percent is not None]
+    clocks = [one.sm_clock_mhz for one in samples if one.sm_clock_mhz is not None]
+    most_mhz = max((one.max_sm_clock_mhz or 0 for one in samples), default=0)
+    yield f"{sum(busy) / len(busy):.0f} % busy" if busy else "utilisation not told by its driver"
+    if clocks:
+        mhz = sum(clocks) / len(clocks)
+        yield f"{mhz:.0f} of {most_mhz} MHz" if most_mhz else f"{mhz:.0f} MHz"
+    yield from _throttling(samples)
+    yield from _memory(samples)
+    if len(samples) < _WHOLE_RATIO * seconds - _ENDS:
+        yield f"by samples of {len(samples)} of {seconds:.0f} s"
+
+
+def _throttling(samples: Sequence[GpuUse]) -> Iterator[str]:
+    told = [one.throttle_reasons for one in samples if one.throttle_reasons is not None]
+    counts = Counter(name for reasons in told for bit, name in THROTTLE_REASONS.items() if reasons & bit)
+    for name, count in counts.most_common():
+        percent = 100 * count / len(told)
+        if percent >= _SHOWN_PERCENT:
+            yield f"throttled by {name} {percent:.0f} % of the time"
+
+
+def _memory(samples: Sequence[GpuUse]) -> Iterator[str]:
+    used = max((one.memory_used_bytes or 0 for one in samples), default=0)
+    total = max((one.memory_total_bytes or 0 for one in samples), default=0)
+    if total:
+        yield f"memory up to {format_bytes(used)} of {format_bytes(total)}"

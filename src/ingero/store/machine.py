@@ -1,0 +1,98 @@
+"""What a recording knows of the machine besides its processes: GPU samples, CPUs second by second, scheduling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_CPU_PARTS = ("busy_ns", "idle_ns", "iowait_ns", "irq_ns", "steal_ns")
+
+# One CPU in the elapsed_ns before time_ns, to one clock tick (10 ms). busy is without interrupts (irq) and stolen time,
+# which are 0 where the kernel does not account them.
+CPU_SECOND_DTYPE = np.dtype([(name, "<i8") for name in ("time_ns", "elapsed_ns", "cpu", *_CPU_PARTS)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """One sample of one GPU; None where it or its driver does not say.
+
+    gpu_percent: of the last sample period with any kernel running; it says nothing about how full the GPU was.
+    throttle_reasons: NVML's bits (events.THROTTLE_REASONS). processes: (pid, memory in bytes).
+    """
+
+    time_ns: int
+    uuid: str
+    gpu_index: int
+    gpu_percent: int | None
+    memory_percent: int | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    sm_clock_mhz: int | None
+    max_sm_clock_mhz: int | None
+    throttle_reasons: int | None
+    power_mw: int | None
+    temperature_c: int | None
+    processes: tuple[tuple[int, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How the scheduler was told to treat a thread from time_ns on, until its next row.
+
+    process: None for those seen only as somebody's culprit. cpus_allowed: such as 0-3,8. cpu_weight: of its group
+    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota.
+    """
+
+    time_ns: int
+    process: int | None
+    pid: int
+    tid: int
+    nice: int
+    policy: str
+    rt_priority: int
+    cpus_allowed: str
+    cpu_weight: int | None
+    quota_us: int | None
+    period_us: int | None
+
+
+GPU_SAMPLES_SQL = (
+    f"SELECT {', '.join(GpuUse.__dataclass_fields__)} FROM raw_gpu_samples "
+    "WHERE time_ns >= :begin AND time_ns < :end ORDER BY time_ns, gpu_index"
+)
+
+CPU_SECONDS_SQL = (
+    "SELECT time_ns, elapsed_ns, tick_ns, cpus FROM raw_cpu_seconds WHERE time_ns > :begin AND time_ns <= :end "
+    "ORDER BY time_ns"
+)
+
+# What was in force when the window began, and every change in it. What an earlier recording in the same file has seen
+# is not in force any more.
+SCHEDULING_SQL = (
+    f"SELECT {', '.join(Scheduling.__dataclass_fields__).replace('process', 'nullif(process, 0)')} "
+    "FROM raw_scheduling s WHERE time_ns < :end AND (:process IS NULL OR process = :process) AND (time_ns >= :begin "
+    "OR time_ns = (SELECT max(o.time_ns) FROM raw_scheduling o WHERE o.tid = s.tid AND o.time_ns <= :begin "
+    "AND o.session = s.session AND o.pid = s.pid) AND EXISTS (SELECT 1 FROM raw_sessions n "
+    "WHERE n.session = s.session AND coalesce(n.stopped_ns, n.last_seen_ns) >= :begin)) ORDER BY time_ns, pid, tid"
+)
+
+
+def gpu_use(row: Sequence[object]) -> GpuUse:
+    """A row of `GPU_SAMPLES_SQL`."""
+    values = dict(zip(GpuUse.__dataclass_fields__, row, strict=True))
+    processes = tuple((pid, used) for pid, used in json.loads(str(values.pop("processes"))))
+    return GpuUse(processes=processes, **values)  # type: ignore[arg-type]  # the columns of a STRICT table
+
+
+def cpu_seconds(rows: Sequence[tuple[int, int, int, str]]) -> npt.NDArray[np.void]:
+    """Rows of `CPU_SECONDS_SQL` as an array of `CPU_SECOND_DTYPE`, one element per CPU and row."""
+    numbers = [
+        (time_ns, elapsed_ns, cpu, *(ticks * tick_ns for ticks in parts))
+        for time_ns, elapsed_ns, tick_ns, cpus in rows
+        for cpu, *parts in json.loads(cpus)
+    ]
+    return np.array(numbers, CPU_SECOND_DTYPE)

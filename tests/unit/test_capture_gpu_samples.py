@@ -1,0 +1,150 @@
+"""GPU samples come from a thread of their own: what its driver does costs samples, and each lost second is counted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+from kept_rows import Kept
+
+from ingero.capture.gpu_samples import GpuSamples
+from ingero.discover.gpus import Gpu, GpuSample, Nvml, ask_within
+from ingero.store import tables
+
+SECOND_NS = 1_000_000_000
+GPU = Gpu(index=3, uuid="GPU-a", name="H100", memory_bytes=80, pci_bus_id="", max_sm_clock_mhz=1980)
+SAMPLE = GpuSample(
+    uuid="GPU-a",
+    busy_percent=97,
+    memory_busy_percent=None,
+    memory_used_bytes=60,
+    memory_total_bytes=80,
+    sm_clock_mhz=1410,
+    slowdowns=("power cap",),
+    throttle_reasons=0x4,
+    power_w=349.5,
+    temperature_c=71,
+    processes={8: None, 7: 50},
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 100 * SECOND_NS
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Scripted(Nvml):
+    """Answers as often as it is let; each question is announced."""
+
+    def __init__(self, answer: Callable[[], tuple[GpuSample, ...]]) -> None:
+        super().__init__(gpus=(GPU,))
+        object.__setattr__(self, "answer", answer)
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        answer: Callable[[], tuple[GpuSample, ...]] = self.answer  # type: ignore[attr-defined]  # set above
+        return answer()
+
+
+def opening(nvml: Nvml) -> Callable[[], AbstractContextManager[Nvml]]:
+    @contextmanager
+    def opened() -> Iterator[Nvml]:
+        yield nvml
+
+    return opened
+
+
+class Driver:
+    """A driver that hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_go = threading.Event(), threading.Event()
+
+    def answer(self) -> tuple[GpuSample, ...]:
+        self.asked.set()
+        assert self.may_go.wait(60)
+        return (SAMPLE,)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    made = Driver()
+    yield made
+    made.may_go.set()
+
+
+def test_a_sample_becomes_a_row_with_what_the_driver_told() -> None:
+    answered = threading.Semaphore(0)
+
+    def answer() -> tuple[GpuSample, ...]:
+        answered.release()
+        return (SAMPLE,)
+
+    sink = Kept()
+    samples = GpuSamples(
+        sink, lambda mono_ns: mono_ns + 5, opened=opening(Scripted(answer)), period_ns=10_000, clock=Clock()
+    )
+    samples.start()
+    for _ in range(2):  # asked a second time, it has handed over the first answer
+        assert answered.acquire(timeout=60)
+    assert samples.write() == 0
+    samples.stop()
+    row = sink.of(tables.GPU_SAMPLES)[0]
+    assert (row["time_ns"], row["uuid"], row["gpu_index"]) == (100 * SECOND_NS + 5, "GPU-a", 3)
+    assert (row["gpu_percent"], row["memory_percent"], row["power_mw"]) == (97, None, 349_500)
+    assert (row["sm_clock_mhz"], row["max_sm_clock_mhz"], row["throttle_reasons"]) == (1410, 1980, 4)
+    assert row["processes"] == "[[7,50],[8,null]]"
+
+
+def test_each_second_without_an_answer_is_counted_once_and_the_first_late_one_is_not(driver: Driver) -> None:
+    clock = Clock()
+    samples = GpuSamples(Kept(), int, opened=opening(Scripted(driver.answer)), clock=clock)
+    samples.start()
+    assert driver.asked.wait(60)
+    clock.now_ns += 2 * SECOND_NS - 1
+    assert samples.write() == 0
+    clock.now_ns += 3 * SECOND_NS
+    assert samples.write() == 3
+    assert samples.write() == 0
+    clock.now_ns += SECOND_NS
+    assert samples.write() == 1
+    samples.stop()
+
+
+def test_a_gpu_that_has_fallen_off_the_bus_is_counted_each_time() -> None:
+    samples = GpuSamples(Kept(), int, clock=Clock())
+    for _ in range(3):
+        samples.take(Scripted(lambda: ()))
+    assert samples.write() == 3
+    assert samples.write() == 0
+
+
+def test_a_machine_without_a_gpu_has_no_missing_samples() -> None:
+    clock = Clock()
+    samples = GpuSamples(Kept(), int, opened=opening(Nvml(reason="no driver")), clock=clock)
+    samples.start()
+    samples.stop()
+    clock.now_ns += 60 * SECOND_NS
+    assert samples.write() == 0
+
+
+def test_a_driver_that_hangs_at_the_start_is_the_reason_for_no_gpus(driver: Driver) -> None:
+    @contextmanager
+    def hanging() -> Iterator[Nvml]:
+        assert driver.may_go.wait(60)
+        yield Nvml()
+
+    assert ask_within(0, hanging) == Nvml(reason="NVML did not answer within 0 s")
+
+
+def test_what_the_binding_raises_is_the_reason_for_no_gpus() -> None:
+    @contextmanager
+    def broken() -> Iterator[Nvml]:
+        raise RuntimeError("wrong version")
+        yield Nvml()
+
+    assert ask_within(60, broken).reason == "NVML: wrong version"
