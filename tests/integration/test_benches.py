@@ -105,3 +105,9 @@ def test_the_start_up_bench_sees_the_first_call_of_a_running_trainer_after_the_c
 def test_the_bench_of_stacks_says_what_each_depth_costs() -> None:
     found = bench("stacks")["programs_us"]
     assert found["80 frames"]["with stacks"] > found["5 frames"]["with stacks"] > found["5 frames"]["without"] > 0
+
+
+def test_each_fact_that_is_read_once_a_second_has_its_cost() -> None:
+    figures = bench("machine_facts")
+    assert {name.split()[1] for name in figures} == {"GPUs", "processes", "CPUs"}
+    assert all(us > 0 for us in figures.values())
