@@ -278,6 +278,19 @@ class Scene:
             known |= {"culprit_pid": culprit[0], "culprit_name": self.text(culprit[1]), "culprit_ns": end - begin}
         self.append(tables.OFFCPU, **known)
 
+    def gpu(self, at_s: float, *, mhz: int = 1980, reasons: int = 0, percent: int = 97, uuid: str = "GPU-0") -> None:
+        """One sample of the driver's."""
+        self.append(
+            tables.GPU_SAMPLES,
+            time_ns=self.at(at_s),
+            uuid=uuid,
+            gpu_index=0,
+            gpu_percent=percent,
+            sm_clock_mhz=mhz,
+            max_sm_clock_mhz=1980,
+            throttle_reasons=reasons,
+        )
+
     def took(
         self,
         victim: Actor,

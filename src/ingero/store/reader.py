@@ -339,6 +339,11 @@ class Reader:
 
     # The machine
 
+    def process_gpus(self) -> dict[tuple[int, int], str]:
+        """Which GPU (uuid) a device ordinal of a process means, where that could be told: by (process, ordinal)."""
+        rows = self._rows("SELECT process, ordinal, uuid FROM raw_process_gpus", table="raw_process_gpus")
+        return {(process, ordinal): uuid for process, ordinal, uuid in rows}
+
     def gpu_samples(self, window: Window) -> list[machine.GpuUse]:
         """What the GPUs were doing, second by second."""
         return [machine.gpu_use(row) for row in self._rows(machine.GPU_SAMPLES_SQL, window, table="raw_gpu_samples")]

@@ -1,0 +1,42 @@
+"""gpu-throttled: a reason of the driver and a slowdown by just the ratio of the clocks; either alone is not enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+THERMAL = 0x20
+
+
+def throttled(scene: Scene, trainer: Actor, *, busy_ms: float, mhz: int, reasons: int) -> None:
+    """Slower from QUIET_S on; the driver's samples say why."""
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=busy_ms))
+    for second in range(1, int(LENGTH_S) + 1):
+        is_slow = second > QUIET_S
+        scene.gpu(second - 0.01, mhz=mhz if is_slow else 1980, reasons=reasons if is_slow else 0)
+
+
+def test_a_slowdown_by_the_ratio_of_the_clocks_is_throttling(tmp_path: Path) -> None:
+    diagnosis = diagnosed(
+        tmp_path, lambda scene, trainer: throttled(scene, trainer, busy_ms=12, mhz=990, reasons=THERMAL)
+    )
+    assert causes(diagnosis) == ["gpu-throttled"]
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(6 / 12.55, rel=0.03)
+    assert "990 instead of 1980 MHz: thermal (software)" in diagnosis.incidents[0].summary
+
+
+@pytest.mark.parametrize(("busy_ms", "mhz", "reasons"), [(12, 1980, THERMAL), (12, 990, 0), (24, 1500, THERMAL)])
+def test_otherwise_the_reason_is_not_known(tmp_path: Path, busy_ms: float, mhz: int, reasons: int) -> None:
+    diagnosis = diagnosed(
+        tmp_path, lambda scene, trainer: throttled(scene, trainer, busy_ms=busy_ms, mhz=mhz, reasons=reasons)
+    )
+    assert causes(diagnosis) == ["gpu-slower"]
+
+
+def test_without_the_driver_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"GPU": "no libnvidia-ml"})
+    assert "gpu-throttled" in {one.cause for one in diagnosis.not_evaluated}
