@@ -1,0 +1,154 @@
+"""Users' SQL on a recording: one sandbox for the command line, AI assistants and the dashboard."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from ingero.serve.share_notes import share_notes
+from ingero.store.errors import reading_error
+from ingero.store.guard import Guard
+from ingero.store.published import Catalogue
+from ingero.store.reader import Reader, open_reader
+from ingero.store.sql_errors import (
+    SizeLimitError,
+    SqlError,
+    SqlRefusedError,
+    SqlSyntaxError,
+    TimeLimitError,
+    UnknownColumnError,
+    UnknownTableError,
+)
+from ingero.store.tables import Row
+
+__all__ = [
+    "Answer",
+    "Rows",
+    "SizeLimitError",
+    "SqlError",
+    "SqlRefusedError",
+    "SqlSyntaxError",
+    "TimeLimitError",
+    "UnknownColumnError",
+    "UnknownTableError",
+    "open_rows",
+    "run_sql",
+]
+
+_MAX_ANSWER_BYTES = 64 << 20  # texts and blobs of an answer that is held in memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a statement answered. notes: what the reader of the numbers has to know, one sentence each."""
+
+    columns: tuple[str, ...]
+    rows: list[Row]
+    is_truncated: bool
+    elapsed_ns: int
+    notes: tuple[str, ...]
+
+
+class Rows:
+    """The answer row by row; `columns` is known before the first."""
+
+    def __init__(self, columns: tuple[str, ...], rows: Iterator[Row], notes: tuple[str, ...]) -> None:
+        self.columns = columns
+        self.notes = notes
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+
+def run_sql(path: Path, sql: str, *, max_rows: int = 10_000, timeout_s: float = 10.0) -> Answer:
+    """The answer to one SELECT over the published views, in memory.
+
+    Raises:
+        SqlError: the statement is refused, wrong, or needs too much time or room.
+        StoreError: the database cannot be read.
+    """
+    begin_ns = time.monotonic_ns()
+    with open_rows(path, sql, timeout_s=timeout_s) as rows:
+        answer = list(itertools.islice(_small_enough(rows), max_rows))
+        is_truncated = next(iter(rows), None) is not None
+    notes = rows.notes
+    if is_truncated:
+        notes += (f"These are the first {max_rows:,} rows; there are more.",)
+    return Answer(
+        columns=rows.columns,
+        rows=answer,
+        is_truncated=is_truncated,
+        elapsed_ns=time.monotonic_ns() - begin_ns,
+        notes=notes,
+    )
+
+
+@contextmanager
+def open_rows(
+    path: Path, sql: str, *, timeout_s: float, way_out: str = "", clock: Callable[[], int] = time.monotonic_ns
+) -> Iterator[Rows]:
+    """The answer to one SELECT, to be read inside the block, of any length; timeout_s 0: as long as it takes.
+
+    way_out: added to the hint of an error for lack of time.
+
+    Raises:
+        SqlError: the statement is refused, wrong, or needs too much time or room; also while rows are read.
+        StoreError: the database cannot be read.
+    """
+    guard = Guard(timeout_s=timeout_s, clock=clock, way_out=way_out)
+    with open_reader(path) as reader:
+        catalogue = Catalogue(reader.connection)
+        try:
+            statement = catalogue.check(sql, guard)
+        finally:
+            catalogue.close()
+        notes = share_notes(reader, statement)
+        with guard.on(reader.connection):
+            yield _start(reader, statement.sql, guard, notes)
+
+
+def _start(reader: Reader, sql: str, guard: Guard, notes: tuple[str, ...]) -> Rows:
+    columns: list[str] = []
+    cursor = reader.connection.cursor()
+
+    def on_statement(cursor: apsw.Cursor, _: str, __: object) -> bool:
+        columns.extend(name for name, *_ in cursor.get_description())
+        return True
+
+    cursor.exec_trace = on_statement
+    rows = _translated(reader.path, guard, cursor)
+    try:
+        cursor.execute(sql, can_cache=False)
+    except apsw.Error as error:
+        raise _error(reader.path, guard, error) from error
+    return Rows(tuple(columns), rows, notes)
+
+
+def _translated(path: Path, guard: Guard, cursor: apsw.Cursor) -> Iterator[Row]:
+    try:
+        yield from cursor
+    except apsw.Error as error:
+        raise _error(path, guard, error) from error
+
+
+def _error(path: Path, guard: Guard, error: apsw.Error) -> Exception:
+    known = guard.error_of(error)
+    if known is not None:
+        return known
+    return SqlSyntaxError(str(error)) if isinstance(error, apsw.SQLError) else reading_error(path, error)
+
+
+def _small_enough(rows: Rows) -> Iterator[Row]:
+    size_bytes = 0
+    for row in rows:
+        size_bytes += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        if size_bytes > _MAX_ANSWER_BYTES:
+            raise SizeLimitError(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+        yield row

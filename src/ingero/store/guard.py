@@ -1,0 +1,197 @@
+"""What a statement of a user may do, how long, and how much room it may take; everything else is refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from ingero.store.sql_errors import EXAMPLE, SizeLimitError, SqlError, SqlRefusedError, TimeLimitError
+from ingero.store.tables import Value
+
+_MiB = 1 << 20
+MAX_SQL_BYTES = 64 << 10
+
+# Numbers, texts, choices, time, JSON, sums, windows: none reads a file, none makes a large value from nothing.
+_FUNCTION_NAMES = """
+abs acos acosh asin asinh atan atan2 atanh ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod pi pow power
+radians random round sign sin sinh sqrt tan tanh trunc
+char concat concat_ws format glob hex instr length like lower ltrim octet_length printf quote replace rtrim substr
+substring trim typeof unhex unicode upper
+coalesce if ifnull iif likelihood likely max min nullif unlikely
+current_date current_time current_timestamp date datetime julianday strftime time timediff unixepoch
+-> ->> json json_array json_array_length json_each json_error_position json_extract json_group_array json_group_object
+json_object json_patch json_pretty json_quote json_remove json_tree json_type json_valid
+avg count group_concat median percentile percentile_cont percentile_disc string_agg sum total
+cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
+"""
+FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+_TABLE_FUNCTIONS = frozenset({"json_each", "json_tree"})
+_MADE_UP = ("sqlite_", "pragma_", "carray")  # tables that SQLite makes up when they are named
+
+# These compare every place of a text with every place of another and cannot be stopped while they do: shorter texts,
+# and a look at the clock more often.
+_SLOW_FUNCTIONS = frozenset({"instr", "replace"})
+_SLOW_LENGTH, _SLOW_STEPS = 64 << 10, 100  # 30 ms for the worst pair of texts
+_STEPS = 2000  # of SQLite's machine between two looks at the clock: some 50 us, and looking costs 0.3 us
+_TRIM_CHARACTERS = 100  # trimming looks at each of them for each character trimmed
+
+_LIMITS = {
+    apsw.SQLITE_LIMIT_LENGTH: 1 * _MiB,  # a value, or a row that is sorted
+    apsw.SQLITE_LIMIT_SQL_LENGTH: MAX_SQL_BYTES,
+    apsw.SQLITE_LIMIT_COLUMN: 200,  # with the first: 200 MiB at most before the next look
+    apsw.SQLITE_LIMIT_EXPR_DEPTH: 100,
+    apsw.SQLITE_LIMIT_COMPOUND_SELECT: 50,
+    apsw.SQLITE_LIMIT_VDBE_OP: 250_000,
+    apsw.SQLITE_LIMIT_FUNCTION_ARG: 100,
+    apsw.SQLITE_LIMIT_ATTACHED: 1,  # what an older database hangs on
+    apsw.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+    apsw.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_MAX_MEMORY_BYTES = 256 * _MiB
+_MAX_TEMPORARY_BYTES = 2048 * _MiB  # 5 million rows of all columns of events are sorted with less
+
+_NO_ROOM: dict[type[apsw.Error], str] = {
+    apsw.TooBigError: "a text or blob of the statement is larger than 1 MiB (64 KiB with instr and replace)",
+    apsw.NoMemError: "the statement needs more memory than there is",
+    apsw.FullError: "there is no room for temporary files: set SQLITE_TMPDIR to a folder with more",
+}
+
+_SWITCHES = (
+    (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
+    (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),  # a recording may come from a stranger
+    (apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0),
+    (apsw.SQLITE_DBCONFIG_DQS_DML, 0),  # "cudaMalloc" is a column that does not exist, not a text
+)
+
+
+class Guard:
+    """Watches one statement, first where its names are checked, then where it runs; counts no time between rows.
+
+    read, functions: what it named, view by view. has_selected: it is a question at all.
+    """
+
+    def __init__(self, *, timeout_s: float, clock: Callable[[], int], way_out: str = "") -> None:
+        self.read: defaultdict[str, set[str]] = defaultdict(set)
+        self.functions: set[str] = set()
+        self.has_selected = False
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._way_out = way_out
+        self._end_ns = clock() + int(timeout_s * 1e9) if timeout_s else None
+        self._stopped: SqlError | None = None
+        self._refused: SqlError | None = None
+
+    @contextmanager
+    def on(self, db: apsw.Connection, *, published: Collection[str] | None = None) -> Iterator[None]:
+        """While inside, the connection obeys; `published`: only these tables exist to the statement."""
+        is_slow = bool(self.functions & _SLOW_FUNCTIONS)
+        before = {limit: db.limit(limit) for limit in _LIMITS}
+        for limit, value in _LIMITS.items():
+            db.limit(limit, min(value, before[limit]))
+        if is_slow:
+            db.limit(apsw.SQLITE_LIMIT_LENGTH, _SLOW_LENGTH)
+        for switch, value in _SWITCHES:
+            db.config(switch, value)
+        for name, trim in (("trim", str.strip), ("ltrim", str.lstrip), ("rtrim", str.rstrip)):
+            db.create_scalar_function(name, _trimming(trim), 2, deterministic=True)
+        begin_bytes = _memory_bytes()
+        db.authorizer = lambda *action: self._judge(published, *action)
+        db.set_progress_handler(lambda: self._must_stop(db, begin_bytes), _SLOW_STEPS if is_slow else _STEPS)
+        try:
+            yield
+        finally:
+            db.authorizer = None
+            db.set_progress_handler(None)
+            for limit, value in before.items():
+                db.limit(limit, value)
+
+    def error_of(self, error: apsw.Error) -> SqlError | None:
+        """What the user should see where a limit or a refusal is behind SQLite's error."""
+        if isinstance(error, apsw.InterruptError) and self._stopped:
+            return self._stopped
+        if self._refused and (isinstance(error, apsw.AuthError) or str(error).startswith("not authorized")):
+            return self._refused
+        if isinstance(error, apsw.BindingsError):
+            return SqlRefusedError("a statement has no parameters here", hint="write the values into it")
+        text = next((text for kind, text in _NO_ROOM.items() if isinstance(error, kind)), None)
+        return SizeLimitError(text) if text else None
+
+    def _judge(
+        self,
+        published: Collection[str] | None,
+        action: int,
+        one: str | None,
+        two: str | None,
+        database: str | None,
+        _: str | None,
+    ) -> int:
+        if action == apsw.SQLITE_SELECT:
+            self.has_selected = True
+            return apsw.SQLITE_OK
+        if action == apsw.SQLITE_RECURSIVE:
+            return apsw.SQLITE_OK
+        if action == apsw.SQLITE_READ:
+            return self._judge_read(published, str(one), str(two), database)
+        if action == apsw.SQLITE_FUNCTION:
+            return self._judge_function(str(two).lower(), is_own=published is not None)
+        return self._refuse(
+            f"only SELECT is allowed here, and this wants {_name_of(action)}: a recording is never changed",
+            EXAMPLE,
+        )
+
+    def _judge_read(self, published: Collection[str] | None, table: str, column: str, database: str | None) -> int:
+        if table.lower().startswith(_MADE_UP):
+            return self._refuse(f"{table} cannot be read here", f"ask one of {', '.join(published or ())}")
+        if published is None or table in _TABLE_FUNCTIONS:
+            return apsw.SQLITE_OK
+        if table in published:
+            self.read[table].add(column)
+            return apsw.SQLITE_OK
+        if database is None and not column:  # count(*) of a table that WITH makes
+            return apsw.SQLITE_OK
+        return self._refuse(f"{table} cannot be read here", f"ask one of {', '.join(published)}")
+
+    def _judge_function(self, name: str, *, is_own: bool) -> int:
+        if name not in FUNCTIONS:
+            return self._refuse(f"the function {name}() is not allowed here", "docs/schema.md lists those that are")
+        if is_own:
+            self.functions.add(name)
+        return apsw.SQLITE_OK
+
+    def _refuse(self, message: str, hint: str = "") -> int:
+        self._refused = self._refused or SqlRefusedError(message, hint=hint)
+        return apsw.SQLITE_DENY
+
+    def _must_stop(self, db: apsw.Connection, begin_bytes: int) -> bool:
+        if self._end_ns is not None and self._clock() > self._end_ns:
+            self._stopped = TimeLimitError(self._timeout_s, self._way_out)
+        elif _memory_bytes() - begin_bytes > _MAX_MEMORY_BYTES:
+            self._stopped = SizeLimitError(f"the statement needs more than {_MAX_MEMORY_BYTES // _MiB} MiB of memory")
+        elif db.status(apsw.SQLITE_DBSTATUS_TEMPBUF_SPILL)[0] > _MAX_TEMPORARY_BYTES:
+            self._stopped = SizeLimitError(
+                "what the statement sorts or groups needs more than 2 GiB of temporary files"
+            )
+        return self._stopped is not None
+
+
+def _memory_bytes() -> int:
+    return apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)[0]
+
+
+def _name_of(action: int) -> str:
+    name = str(apsw.mapping_authorizer_function.get(action, action))
+    return name.removeprefix("SQLITE_").replace("_", " ")
+
+
+def _trimming(trim: Callable[[str, str], str]) -> Callable[..., str | None]:
+    def trimmed(value: Value, characters: Value) -> str | None:
+        if value is None or characters is None:
+            return None
+        if len(str(characters)) > _TRIM_CHARACTERS:
+            raise apsw.TooBigError(f"more than {_TRIM_CHARACTERS} characters to trim")
+        return trim(str(value), str(characters))
+
+    return trimmed
