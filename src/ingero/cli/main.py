@@ -23,6 +23,7 @@ class LazyGroup(click.RichGroup):
         "check": ("ingero.cli.check", "Say whether this machine can be traced, and what mends it."),
         "trace": ("ingero.cli.trace", "Record what GPU processes do (needs root or capabilities)."),
         "explain": ("ingero.cli.explain", "Say where the time of a recording went."),
+        "query": ("ingero.cli.query", "Ask a recording in SQL, or list its calls."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Mapping
 
 from ingero.ops import Source
+from ingero.store.opening import Opened
 from ingero.store.published import Statement
-from ingero.store.reader import Reader
-from ingero.store.shares import stored_share
+from ingero.store.shares import events_removed, stored_share
 from ingero.units import format_count, format_percent
 
 _CUDA = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH)
@@ -25,17 +25,17 @@ _BY_KERNEL = frozenset({"kernel_name", "function"})
 _KEYS = ("node", "rank", "pid")  # which op_stats and kernel_launches have, too
 
 
-def share_notes(reader: Reader, statement: Statement) -> tuple[str, ...]:
+def share_notes(opened: Opened, statement: Statement) -> tuple[str, ...]:
     """What somebody has to know who counts or adds up single calls; empty where all calls have rows."""
     view = next((name for name in _OF_CALLS if name in statement.columns), None)
-    return () if view is None or not statement.adds_up else tuple(_notes(reader, statement, view))
+    return () if view is None or not statement.adds_up else tuple(_notes(opened, statement, view))
 
 
-def _notes(reader: Reader, statement: Statement, view: str) -> Iterator[str]:
+def _notes(opened: Opened, statement: Statement, view: str) -> Iterator[str]:
     sources, whose = _OF_CALLS[view]
-    share = stored_share(reader.connection, sources)
-    if not reader.has_exact_totals:
-        yield f"Ingero {reader.older_version} stored part of the calls in this file and no exact counts."
+    share = stored_share(opened.db, sources)
+    if not opened.has_exact_totals:
+        yield f"Ingero {opened.older_version} stored part of the calls in this file and no exact counts."
     elif not share.is_whole:
         times = (
             "; exact times, of all kernels together: op_stats"
@@ -47,10 +47,10 @@ def _notes(reader: Reader, statement: Statement, view: str) -> Iterator[str]:
             f"({format_percent(share.stored / share.calls)}): the rare, the slow and a sample. "
             f"Exact: {exact_statement(statement, view)}{times}"
         )
-    for gone in reader.removed():
-        if gone.name == "events":
-            until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(gone.until_ns / 1e9))
-            yield f"Older rows than {until} were removed from events to keep --max-db ({format_count(gone.rows)} rows)."
+    rows, until_ns = events_removed(opened.db)
+    if rows:
+        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(until_ns / 1e9))
+        yield f"{format_count(rows)} rows older than {until} were removed from events to keep within --max-db."
 
 
 def exact_statement(statement: Statement, view: str) -> str:

@@ -14,8 +14,8 @@ import apsw
 from ingero.serve.share_notes import share_notes
 from ingero.store.errors import reading_error
 from ingero.store.guard import Guard
+from ingero.store.opening import open_database
 from ingero.store.published import Catalogue
-from ingero.store.reader import Reader, open_reader
 from ingero.store.sql_errors import (
     SizeLimitError,
     SqlError,
@@ -25,7 +25,7 @@ from ingero.store.sql_errors import (
     UnknownColumnError,
     UnknownTableError,
 )
-from ingero.store.tables import Row
+from ingero.store.sql_text import Row
 
 __all__ = [
     "Answer",
@@ -37,6 +37,7 @@ __all__ = [
     "TimeLimitError",
     "UnknownColumnError",
     "UnknownTableError",
+    "count_rows",
     "open_rows",
     "run_sql",
 ]
@@ -90,45 +91,67 @@ def run_sql(path: Path, sql: str, *, max_rows: int = 10_000, timeout_s: float = 
     )
 
 
+def count_rows(path: Path, sql: str, *, timeout_s: float) -> int | None:
+    """How many rows a statement answers; None where that takes too long or cannot be asked.
+
+    SQLite leaves out what only the rows themselves need, so this is far faster than reading them.
+    """
+    try:
+        with open_rows(path, sql, timeout_s=timeout_s, around="SELECT count(*) FROM ({0})") as rows:
+            return int(str(next(iter(rows))[0]))
+    except SqlError:
+        return None
+
+
 @contextmanager
 def open_rows(
-    path: Path, sql: str, *, timeout_s: float, way_out: str = "", clock: Callable[[], int] = time.monotonic_ns
+    path: Path,
+    sql: str,
+    *,
+    timeout_s: float,
+    way_out: str = "",
+    around: str = "{0}",
+    clock: Callable[[], int] = time.monotonic_ns,
 ) -> Iterator[Rows]:
     """The answer to one SELECT, to be read inside the block, of any length; timeout_s 0: as long as it takes.
 
-    way_out: added to the hint of an error for lack of time.
+    way_out: added to the hint of an error for lack of time. around: what is asked of the statement, once it is checked.
 
     Raises:
         SqlError: the statement is refused, wrong, or needs too much time or room; also while rows are read.
         StoreError: the database cannot be read.
     """
     guard = Guard(timeout_s=timeout_s, clock=clock, way_out=way_out)
-    with open_reader(path) as reader:
-        catalogue = Catalogue(reader.connection)
+    opened = open_database(path)
+    try:
+        catalogue = Catalogue(opened.db)
         try:
             statement = catalogue.check(sql, guard)
         finally:
             catalogue.close()
-        notes = share_notes(reader, statement)
-        with guard.on(reader.connection):
-            yield _start(reader, statement.sql, guard, notes)
+        notes = share_notes(opened, statement)
+        text = around.replace("{0}", f"{statement.sql.rstrip().rstrip(';')}\n")
+        with guard.on(opened.db):
+            columns, rows = _start(path, opened.db, text, guard)
+            yield Rows(columns, rows, notes)
+    finally:
+        opened.db.close()
 
 
-def _start(reader: Reader, sql: str, guard: Guard, notes: tuple[str, ...]) -> Rows:
+def _start(path: Path, db: apsw.Connection, sql: str, guard: Guard) -> tuple[tuple[str, ...], Iterator[Row]]:
     columns: list[str] = []
-    cursor = reader.connection.cursor()
 
     def on_statement(cursor: apsw.Cursor, _: str, __: object) -> bool:
         columns.extend(name for name, *_ in cursor.get_description())
         return True
 
+    cursor = db.cursor()
     cursor.exec_trace = on_statement
-    rows = _translated(reader.path, guard, cursor)
     try:
         cursor.execute(sql, can_cache=False)
     except apsw.Error as error:
-        raise _error(reader.path, guard, error) from error
-    return Rows(tuple(columns), rows, notes)
+        raise _error(path, guard, error) from error
+    return tuple(columns), _translated(path, guard, cursor)
 
 
 def _translated(path: Path, guard: Guard, cursor: apsw.Cursor) -> Iterator[Row]:
@@ -136,6 +159,8 @@ def _translated(path: Path, guard: Guard, cursor: apsw.Cursor) -> Iterator[Row]:
         yield from cursor
     except apsw.Error as error:
         raise _error(path, guard, error) from error
+    except UnicodeDecodeError as error:
+        raise SqlSyntaxError("a text of the answer is not valid UTF-8; hex(column) shows it") from error
 
 
 def _error(path: Path, guard: Guard, error: apsw.Error) -> Exception:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import apsw
 
 from ingero.store.sql_errors import EXAMPLE, SizeLimitError, SqlError, SqlRefusedError, TimeLimitError
-from ingero.store.tables import Value
+from ingero.store.sql_text import Value
 
 _MiB = 1 << 20
 MAX_SQL_BYTES = 64 << 10

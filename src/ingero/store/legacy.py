@@ -7,7 +7,7 @@ import re
 import apsw
 
 from ingero.store import vocabulary
-from ingero.store.tables import sql_text
+from ingero.store.sql_text import sql_text
 
 # Tables of schema.sql that such a file can answer; the rest was not recorded.
 RECORDED = frozenset(

@@ -10,7 +10,7 @@ import apsw
 
 from ingero.store import vocabulary
 from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError
-from ingero.store.tables import sql_text
+from ingero.store.sql_text import sql_text
 
 APPLICATION_ID = 0x696E6772  # "ingr"; tells a recording from other SQLite files and from those of Ingero 0.x
 

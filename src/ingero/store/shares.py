@@ -1,4 +1,4 @@
-"""How many of the calls of a recording have a row of their own."""
+"""How many of the calls of a recording have a row of their own, and which rows the size limit has taken since."""
 
 from __future__ import annotations
 
@@ -28,3 +28,12 @@ def stored_share(db: apsw.Connection, sources: Sequence[int]) -> Share:
         f"SELECT coalesce(sum(count), 0), coalesce(sum(recorded), 0) FROM raw_op_stats WHERE source IN ({numbers})"
     )
     return Share(calls=calls, stored=stored)
+
+
+def events_removed(db: apsw.Connection) -> tuple[int, int]:
+    """How many rows of single calls are gone, and up to which time (unix ns); (0, 0): none."""
+    ((rows, until_ns),) = db.execute(
+        "SELECT coalesce(sum(rows), 0), coalesce(max(until_ns), 0) FROM raw_removed "
+        "WHERE name = 'raw_events' AND kind = 'removed'"
+    )
+    return rows, until_ns

@@ -5,24 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TypeAlias
 
 import apsw
 import numpy as np
 import numpy.typing as npt
 
-Value: TypeAlias = "int | float | str | bytes | None"
-Row: TypeAlias = "tuple[Value, ...]"
+from ingero.store.sql_text import Row, Value, sql_text
+
+__all__ = ["BY_NAME", "Column", "Row", "Table", "Value", "sql_text"]
+
 Column: TypeAlias = "npt.NDArray[np.generic] | Sequence[Value] | Value"
 
 # apsw keeps statements up to this length compiled; a longer one is compiled again for every batch
 _CACHED_SQL_BYTES = 16_000
-
-
-def sql_text(name: str) -> str:
-    """The text of an SQL file of this package."""
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ingero.store.tables import sql_text
+from ingero.store.sql_text import sql_text
 
 _VIEW = re.compile(r"^CREATE VIEW (\w+) AS\n(.*?);", re.MULTILINE | re.DOTALL)
 _QUERIES: dict[str, str] = dict(_VIEW.findall(sql_text("views.sql")))

@@ -1,0 +1,130 @@
+"""`ingero query`: SQL on a recording, or its calls by time, process and operation."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import rich_click as click
+
+from ingero.errors import IngeroError
+from ingero.serve.sql import Rows, count_rows, open_rows
+from ingero.store.locations import database_path
+from ingero.store.sql_text import Row
+from ingero.units import format_count, parse_duration_s
+
+_SHOWN_CALLS, _SHOWN_ROWS = 100, 1000  # rows of a table where --limit does not say; files and pipes get all
+
+
+class QueryError(IngeroError):
+    """What was asked for does not go together."""
+
+
+@click.command("query")
+@click.argument("sql", required=False)
+@click.option(
+    "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
+)
+@click.option("--since", metavar="D", help="Without SQL: only the last 90s, 5m, 1h30m of the recording.")
+@click.option("--pid", type=int, help="Without SQL: only calls of this process.")
+@click.option("--op", metavar="NAME", help="Without SQL: only this operation, e.g. cudaStreamSynchronize.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"At most so many rows. Default: {_SHOWN_CALLS} calls, {_SHOWN_ROWS} rows of SQL; all with the formats below.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per row and line, values as stored.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma separated, values as stored.")
+@click.option("--parquet", metavar="F", type=click.Path(path_type=Path, dir_okay=False), help="Write a Parquet file.")
+@click.option("--timeout", default="60s", metavar="D", help="Give up after this time. Default: 60s; 0: never.")
+def command(
+    sql: str | None,
+    db: Path | None,
+    since: str | None,
+    pid: int | None,
+    op: str | None,
+    limit: int | None,
+    as_json: bool,
+    as_csv: bool,
+    parquet: Path | None,
+    timeout: str,
+) -> None:
+    """Ask a recording in SQL, or list its calls.
+
+    SQL is one SELECT over the published views, as an argument or on standard input; docs/schema.md describes them.
+    Without SQL, recorded calls are listed, the newest first, by --since, --pid and --op.
+    """
+    if as_json + as_csv + (parquet is not None) > 1:
+        raise QueryError("--json, --csv and --parquet exclude each other", hint="give one of them")
+    path = database_path(db, os.environ, uid=os.getuid())
+    timeout_s = parse_duration_s(timeout)
+    is_raw = as_json or as_csv or parquet is not None
+    statement = _statement(sql, is_filter=bool(since or op or pid is not None))
+    text = statement if statement is not None else _filter_sql(path, since=since, pid=pid, op=op, all_columns=is_raw)
+    if limit is None and not is_raw:
+        limit = _SHOWN_CALLS if statement is None else _SHOWN_ROWS
+    with open_rows(path, text, timeout_s=timeout_s, way_out=", or give it longer with --timeout") as rows:
+        if is_raw:
+            _write(rows.columns, itertools.islice(rows, limit), as_json=as_json, parquet=parquet)
+            total = ""
+        else:
+            total = _print_table(rows, limit or 0, lambda: count_rows(path, text, timeout_s=timeout_s))
+    for note in (total, *rows.notes):
+        if note:
+            click.echo(f"note: {note}", err=True)
+
+
+def _statement(sql: str | None, *, is_filter: bool) -> str | None:
+    """The SQL that was given; None: calls are to be listed."""
+    if sql is not None and is_filter:
+        raise QueryError("--since, --pid and --op list calls without SQL", hint="write them into the WHERE of your SQL")
+    if sql == "-" or (sql is None and not is_filter and not sys.stdin.isatty()):
+        return sys.stdin.read().strip() or None
+    return sql
+
+
+def _filter_sql(path: Path, *, since: str | None, pid: int | None, op: str | None, all_columns: bool) -> str:
+    from ingero.store.event_filter import event_filter_sql, op_pair  # noqa: PLC0415  # SQL needs none of it
+    from ingero.store.reader import open_reader  # noqa: PLC0415  # takes 80 ms, with numpy
+
+    window = None
+    if since:
+        with open_reader(path) as reader:
+            window = reader.window(int(parse_duration_s(since) * 1e9), time.time_ns())
+    pair = op_pair(op) if op else None
+    return event_filter_sql(window=window, pid=pid, op=pair, all_columns=all_columns)
+
+
+def _write(columns: tuple[str, ...], rows: Iterable[Row], *, as_json: bool, parquet: Path | None) -> None:
+    if parquet is not None:
+        from ingero.serve.parquet import write_parquet  # noqa: PLC0415  # only this needs its library
+
+        count = write_parquet(parquet, columns, rows)
+        click.echo(f"{parquet}: {format_count(count)} rows", err=True)
+        return
+    from ingero.serve.row_formats import csv_texts, json_texts  # noqa: PLC0415  # a table needs neither
+
+    for text in (json_texts if as_json else csv_texts)(columns, rows):
+        sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _print_table(rows: Rows, limit: int, count: Callable[[], int | None]) -> str:
+    """Prints the first rows; says how many there are where these are not all."""
+    from ingero.cli.result_table import table_lines  # noqa: PLC0415  # the other formats do without Rich
+
+    shown = list(itertools.islice(rows, limit))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for line in table_lines(rows.columns, shown, width):
+        click.echo(line)
+    if next(iter(rows), None) is None:
+        return ""
+    total = count()
+    many = f"{format_count(total)} rows" if total is not None else "more rows, too many to count in time"
+    return f"{format_count(len(shown))} of {many} are shown; --limit N shows more, --csv and --json all"

@@ -1,0 +1,14 @@
+"""The SQL files of this package, and what a row of SQLite consists of."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TypeAlias
+
+Value: TypeAlias = "int | float | str | bytes | None"
+Row: TypeAlias = "tuple[Value, ...]"
+
+
+def sql_text(name: str) -> str:
+    """The text of an SQL file of this package."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
