@@ -12,6 +12,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output
 from ingero.errors import IngeroError
 from ingero.serve.sql import Rows, count_rows, open_rows
 from ingero.store.locations import database_path
@@ -63,21 +64,30 @@ def command(
     if as_json + as_csv + (parquet is not None) > 1:
         raise QueryError("--json, --csv and --parquet exclude each other", hint="give one of them")
     path = database_path(db, os.environ, uid=os.getuid())
-    timeout_s = parse_duration_s(timeout)
     is_raw = as_json or as_csv or parquet is not None
     statement = _statement(sql, is_filter=bool(since or op or pid is not None))
     text = statement if statement is not None else _filter_sql(path, since=since, pid=pid, op=op, all_columns=is_raw)
     if limit is None and not is_raw:
         limit = _SHOWN_CALLS if statement is None else _SHOWN_ROWS
-    with open_rows(path, text, timeout_s=timeout_s, way_out=", or give it longer with --timeout") as rows:
+    try:
+        _answer(path, text, limit, timeout_s=parse_duration_s(timeout), is_raw=is_raw, as_json=as_json, parquet=parquet)
+    except BrokenPipeError:  # click would call this an error
+        drop_output()
+        sys.exit(EXIT_CLOSED_PIPE)
+
+
+def _answer(
+    path: Path, sql: str, limit: int | None, *, timeout_s: float, is_raw: bool, as_json: bool, parquet: Path | None
+) -> None:
+    """Prints or writes the answer, its notes to standard error."""
+    cut = ""
+    with open_rows(path, sql, timeout_s=timeout_s, way_out=", or give it longer with --timeout") as rows:
         if is_raw:
             _write(rows.columns, itertools.islice(rows, limit), as_json=as_json, parquet=parquet)
-            total = ""
         else:
-            total = _print_table(rows, limit or 0, lambda: count_rows(path, text, timeout_s=timeout_s))
-    for note in (total, *rows.notes):
-        if note:
-            click.echo(f"note: {note}", err=True)
+            cut = _print_table(rows, limit or 0, lambda: count_rows(path, sql, timeout_s=timeout_s))
+    for note in filter(None, (cut, *rows.notes)):
+        click.echo(f"note: {note}", err=True)
 
 
 def _statement(sql: str | None, *, is_filter: bool) -> str | None:

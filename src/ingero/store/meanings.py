@@ -1,0 +1,394 @@
+"""What the published views and their columns mean, and a question to each: docs/schema.md is made from here.
+
+What the comments of schema.sql and views.sql say already is not said again; `documentation` puts them together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import apsw
+
+from ingero.store.sql_text import sql_text
+from ingero.store.views import TABLES, query
+
+# What one row is.
+_ROWS: Mapping[str, str] = {
+    "sessions": "One run of `ingero trace`: when, where, on what, with which options.",
+    "processes": "One process that was traced, or seen as somebody's culprit or waker.",
+    "process_names": "The newest name of each process id.",
+    "events": "One recorded call or host event: the rare, the slow and a sample of the rest (all with `--record-all`).",
+    "cuda_events": "One recorded call of the CUDA runtime or driver.",
+    "communicators": "One NCCL communicator of one rank.",
+    "nccl_events": "One recorded NCCL call.",
+    "nccl_waits": "One recorded collective, send or receive with the wait that followed it.",
+    "containers": "One control group, with its container, pod or job where it is one.",
+    "tenants": "Everything a control group did with the GPU, in one row.",
+    "gpus": "One GPU.",
+    "process_gpus": "One device ordinal of one process.",
+    "op_stats": "All calls of one process to one operation from one library in one second (or minute: `period_s`).",
+    "kernel_launches": "All launches of one kernel by one process in one second (or minute: `period_s`).",
+    "offcpu": "One interval of 0.1 ms or more that a traced thread spent off the CPU.",
+    "epochs": "The time from one drain of a stream to the next, and what the device and the threads did in it.",
+    "clock_seconds": "What all threads of one process did in one second (or minute: `period_s`).",
+    "culprits": "Who ran while the threads of a process waited for a CPU.",
+    "losses": "Something that was lost, sampled out or could not be read, counted.",
+    "governor": "One step of the agent to keep within its budget; the first row is what tracing costs here.",
+    "removed": "What `--max-db` has taken from the file.",
+    "stack_traces": "One stack, stored once; `stack_hash` of a call leads here.",
+    "system_snapshots": "The machine in one second.",
+    "incidents": "One stall with its cause.",
+    "causal_chains": "One chain from cause to effect, as older versions stored them.",
+    "sources": "Where operations come from; `id` is column `source`.",
+    "ops": "The operations, with what their arguments are in `events`.",
+    "nccl_datatypes": "Element types of NCCL.",
+    "nccl_reduce_ops": "Reductions of NCCL.",
+    "thread_states": "What a thread can be doing; the eight clocks have these names.",
+    "waker_kinds": "What can end a sleep.",
+    "call_flags": "Bits of `flags` in events, cuda_events and nccl_events.",
+    "epoch_flags": "Bits of `flags` in epochs.",
+}
+
+# Of a column, wherever it stands.
+_COLUMNS: Mapping[str, str] = {
+    "agent_cpu_ns": "CPU time of the agent since the last snapshot",
+    "agent_rss_bytes": "memory of the agent",
+    "aliases": "names that older versions used",
+    "bit": "number of the bit, from 0",
+    "bytes": "size of the transfer",
+    "caller": "return address of the call",
+    "caller_library": "library that made the call",
+    "cause": "name of the cause",
+    "cgroup_id": "control group; join containers on it",
+    "class_key": "epochs with the same key did the same work",
+    "cmdline": "command line",
+    "collective_bytes": "by NCCL collectives",
+    "comm": "name of the thread",
+    "comm_id_hash": "equal on all ranks of a communicator, on every node",
+    "container_id": "id of the container; NULL: no container",
+    "copied_bytes": "by copies",
+    "count": "how many, exactly",
+    "cpu": "CPU it ran on last",
+    "cpu_pct": "older name of cpu_percent",
+    "cpu_percent": "CPU use of the machine",
+    "cuda_op": "operation whose tail it explains",
+    "culprit_cgroup_id": "control group of the culprit",
+    "culprit_name": "who ran longest instead",
+    "culprit_ns": "how long it did",
+    "culprit_pid": "process id of who ran longest instead",
+    "culprits": "JSON: who took it",
+    "datatype": "number of the element type; names in nccl_datatypes",
+    "datatype_name": "element type, e.g. ncclFloat32",
+    "description": "what it is",
+    "detail": "what the arguments cannot hold: addresses, file names",
+    "detected_at": "when it was noticed",
+    "device": "as gpu_id",
+    "device_wait_ns": "of wait_ns, the device was still busy",
+    "duration": "as duration_ns",
+    "duration_ns": "how long it took",
+    "end_ns": "when it ended; NULL: not yet",
+    "errors": "of count, calls that returned an error",
+    "evidence": "JSON",
+    "exit_ns": "when it ended; NULL: it was alive when last seen",
+    "explained_ratio": "share of the loss that has a named cause",
+    "first_seen_ns": "when it was first seen",
+    "fixes": "JSON: what to do",
+    "flags": "bits; their names are in call_flags and epoch_flags",
+    "frames": "JSON, innermost frame first",
+    "function": "address or handle of the kernel, where its name is not known",
+    "gpu_id": "CUDA's device ordinal in that process",
+    "gpu_uuid": "the GPU behind gpu_id, as NVML names it",
+    "gpu_wait_ns": "in calls that wait for the device",
+    "graph": "handle of the graph that was launched",
+    "group_id": "calls of one ncclGroupStart .. ncclGroupEnd",
+    "handle": "event, graph, communicator or allocation",
+    "hash": "number of the stack",
+    "id": "number of the row",
+    "io_ns": "waiting for a disk",
+    "ips": "JSON, hexadecimal addresses",
+    "is_target": "1: it was traced; 0: seen only as somebody's culprit or waker",
+    "kernel": "version of the Linux kernel",
+    "kernel_lock_ns": "blocked in the kernel, not for a disk",
+    "kernel_name": "demangled name of the GPU kernel",
+    "last_seen_ns": "when it was last seen",
+    "launches": "kernel and graph launches",
+    "library": "library that launched",
+    "local_rank": "rank on its node",
+    "lost_ns": "time lost to it",
+    "lost_ratio": "share of the wall time lost",
+    "max_db_bytes": "what --max-db was",
+    "max_ns": "longest call",
+    "mem_avail": "memory that is available, in MiB",
+    "mem_available_bytes": "memory that is available",
+    "mem_pct": "older name of mem_percent",
+    "mem_percent": "memory in use",
+    "memory_bytes": "memory in all",
+    "name": "its name",
+    "namespace": "Kubernetes namespace",
+    "node": "name of the machine",
+    "noted_at": "when that was last noted",
+    "nranks": "ranks in the communicator",
+    "ns": "time the culprit ran while the process waited, its waiting threads counted each",
+    "op": "number of the operation in its source",
+    "op_code": "number of the operation in its source",
+    "op_name": "the exported symbol, e.g. cudaStreamSynchronize",
+    "orchestrator": "kubernetes, slurm, ecs, docker ...",
+    "parent_pid": "process id of the parent",
+    "peer": "rank it sends to or receives from",
+    "period_s": "seconds the row covers: 1, or 60 once folded",
+    "picked_up_late_ns": "the device was ready, but the wait had not returned",
+    "pid": "process id",
+    "pod": "Kubernetes pod",
+    "pod_name": "as pod",
+    "preemptions": "times a thread was taken off its CPU while it could have run",
+    "process": "number of the process in the file; unlike pids never used twice",
+    "processes": "how many there were",
+    "psi_cpu_some_ns": "some task was stalled for a CPU, since the last snapshot",
+    "psi_io_full_ns": "all tasks were stalled for I/O",
+    "psi_io_some_ns": "some task was stalled for I/O",
+    "psi_memory_full_ns": "all tasks were stalled for memory",
+    "psi_memory_some_ns": "some task was stalled for memory",
+    "rank": "rank in the job",
+    "recommendations": "JSON: what to do",
+    "recorded": "of count, calls with a row in events",
+    "reduce_op": "number of the reduction; names in nccl_reduce_ops",
+    "reduce_op_name": "reduction, e.g. ncclSum",
+    "ret_code": "what the call returned; 0: success",
+    "root": "root rank of the collective",
+    "root_cause": "what began it",
+    "rows": "how many rows",
+    "run_ns": "on a CPU",
+    "runq_after_wake_ns": "of duration_ns, woken but not yet running",
+    "runq_ns": "could run, but others did",
+    "seen_at": "when it was last seen",
+    "sequence": "place among the communicator's collectives, equal on all ranks",
+    "session": "number of the recording in the file (sessions.id)",
+    "severity": "CRITICAL, HIGH, MEDIUM or LOW",
+    "short_name": "kernel_name without template arguments and parameters",
+    "sleep_ns": "asleep",
+    "slurm_job": "Slurm job",
+    "source": "where the operation comes from (sources.id)",
+    "stack_hash": "its stack (stack_traces.hash); 0: none",
+    "started_at": "when it began",
+    "state": "name of what the thread was doing (thread_states)",
+    "stopped_at": "when it ended; NULL: still recording, or killed",
+    "stopped_ns": "stopped by a signal",
+    "stream": "CUDA stream handle; 0: the default stream",
+    "sum_ns": "time of all calls",
+    "summary": "one sentence",
+    "swap_mb": "swap in use, in MiB",
+    "swap_used_bytes": "swap in use",
+    "switches": "context switches",
+    "tail_ratio": "p99 divided by p50",
+    "threads": "threads that had a clock",
+    "throttled_ns": "kept off the CPU by a quota",
+    "tid": "thread id",
+    "timeline": "JSON",
+    "timestamp": "when it began",
+    "uid": "user id",
+    "until_at": "no row before this moment is left",
+    "victims": "JSON: who lost time",
+    "wait_ns": "the whole wait",
+    "wait_start_ns": "when the wait began",
+    "wait_tid": "thread that waited",
+    "waited_by": "stream, thread or process: how the wait was found",
+    "waker_kind": "what ended the sleep (waker_kinds)",
+    "waker_name": "name of the thread that ended the sleep",
+    "waker_pid": "process id of the thread that ended the sleep",
+    "waker_tid": "id of the thread that ended the sleep",
+    "woken_ns": "the last wake-up in it",
+    "world_size": "number of ranks of the job",
+    "yielded_ns": "gave the CPU away with sched_yield",
+    # of epochs
+    "a_ns": "return of the drain before; NULL: there was none",
+    "a_tid": "thread of the drain before",
+    "b_ns": "return of this drain",
+    "b_tid": "thread of this drain",
+    "e_ns": "device empty: nothing was enqueued (f_ns - a_ns)",
+    "f_ns": "first enqueue",
+    "f_tid": "thread of the first enqueue",
+    "p_ns": "picked up late: ready, but the drain had not returned (b_ns - r_ns)",
+    "r_high_ns": "latest moment the device can have become ready",
+    "r_low_ns": "earliest moment the device can have become ready",
+    "r_ns": "the device was ready",
+    "s_ns": "entry of this drain",
+    "x_ns": "device busy: from the first enqueue until ready (r_ns - f_ns)",
+}
+
+# Where the meaning is another one in this view.
+_IN_VIEW: Mapping[tuple[str, str], str] = {
+    ("causal_chains", "id"): "name of the chain",
+    ("communicators", "rank"): "rank in the communicator",
+    ("communicators", "process"): "number of the process in the file",
+    ("cuda_events", "op"): "the exported symbol, e.g. cudaLaunchKernel",
+    ("culprits", "culprit_name"): "name of who ran",
+    ("culprits", "culprit_pid"): "process id of who ran",
+    ("culprits", "kind"): "what the process was doing meanwhile: runq or yielded",
+    ("culprits", "switches"): "switches to it",
+    ("epochs", "launches"): "calls that enqueued something",
+    ("incidents", "root"): "where it comes from",
+    ("offcpu", "duration_ns"): "how long it was off",
+    ("epochs", "bytes"): "copied in the epoch",
+    ("epochs", "duration_ns"): "the whole epoch",
+    ("epochs", "op"): "number of the drain's operation",
+    ("epochs", "op_name"): "the drain, e.g. cudaStreamSynchronize",
+    ("epochs", "timestamp"): "when it ended (b_ns)",
+    ("events", "id"): "`node:number`, equal in merged files",
+    ("cuda_events", "id"): "`node:number`, equal in merged files",
+    ("nccl_events", "id"): "`node:number`, equal in merged files",
+    ("nccl_datatypes", "bytes"): "size of an element",
+    ("nccl_events", "op"): "the exported symbol, e.g. ncclAllReduce",
+    ("nccl_events", "rank"): "rank in the communicator",
+    ("nccl_waits", "op"): "the exported symbol, e.g. ncclAllReduce",
+    ("nccl_waits", "rank"): "rank in the communicator",
+    ("op_stats", "bytes"): "bytes of all calls",
+    ("removed", "name"): "the view whose rows are gone",
+    ("sessions", "duration_ns"): "length of the recording",
+    ("sessions", "flags"): "command line of older versions",
+    ("sessions", "id"): "number of the recording in the file (column session elsewhere)",
+}
+
+EXAMPLES: Mapping[str, str] = {
+    "sessions": "SELECT node, started_at, duration_ns, kernel, options FROM sessions",
+    "processes": "SELECT pid, name, rank, cgroup_id, exit_code FROM processes WHERE is_target",
+    "process_names": "SELECT pid, name FROM process_names ORDER BY seen_at DESC",
+    "events": "SELECT timestamp, pid, op_name, duration_ns, runq_ns, culprit_name FROM events "
+    "ORDER BY duration_ns DESC LIMIT 10",
+    "cuda_events": "SELECT op, max(duration_ns), max(runq_ns) FROM cuda_events GROUP BY op ORDER BY 2 DESC",
+    "communicators": "SELECT comm_id_hash, pid, rank, nranks, collectives, note FROM communicators ORDER BY 1, rank",
+    "nccl_events": "SELECT op, rank, sequence, bytes, duration_ns FROM nccl_events ORDER BY duration_ns DESC LIMIT 10",
+    "nccl_waits": "SELECT comm_id_hash, sequence, op, rank, min(device_wait_ns) AS straggler_ns FROM nccl_waits "
+    "GROUP BY comm_id_hash, sequence ORDER BY sequence",
+    "containers": "SELECT container_id, pod, namespace, orchestrator FROM containers WHERE container_id IS NOT NULL",
+    "tenants": "SELECT c.container_id, t.launches, t.gpu_wait_ns, t.runq_ns FROM tenants t "
+    "LEFT JOIN containers c ON c.cgroup_id = t.cgroup_id ORDER BY t.gpu_wait_ns DESC",
+    "gpus": "SELECT gpu_index, name, uuid, memory_bytes FROM gpus",
+    "process_gpus": "SELECT p.pid, p.gpu_id, g.name FROM process_gpus p JOIN gpus g ON g.uuid = p.gpu_uuid",
+    "op_stats": "SELECT op_name, sum(count) AS calls, sum(sum_ns) / 1e6 AS total_ms, max(max_ns) FROM op_stats "
+    "GROUP BY op_name ORDER BY total_ms DESC",
+    "kernel_launches": "SELECT kernel_name, library, sum(count) AS launches FROM kernel_launches GROUP BY 1, 2 "
+    "ORDER BY launches DESC LIMIT 20",
+    "offcpu": "SELECT state, count(*), sum(duration_ns) FROM offcpu GROUP BY state ORDER BY 3 DESC",
+    "epochs": "SELECT pid, stream, count(*) AS drains, sum(e_ns) / 1e6 AS empty_ms, sum(x_ns) / 1e6 AS busy_ms, "
+    "sum(p_ns) / 1e6 AS late_ms FROM epochs GROUP BY pid, stream",
+    "clock_seconds": "SELECT pid, sum(run_ns), sum(runq_ns), sum(throttled_ns) FROM clock_seconds GROUP BY pid",
+    "culprits": "SELECT pid, culprit_name, culprit_pid, sum(ns) / 1e6 AS ms FROM culprits GROUP BY 1, 2, 3 "
+    "ORDER BY ms DESC",
+    "losses": "SELECT counter, reason, sum(count) FROM losses GROUP BY 1, 2 ORDER BY 3 DESC",
+    "governor": "SELECT timestamp, rung, overhead_ratio, agent_cpu_ratio, not_traced, reason FROM governor",
+    "removed": "SELECT name, kind, until_at, rows FROM removed",
+    "stack_traces": "SELECT s.frames, count(*) FROM events e JOIN stack_traces s ON s.hash = e.stack_hash "
+    "GROUP BY s.hash ORDER BY 2 DESC LIMIT 5",
+    "system_snapshots": "SELECT timestamp, cpu_percent, mem_available_bytes, psi_cpu_some_ns FROM system_snapshots "
+    "ORDER BY psi_cpu_some_ns DESC LIMIT 10",
+    "incidents": "SELECT timestamp, severity, cause, lost_ns, summary FROM incidents ORDER BY lost_ns DESC",
+    "causal_chains": "SELECT detected_at, severity, summary, recommendations FROM causal_chains ORDER BY detected_at",
+    "sources": "SELECT * FROM sources",
+    "ops": "SELECT name, arg0, arg1, arg2, kind FROM ops WHERE kind <> ''",
+    "nccl_datatypes": "SELECT * FROM nccl_datatypes",
+    "nccl_reduce_ops": "SELECT * FROM nccl_reduce_ops",
+    "thread_states": "SELECT * FROM thread_states",
+    "waker_kinds": "SELECT * FROM waker_kinds",
+    "call_flags": "SELECT f.name, count(*) FROM events e JOIN call_flags f ON e.flags >> f.bit & 1 GROUP BY f.name",
+    "epoch_flags": "SELECT f.name, count(*) FROM epochs e JOIN epoch_flags f ON e.flags >> f.bit & 1 GROUP BY f.name",
+}
+
+_UNITS = (
+    (re.compile(r"(.*_at|timestamp|[abfsr]_ns|r_(low|high)_ns|(start|exit|end|woken|wait_start|first_seen|last_seen)_ns)"),
+     "unix ns"),
+    (re.compile(r"(.*_)?ns|duration"), "ns"),
+    (re.compile(r"(.*_)?bytes"), "bytes"),
+    (re.compile(r".*_us"), "us"),
+    (re.compile(r".*_s"), "s"),
+    (re.compile(r".*_(percent|pct)"), "percent, 0 to 100"),
+    (re.compile(r".*_ratio"), "ratio"),
+    (re.compile(r".*_per_s"), "per second"),
+)  # fmt: skip
+_COMMENT_OF_VIEW = re.compile(r"((?:^-- .*\n)+)CREATE VIEW (\w+) AS", re.MULTILINE)
+_TABLE = re.compile(r"^CREATE TABLE (\w+) \((.*?)^\)", re.MULTILINE | re.DOTALL)
+_COMMENT_OF_COLUMN = re.compile(r"^ +(\w+) [^\n]*?-- ([^\n]*)$", re.MULTILINE)
+_ABOUT_STORAGE = re.compile(r"string\b|-?\d+(:| = )|as raw_|raw_|NULL:|NULL =")  # a view shows it in another way
+_CLOCKS_OF = {"empty": "draining thread, a_ns to f_ns", "enqueue": "enqueuing thread", "drain": "draining thread in it"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A published column. unit: "" for what has none."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A published view or lookup table. notes: what else to know, "" for nothing."""
+
+    name: str
+    rows: str
+    notes: str
+    columns: tuple[Column, ...]
+    example: str
+
+
+def documentation() -> tuple[Published, ...]:
+    """The views in the order of views.sql, then the lookup tables."""
+    comments = {name: _sentence(text) for text, name in _COMMENT_OF_VIEW.findall(sql_text("views.sql"))}
+    return tuple(
+        Published(
+            name=name,
+            rows=_ROWS.get(name, ""),
+            notes=comments.get(name, ""),
+            columns=tuple(Column(name=one, unit=_unit(one), meaning=_meaning(name, one)) for one in columns),
+            example=EXAMPLES.get(name, f"SELECT * FROM {name} LIMIT 10"),
+        )
+        for name, columns in _published().items()
+    )
+
+
+def _published() -> dict[str, list[str]]:
+    db = apsw.Connection(":memory:")
+    db.execute(sql_text("schema.sql"))
+    db.execute(sql_text("views.sql"))
+    found: dict[str, list[str]] = {}
+    for name, column in db.execute(
+        "SELECT s.name, c.name FROM sqlite_schema s, pragma_table_info(s.name) c WHERE s.type IN ('view', 'table') "
+        "AND s.name NOT LIKE 'raw\\_%' ESCAPE '\\' ORDER BY s.type DESC, s.rowid, c.cid"
+    ):
+        found.setdefault(str(name), []).append(str(column))
+    return found
+
+
+def _unit(column: str) -> str:
+    return next((unit for pattern, unit in _UNITS if pattern.fullmatch(column)), "")
+
+
+def _meaning(view: str, column: str) -> str:
+    part, _, clock = column.partition("_")
+    if part in _CLOCKS_OF and clock in _COLUMNS:
+        return f"{_CLOCKS_OF[part]}: {_COLUMNS[clock]}"
+    return _IN_VIEW.get((view, column)) or _COLUMNS.get(column) or _stored_comment(view, column)
+
+
+def _stored_comment(view: str, column: str) -> str:
+    """What schema.sql says of the column that this one is taken from, unless that is about how it is stored."""
+    table = TABLES.get(view, view)
+    renamed = re.search(rf"\b(\w+) AS {column}\b", query(view)) if view in TABLES else None
+    comment = _comments().get((table, renamed[1] if renamed else column), "")
+    return "" if _ABOUT_STORAGE.match(comment) else comment
+
+
+@lru_cache(maxsize=1)
+def _comments() -> Mapping[tuple[str, str], str]:
+    return {
+        (table, column): comment.strip()
+        for table, body in _TABLE.findall(sql_text("schema.sql"))
+        for column, comment in _COMMENT_OF_COLUMN.findall(body)
+    }
+
+
+def _sentence(comment: str) -> str:
+    return " ".join(line.removeprefix("-- ") for line in comment.splitlines())
