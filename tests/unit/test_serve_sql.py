@@ -25,7 +25,7 @@ from ingero.serve.sql import (
     open_rows,
     run_sql,
 )
-from ingero.store import tables
+from ingero.store import guard, tables
 from ingero.store.guard import FUNCTIONS
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
@@ -191,7 +191,7 @@ main temp x name count ( ) , ; * . = 1 'a' -- /* writable_schema journal_mode qu
 WORDS = st.sampled_from(SQL_WORDS.split())
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(WORDS, max_size=14))
 def test_no_statement_of_sql_words_changes_the_file(either: Path, words: list[str]) -> None:
     before = fingerprint(either)
@@ -199,7 +199,7 @@ def test_no_statement_of_sql_words_changes_the_file(either: Path, words: list[st
     assert fingerprint(either) == before
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sql=st.text(max_size=80))
 def test_any_text_is_answered_or_refused_and_changes_nothing(recorded: Path, sql: str) -> None:
     before = fingerprint(recorded)
@@ -210,7 +210,7 @@ def test_any_text_is_answered_or_refused_and_changes_nothing(recorded: Path, sql
 CHANGES = st.sampled_from([sql for name, sql in REFUSED.items() if name not in ("NUL", "surrogate", "nothing")])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     change=CHANGES,
     before=st.sampled_from(["", " ", "/* */", "-- x\n", "EXPLAIN ", "SELECT 1; ", "; "]),
@@ -261,6 +261,30 @@ def test_without_a_time_limit_no_clock_stops_a_statement(recorded: Path) -> None
     some = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100000) SELECT count(*) FROM c"
     with open_rows(recorded, some, timeout_s=0, clock=lambda: next(ticks)) as rows:
         assert list(rows) == [(100_000,)]
+
+
+def test_the_time_of_whoever_takes_the_rows_does_not_count(recorded: Path) -> None:
+    now_ns = [0]
+    some = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100000) SELECT x FROM c"
+    with open_rows(recorded, some, timeout_s=5, clock=lambda: now_ns[0]) as rows:
+        with rows.paused():
+            now_ns[0] += 10**12
+        assert sum(1 for _ in rows) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("limit", "sql", "text"),
+    [
+        ("_MAX_TEMPORARY_BYTES", TOO_MUCH["endless sort"], "temporary files"),
+        ("_MAX_MEMORY_BYTES", TOO_MUCH["array without end"], "memory"),
+    ],
+)
+def test_room_is_limited_whatever_the_time(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, limit: str, sql: str, text: str
+) -> None:
+    monkeypatch.setattr(guard, limit, 8 << 20)
+    with pytest.raises(SizeLimitError, match=text):
+        run_sql(recorded, sql, timeout_s=0)
 
 
 def test_more_rows_than_asked_for_are_cut_and_that_is_said(recorded: Path) -> None:
@@ -333,6 +357,14 @@ def test_a_text_that_is_no_utf_8_is_an_error_with_a_way_out(recorded: Path) -> N
 def test_rows_are_counted_without_being_read(recorded: Path) -> None:
     assert count_rows(recorded, "SELECT * FROM events ORDER BY id; -- all", timeout_s=5) == 54
     assert count_rows(recorded, TOO_MUCH["endless recursion"], timeout_s=SHORT_S) is None
+
+
+def test_a_recording_is_read_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "live.db"
+    with Writer(path, session=SessionFacts(uuid="u", started_ns=1), node="n1") as writer:
+        fill(writer)
+        writer.flush()
+        assert run_sql(path, "SELECT count(*) FROM events").rows == [(54,)]
 
 
 # What is stored of the calls

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import rich_click as click
@@ -16,7 +16,6 @@ from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output
 from ingero.errors import IngeroError
 from ingero.serve.sql import Rows, count_rows, open_rows
 from ingero.store.locations import database_path
-from ingero.store.sql_text import Row
 from ingero.units import format_count, parse_duration_s
 
 _SHOWN_CALLS, _SHOWN_ROWS = 100, 1000  # rows of a table where --limit does not say; files and pipes get all
@@ -83,7 +82,7 @@ def _answer(
     cut = ""
     with open_rows(path, sql, timeout_s=timeout_s, way_out=", or give it longer with --timeout") as rows:
         if is_raw:
-            _write(rows.columns, itertools.islice(rows, limit), as_json=as_json, parquet=parquet)
+            _write(rows, limit, as_json=as_json, parquet=parquet)
         else:
             cut = _print_table(rows, limit or 0, lambda: count_rows(path, sql, timeout_s=timeout_s))
     for note in filter(None, (cut, *rows.notes)):
@@ -111,17 +110,19 @@ def _filter_sql(path: Path, *, since: str | None, pid: int | None, op: str | Non
     return event_filter_sql(window=window, pid=pid, op=pair, all_columns=all_columns)
 
 
-def _write(columns: tuple[str, ...], rows: Iterable[Row], *, as_json: bool, parquet: Path | None) -> None:
+def _write(rows: Rows, limit: int | None, *, as_json: bool, parquet: Path | None) -> None:
+    some = itertools.islice(rows, limit)
     if parquet is not None:
         from ingero.serve.parquet import write_parquet  # noqa: PLC0415  # only this needs its library
 
-        count = write_parquet(parquet, columns, rows)
+        count = write_parquet(parquet, rows.columns, some)
         click.echo(f"{parquet}: {format_count(count)} rows", err=True)
         return
     from ingero.serve.row_formats import csv_texts, json_texts  # noqa: PLC0415  # a table needs neither
 
-    for text in (json_texts if as_json else csv_texts)(columns, rows):
-        sys.stdout.write(text)
+    for text in (json_texts if as_json else csv_texts)(rows.columns, some):
+        with rows.paused():
+            sys.stdout.write(text)
     sys.stdout.flush()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,15 +57,20 @@ class Answer:
 
 
 class Rows:
-    """The answer row by row; `columns` is known before the first."""
+    """The answer row by row; `columns` and `notes` are known before the first."""
 
-    def __init__(self, columns: tuple[str, ...], rows: Iterator[Row], notes: tuple[str, ...]) -> None:
+    def __init__(self, columns: tuple[str, ...], rows: Iterator[Row], notes: tuple[str, ...], guard: Guard) -> None:
         self.columns = columns
         self.notes = notes
         self._rows = rows
+        self._guard = guard
 
     def __iter__(self) -> Iterator[Row]:
         return self._rows
+
+    def paused(self) -> AbstractContextManager[None]:
+        """While inside, the time limit waits: whoever takes the rows may be slow."""
+        return self._guard.paused()
 
 
 def run_sql(path: Path, sql: str, *, max_rows: int = 10_000, timeout_s: float = 10.0) -> Answer:
@@ -133,7 +138,7 @@ def open_rows(
         text = around.replace("{0}", f"{statement.sql.rstrip().rstrip(';')}\n")
         with guard.on(opened.db):
             columns, rows = _start(path, opened.db, text, guard)
-            yield Rows(columns, rows, notes)
+            yield Rows(columns, rows, notes, guard)
     finally:
         opened.db.close()
 

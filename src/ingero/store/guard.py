@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import apsw
 
@@ -35,8 +38,11 @@ _MADE_UP = ("sqlite_", "pragma_", "carray")  # tables that SQLite makes up when 
 # and a look at the clock more often.
 _SLOW_FUNCTIONS = frozenset({"instr", "replace"})
 _SLOW_LENGTH, _SLOW_STEPS = 64 << 10, 100  # 30 ms for the worst pair of texts
-# These keep every value they are given: a megabyte with a few steps.
-_GROWING_FUNCTIONS = frozenset({"json_group_array", "json_group_object"})
+# These make large values, or keep all they are given: a megabyte with a few steps.
+_GROWING_FUNCTIONS = frozenset(
+    {"format", "group_concat", "hex", "json_group_array", "json_group_object", "printf", "string_agg"}
+)
+_GROWING_STEPS = 500
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock: some 200 us, and looking costs 1 us
 _TRIM_CHARACTERS = 100  # trimming looks at each of them for each character trimmed
 
@@ -53,7 +59,8 @@ _LIMITS = {
     apsw.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 _MAX_MEMORY_BYTES = 256 * _MiB
-_MAX_TEMPORARY_BYTES = 2048 * _MiB  # 5 million rows of all columns of events are sorted with less
+_MAX_TEMPORARY_BYTES = 2048 * _MiB  # sorting 5 million rows of events, all columns, took 0.5 GiB
+_FILES_EVERY_NS = 100_000_000  # looking at the process's files takes 0.1 to 0.5 ms
 
 _NO_ROOM: dict[type[apsw.Error], str] = {
     apsw.TooBigError: "a text or blob of the statement is larger than 1 MiB (64 KiB with instr and replace)",
@@ -70,7 +77,7 @@ _SWITCHES = (
 
 
 class Guard:
-    """Watches one statement, first where its names are checked, then where it runs; counts no time between rows.
+    """Watches one statement, first where its names are checked, then where it runs.
 
     read, functions: what it named, view by view. has_selected: it is a question at all.
     """
@@ -83,17 +90,18 @@ class Guard:
         self._timeout_s = timeout_s
         self._way_out = way_out
         self._end_ns = clock() + int(timeout_s * 1e9) if timeout_s else None
+        self._next_files_ns = 0
+        self._files_bytes = 0
         self._stopped: SqlError | None = None
         self._refused: SqlError | None = None
 
     @contextmanager
     def on(self, db: apsw.Connection, *, published: Collection[str] | None = None) -> Iterator[None]:
         """While inside, the connection obeys; `published`: only these tables exist to the statement."""
-        is_slow = bool(self.functions & _SLOW_FUNCTIONS)
         before = {limit: db.limit(limit) for limit in _LIMITS}
         for limit, value in _LIMITS.items():
             db.limit(limit, min(value, before[limit]))
-        if is_slow:
+        if self.functions & _SLOW_FUNCTIONS:
             db.limit(apsw.SQLITE_LIMIT_LENGTH, _SLOW_LENGTH)
         for switch, value in _SWITCHES:
             db.config(switch, value)
@@ -101,8 +109,7 @@ class Guard:
             db.create_scalar_function(name, _trimming(trim), 2, deterministic=True)
         begin_bytes = _memory_bytes()
         db.authorizer = lambda *action: self._judge(published, *action)
-        is_often = is_slow or bool(self.functions & _GROWING_FUNCTIONS)
-        db.set_progress_handler(lambda: self._must_stop(db, begin_bytes), _SLOW_STEPS if is_often else _STEPS)
+        db.set_progress_handler(lambda: self._must_stop(begin_bytes), self._steps())
         try:
             yield
         finally:
@@ -110,6 +117,21 @@ class Guard:
             db.set_progress_handler(None)
             for limit, value in before.items():
                 db.limit(limit, value)
+
+    def _steps(self) -> int:
+        if self.functions & _SLOW_FUNCTIONS:
+            return _SLOW_STEPS
+        return _GROWING_STEPS if self.functions & _GROWING_FUNCTIONS else _STEPS
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside does not count for the time limit: a pager that waits for its reader."""
+        begin_ns = self._clock()
+        try:
+            yield
+        finally:
+            if self._end_ns is not None:
+                self._end_ns += self._clock() - begin_ns
 
     def error_of(self, error: apsw.Error) -> SqlError | None:
         """What the user should see where a limit or a refusal is behind SQLite's error."""
@@ -168,16 +190,36 @@ class Guard:
         self._refused = self._refused or SqlRefusedError(message, hint=hint)
         return apsw.SQLITE_DENY
 
-    def _must_stop(self, db: apsw.Connection, begin_bytes: int) -> bool:
-        if self._end_ns is not None and self._clock() > self._end_ns:
+    def _must_stop(self, begin_bytes: int) -> bool:
+        now_ns = self._clock()
+        if self._end_ns is not None and now_ns > self._end_ns:
             self._stopped = TimeLimitError(self._timeout_s, self._way_out)
         elif _memory_bytes() - begin_bytes > _MAX_MEMORY_BYTES:
             self._stopped = SizeLimitError(f"the statement needs more than {_MAX_MEMORY_BYTES // _MiB} MiB of memory")
-        elif db.status(apsw.SQLITE_DBSTATUS_TEMPBUF_SPILL)[0] > _MAX_TEMPORARY_BYTES:
+        elif self._temporary_bytes(now_ns) > _MAX_TEMPORARY_BYTES:
             self._stopped = SizeLimitError(
                 "what the statement sorts or groups needs more than 2 GiB of temporary files"
             )
         return self._stopped is not None
+
+    def _temporary_bytes(self, now_ns: int) -> int:
+        if now_ns >= self._next_files_ns:
+            self._next_files_ns = now_ns + _FILES_EVERY_NS
+            self._files_bytes = _unlinked_bytes()
+        return self._files_bytes
+
+
+def _unlinked_bytes() -> int:
+    """Size of the files that this process has open and that have no name, as SQLite's temporary ones.
+
+    SQLite itself tells how much it has spilt only when a statement has ended.
+    """
+    size_bytes = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing itself
+            file = os.fstat(int(descriptor.name))
+            size_bytes += file.st_size if stat.S_ISREG(file.st_mode) and not file.st_nlink else 0
+    return size_bytes
 
 
 def _memory_bytes() -> int:

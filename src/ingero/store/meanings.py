@@ -247,7 +247,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("op_stats", "bytes"): "bytes of all calls",
     ("removed", "name"): "the view whose rows are gone",
     ("sessions", "duration_ns"): "length of the recording",
-    ("sessions", "flags"): "command line of older versions",
+    ("sessions", "flags"): "the command line",
     ("sessions", "id"): "number of the recording in the file (column session elsewhere)",
 }
 
