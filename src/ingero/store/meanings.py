@@ -28,6 +28,12 @@ _ROWS: Mapping[str, str] = {
     "containers": "One control group, with its container, pod or job where it is one.",
     "tenants": "Everything a control group did with the GPU, in one row.",
     "gpus": "One GPU.",
+    "samples": "One look at where a thread was outside GPU calls: on a CPU, or asleep at a line of Python.",
+    "cpu_seconds": "What one CPU did in one second.",
+    "gpu_samples": "What the driver said about one GPU in one second.",
+    "scheduling": "How the scheduler was told to treat a thread, when first seen and at each change.",
+    "host_flags": "What a bit of the column flags of host events means.",
+    "throttle_reasons": "What a bit of the column throttle_reasons of gpu_samples means.",
     "process_gpus": "One device ordinal of one process.",
     "op_stats": "All calls of one process to one operation from one library in one second (or minute: `period_s`).",
     "kernel_launches": "All launches of one kernel by one process in one second (or minute: `period_s`).",
@@ -266,6 +272,14 @@ EXAMPLES: Mapping[str, str] = {
     "tenants": "SELECT c.container_id, t.launches, t.gpu_wait_ns, t.runq_ns FROM tenants t "
     "LEFT JOIN containers c ON c.cgroup_id = t.cgroup_id ORDER BY t.gpu_wait_ns DESC",
     "gpus": "SELECT gpu_index, name, uuid, memory_bytes FROM gpus",
+    "samples": "SELECT pid, comm, state, stack_hash, sum(weight_ns) AS ns FROM samples GROUP BY 1, 2, 3, 4 "
+    "ORDER BY ns DESC LIMIT 10",
+    "cpu_seconds": "SELECT cpu, sum(busy_ns), sum(idle_ns), sum(steal_ns) FROM cpu_seconds GROUP BY cpu",
+    "gpu_samples": "SELECT gpu_index, avg(gpu_percent), min(sm_clock_mhz), max(memory_used_bytes) FROM gpu_samples "
+    "GROUP BY gpu_index",
+    "scheduling": "SELECT timestamp, pid, nice, policy, cpus_allowed, quota_us FROM scheduling ORDER BY timestamp",
+    "host_flags": "SELECT bit, name FROM host_flags",
+    "throttle_reasons": "SELECT bit, name FROM throttle_reasons",
     "process_gpus": "SELECT p.pid, p.gpu_id, g.name FROM process_gpus p JOIN gpus g ON g.uuid = p.gpu_uuid",
     "op_stats": "SELECT op_name, sum(count) AS calls, sum(sum_ns) / 1e6 AS total_ms, max(max_ns) FROM op_stats "
     "GROUP BY op_name ORDER BY total_ms DESC",
