@@ -5,13 +5,9 @@ Nothing of this runs on the thread that drains the rings but a look at a set.
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
+import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,26 +17,23 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.process_kernels import KernelName, NameSource, ProcessKernels
 from ingero.capture.process_stacks import Symbols
 from ingero.capture.targets import Target
+from ingero.capture.worker import Worker
 from ingero.ops import BY_ID, KernelNameRole, Kind
 from ingero.store import tables
 from ingero.store.tables import Row
 
-logger = logging.getLogger(__name__)
-
 Array = np.ndarray[Any, Any]
 
-_MAX_WAITING = 4096  # batches
 _PATIENCE_S = 3.0  # the rings are drained four times a second
-_RETRY_S = 0.2
 _LAUNCHES = np.array([op.id for op in BY_ID.values() if op.kind & Kind.LAUNCH])
 
 _Kernel = tuple[int, int, int]  # process number, function, generation
 
 
 class KernelNames:
-    """Resolves the kernels of a recording. Use as a context manager: leaving it stores what is still waiting.
+    """Resolves the kernels of a recording, while its `worker` is entered; leaving that stores what is still waiting.
 
-    store: takes rows of `raw_kernels`, from this class's own thread.
+    store: takes rows of `raw_kernels`, from the worker's thread.
     """
 
     def __init__(self, store: Callable[[list[Row]], object], clock: WallClock) -> None:
@@ -54,53 +47,38 @@ class KernelNames:
         self._ended: dict[int, float] = {}
         self._seen: set[_Kernel] = set()
         self._noted: set[tuple[int, int]] = set()
-        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(_MAX_WAITING)
-        self._lost: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._run, name="ingero-kernels", daemon=True)
-
-    def __enter__(self) -> KernelNames:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._work.put(None)
-        self._thread.join()
-
-    def losses(self) -> dict[str, int]:
-        """What could not be resolved, by counter, since the last time."""
-        lost, self._lost = self._lost, Counter()
-        return dict(lost)
+        self.worker = Worker("ingero-kernels", self._settle, failed="kernel_names_not_resolved")
 
     def begin(self, target: Target) -> None:
         """A process is traced from now on."""
         number, pid = target.number, target.pid
-        self._do(lambda: self._begin(number, pid))
+        self.worker.do(lambda: self._begin(number, pid))
 
     def executed(self, target: Target) -> None:
         """A process runs another program from now on: its addresses and handles mean something else."""
         number = target.number
         self._seen = {kernel for kernel in self._seen if kernel[0] != number}
         self._noted = {place for place in self._noted if place[0] != number}
-        self._do(lambda: self._executed(number))
+        self.worker.do(lambda: self._executed(number))
 
     def forked(self, parent: Target | None, child: Target) -> None:
         """The child has its parent's host stubs and mappings, however soon it ends."""
         if parent is not None:
             numbers, pids = (parent.number, child.number), (parent.pid, child.pid)
-            self._do(lambda: self._inherit(numbers, pids))
+            self.worker.do(lambda: self._inherit(numbers, pids))
 
     def end(self, target: Target) -> None:
         """A process has ended; what is still on its way is waited for."""
         number = target.number
         self._seen = {kernel for kernel in self._seen if kernel[0] != number}
         self._noted = {place for place in self._noted if place[0] != number}
-        self._do(lambda: self._ended.update({number: time.monotonic()}))
+        now = time.monotonic()
+        self.worker.do(lambda: self._ended.update({number: now}))
 
     def add(self, batch: Array, numbers: list[int]) -> None:
         """What was told (`struct kernel_name_record`). numbers: the processes of the records."""
-        self._do(lambda: self._add(batch, numbers))
+        now = time.monotonic()
+        self.worker.do(lambda: self._add(batch, numbers, now))
 
     def note(self, batch: Array, numbers: list[int]) -> None:
         """Recorded calls (`struct call_record`): looks at the files of launched functions before their process ends."""
@@ -110,7 +88,7 @@ class KernelNames:
         new = {place: pid for place, pid in new.items() if place not in self._noted}
         if new:
             self._noted.update(new)
-            self._do(lambda: self._look_at(new))
+            self.worker.do(lambda: self._look_at(new))
 
     def want(self, launched: Iterable[tuple[Target, int, int]], since_ns: int) -> None:
         """These (target, function, generation) were launched; those that are new not before `since_ns` (unix)."""
@@ -118,30 +96,8 @@ class KernelNames:
         new = {kernel: pid for kernel, pid in new.items() if kernel not in self._seen}
         if new:
             self._seen.update(new)
-            self._do(lambda: self._want(new, since_ns))
-
-    def _do(self, work: Callable[[], None]) -> None:
-        try:
-            self._work.put_nowait(work)
-        except queue.Full:
-            self._lost["kernel_names_not_resolved"] += 1
-
-    def _run(self) -> None:
-        is_open = True
-        while is_open:
-            try:
-                work = self._work.get(timeout=_RETRY_S)
-                is_open = work is not None
-                if work:
-                    work()
-                if not is_open or self._work.empty():
-                    self._settle(_PATIENCE_S if is_open else 0)
-            except queue.Empty:
-                self._settle(_PATIENCE_S)
-            except Exception:
-                # what a damaged file or a dying process leads to must not end the thread; it is counted and shown
-                logger.exception("the name of a kernel could not be resolved")
-                self._lost["kernel_names_not_resolved"] += 1
+            now = time.monotonic()
+            self.worker.do(lambda: self._want(new, since_ns, now))
 
     def _process(self, number: int, pid: int) -> ProcessKernels:
         if number not in self._processes:
@@ -154,7 +110,7 @@ class KernelNames:
         self._spaces[number].look()
 
     def _executed(self, number: int) -> None:
-        self._settle(0)  # with what was known of the program before
+        self._store_known(math.inf)  # with what was known of the program before
         self._processes.pop(number, None)
         self._spaces.pop(number, None)
         self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] != number}
@@ -169,7 +125,7 @@ class KernelNames:
             self._process(number, pid)
             self._spaces[number].module_at(function)
 
-    def _add(self, batch: Array, numbers: list[int]) -> None:
+    def _add(self, batch: Array, numbers: list[int], now: float) -> None:
         columns = (batch[name].tolist() for name in ("pid", "role", "handle", "generation", "time_ns", "source"))
         names = zip(batch["name"].tolist(), batch["is_cut"].tolist(), strict=True)
         for number, pid, role, handle, generation, time_ns, source, (raw, is_cut) in zip(
@@ -186,34 +142,33 @@ class KernelNames:
                 process.name_handle(handle, generation, time_ns, name, is_cut=bool(is_cut))
             late = self._unnamed.pop((number, handle, generation), None)
             if late is not None:
-                self._wanted[number, handle, generation] = (time.monotonic(), late)
+                self._wanted[number, handle, generation] = (now, late)
 
-    def _want(self, kernels: dict[_Kernel, int], since_ns: int) -> None:
-        now = time.monotonic()
+    def _want(self, kernels: dict[_Kernel, int], since_ns: int, now: float) -> None:
         for kernel, pid in kernels.items():
             self._process(kernel[0], pid)
             self._wanted[kernel] = (now, since_ns)
 
-    def _settle(self, patience_s: float) -> None:
+    def _settle(self, until: float) -> None:
+        self._store_known(until)
+        for number, since in list(self._ended.items()):
+            if until - since > 2 * _PATIENCE_S:
+                self._forget(number)
+
+    def _store_known(self, until: float) -> None:
         """Stores the kernels whose name is known; those that waited too long with what is known of them."""
-        rows: list[Row] = []
-        now = time.monotonic()
-        for kernel, (waiting_since, since_ns) in list(self._wanted.items()):
+        for kernel, (since, since_ns) in list(self._wanted.items()):
+            del self._wanted[kernel]  # first, so that one that cannot be resolved does not keep the others
             number, function, generation = kernel
             name = self._processes[number].name(function, generation)
-            if not name.is_final and now - waiting_since < patience_s:
+            if not name.is_final and until - since < _PATIENCE_S:
+                self._wanted[kernel] = (since, since_ns)
                 continue
-            del self._wanted[kernel]
             if not name.is_final:
                 self._unnamed[kernel] = since_ns
             if name.is_final and name.text is not None and self._stored.setdefault(kernel, name.text) != name.text:
                 name = KernelName(None, name.library, NameSource.AMBIGUOUS)  # another program, or another file there
-            rows += self._rows(kernel, name, since_ns)
-        if rows:
-            self._store(rows)
-        for number, since in list(self._ended.items()):
-            if now - since > 2 * _PATIENCE_S:
-                self._forget(number)
+            self._store(self._rows(kernel, name, since_ns))
 
     def _forget(self, number: int) -> None:
         self._processes.pop(number, None)

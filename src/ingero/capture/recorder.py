@@ -125,10 +125,10 @@ class Recorder:
         self.has_stacks = options.with_stacks
         self._samples = Samples(kernel, sink, self.clock, self.targets, self.stacks)
         if options.with_stacks:
-            self._resources.enter_context(self.stacks)
+            self._resources.enter_context(self.stacks.worker)
             self._resources.enter_context(self._samples)
         self._kernel_names = KernelNames(lambda rows: sink.append(tables.KERNELS, rows), self.clock)
-        self._resources.enter_context(self._kernel_names)
+        self._resources.enter_context(self._kernel_names.worker)
         self.seconds.on_launched = self._kernel_names.want
         consumers = {
             "lifecycle": self._on_lifecycle,
@@ -268,7 +268,7 @@ class Recorder:
             if count:  # not handed to the sink, which stores its own losses with the rows that it could take
                 second.losses[name] = count
                 self.seconds.losses_total[name] += count
-        own = self.stacks.losses() | self._kernel_names.losses()
+        own = self.stacks.worker.losses() | self._kernel_names.worker.losses()
         own["gpu_samples_missed"] = self._gpu_samples.write()
         own["process_slots_full"] = self.targets.newly_refused()
         own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable

@@ -1,0 +1,98 @@
+"""A thread for what takes too long for the one that drains the rings: jobs in their order, and a look at what waits."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+
+logger = logging.getLogger(__name__)
+
+Job = Callable[[], None]
+
+_MAX_WAITING = 4096  # jobs; the largest keeps a copy of a native stack, 20 KB
+_SETTLE_S = 0.2
+
+
+class Worker:
+    """Does jobs on a thread of its own. Use as a context manager: leaving it does what waits, then settles for good.
+
+    settle: called there every 0.2 s, however much there is to do, with the time (`time.monotonic`) until which
+    everything that was handed in is done; math.inf when nothing will come any more. failed: the loss counter of jobs
+    that found no room or raised; such a job costs itself, never the thread.
+    """
+
+    def __init__(self, name: str, settle: Callable[[float], None], *, failed: str) -> None:
+        self._settle, self._failed = settle, failed
+        self._jobs: queue.Queue[tuple[float, Job] | None] = queue.Queue(_MAX_WAITING)
+        self._lock = threading.Lock()
+        self._lost: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_open = False
+
+    def __enter__(self) -> Worker:
+        self._thread.start()
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        while self._thread.is_alive():  # one that died in a full queue takes nothing from it any more
+            try:
+                self._jobs.put(None, timeout=_SETTLE_S)
+                self._thread.join()
+            except queue.Full:
+                continue
+
+    def do(self, job: Job) -> None:
+        """Hands a job in, without waiting; before the worker is entered and after it is left, nothing is done."""
+        if not self._is_open:
+            return
+        try:
+            self._jobs.put_nowait((time.monotonic(), job))
+        except queue.Full:
+            self.count(self._failed)
+
+    def count(self, counter: str) -> None:
+        """Notes a loss, from any thread."""
+        with self._lock:
+            self._lost[counter] += 1
+
+    def losses(self) -> dict[str, int]:
+        """What was lost, by counter, since the last time."""
+        with self._lock:
+            lost, self._lost = self._lost, Counter()
+        return dict(lost)
+
+    def _run(self) -> None:
+        due = time.monotonic() + _SETTLE_S
+        while True:
+            try:
+                entry = self._jobs.get(timeout=max(0.0, due - time.monotonic()))
+            except queue.Empty:
+                # handed in since then, a job would be there
+                handed_in = due
+            else:
+                if entry is None:
+                    break
+                handed_in, job = entry
+                self._attempt(job)
+            if time.monotonic() >= due:
+                self._attempt(lambda until=handed_in: self._settle(until))  # type: ignore[misc]
+                due = time.monotonic() + _SETTLE_S
+        self._attempt(lambda: self._settle(math.inf))
+
+    def _attempt(self, job: Job) -> None:
+        try:
+            job()
+        except Exception:
+            # what a damaged file or a dying process leads to must not end the thread; it is counted and shown
+            logger.exception("the thread %s could not do a job", self._thread.name)
+            self.count(self._failed)

@@ -1,0 +1,126 @@
+"""The thread that resolves stacks and names: jobs in order, a look at what waits by the clock, losses counted."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from ingero.capture import worker
+from ingero.capture.worker import Worker
+
+_FAILED = "stacks_not_resolved"
+
+
+class Settled:
+    """Until when everything was done, as the worker said; `enough` is set at the second time."""
+
+    def __init__(self) -> None:
+        self.until: list[float] = []
+        self.enough = threading.Event()
+
+    def __call__(self, until: float) -> None:
+        self.until.append(until)
+        if len(self.until) == 2:
+            self.enough.set()
+
+
+def test_jobs_are_done_in_their_order_and_all_of_them_before_it_ends() -> None:
+    done: list[int] = []
+    with Worker("test", lambda _until: None, failed=_FAILED) as works:
+        for number in range(100):
+            works.do(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert done == list(range(100))
+
+
+def test_what_waits_is_settled_while_jobs_never_stop() -> None:
+    settled = Settled()
+    works = Worker("test", settled, failed=_FAILED)
+
+    def go_on() -> None:
+        if not settled.enough.is_set():
+            time.sleep(0.001)  # stands for work; the queue is never empty when it is asked
+            works.do(go_on)
+
+    with works:
+        works.do(go_on)
+        assert settled.enough.wait(60)
+
+
+def test_settling_is_told_a_time_until_which_all_jobs_are_done() -> None:
+    first, handed_in = threading.Event(), threading.Event()
+    settled = Settled()
+    with Worker("test", settled, failed=_FAILED) as works:
+        works.do(lambda: (first.set(), handed_in.wait(60), time.sleep(2 * worker._SETTLE_S), None)[-1])
+        first.wait(60)
+        later = time.monotonic()
+        works.do(lambda: None)  # waits behind a job that takes long
+        handed_in.set()
+        settled.enough.wait(60)
+    assert settled.until[0] <= later
+
+
+def test_after_the_last_job_nothing_is_waited_for_any_more() -> None:
+    settled = Settled()
+    with Worker("test", settled, failed=_FAILED) as works:
+        works.do(lambda: None)
+    assert settled.until[-1] == math.inf
+
+
+def test_a_job_that_fails_is_counted_and_the_next_one_is_done() -> None:
+    done: list[bool] = []
+
+    def fail() -> None:
+        raise ValueError("a damaged file")
+
+    with Worker("test", lambda _until: None, failed=_FAILED) as works:
+        works.do(fail)
+        works.do(lambda: done.append(True))
+    assert works.losses() == {_FAILED: 1}
+    assert done == [True]
+
+
+def test_settling_that_fails_is_counted_and_tried_again() -> None:
+    tried = Settled()
+
+    def fail(until: float) -> None:
+        tried(until)
+        raise OSError("the disk")
+
+    with Worker("test", fail, failed=_FAILED) as works:
+        assert tried.enough.wait(60)
+    assert works.losses()[_FAILED] == len(tried.until)
+
+
+def test_a_job_for_which_there_is_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_MAX_WAITING", 1)
+    begun, may_end = threading.Event(), threading.Event()
+    with Worker("test", lambda _until: None, failed=_FAILED) as works:
+        works.do(lambda: (begun.set(), may_end.wait(60), None)[-1])
+        begun.wait(60)
+        works.do(lambda: None)
+        works.do(lambda: None)
+        may_end.set()
+    assert works.losses() == {_FAILED: 1}
+
+
+def test_losses_counted_by_many_threads_are_told_once_each() -> None:
+    works = Worker("test", lambda _until: None, failed=_FAILED)
+    told: Counter[str] = Counter()
+    threads = [threading.Thread(target=lambda: [works.count("x") for _ in range(5000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        told.update(works.losses())
+    told.update(works.losses())
+    assert told["x"] == 20_000
+
+
+def test_without_having_been_started_it_takes_no_jobs() -> None:
+    works = Worker("test", lambda _until: None, failed=_FAILED)
+    works.do(lambda: None)
+    assert works._jobs.empty()
+    assert works.losses() == {}
