@@ -74,6 +74,34 @@ def test_a_caller_behind_a_return_probe_is_found(program: Program) -> None:
     assert [frame.address for frame in foreign.frames[1:]] == taken.expected[:1]
 
 
+@pytest.mark.parametrize("name", ["plain", "recursion", "alloca", "libc callback", "thread", "arguments"])
+def test_a_stack_that_differs_in_all_but_the_deciding_words_has_the_same_chain(program: Program, name: str) -> None:
+    thread = program.copies[name].thread
+    stack = program.unwind(name)
+    kept = {word.address for word in stack.words if word}
+    assert None not in stack.words
+    other = bytearray(b"\xa5" * len(thread.stack))
+    for at in range(0, len(thread.stack) - 7, 8):
+        if thread.stack_vaddr + at in kept:
+            other[at : at + 8] = thread.stack[at : at + 8]
+    assert unwind(replace(thread, stack=bytes(other)), program.space) == stack
+
+
+def test_every_return_address_is_a_deciding_word(program: Program) -> None:
+    thread = program.copies["recursion"].thread
+    stack = program.unwind("recursion")
+    values = [
+        struct.unpack_from("<Q", thread.stack, word.address - thread.stack_vaddr)[0]
+        for word in stack.words
+        if word and word.address and not word.is_relative
+    ]
+    assert values[: len(stack.frames) - 1] == [frame.address for frame in stack.frames[1:]]
+
+
+def test_what_is_counted_by_an_expression_is_not_said_to_be_decided(program: Program) -> None:
+    assert None in program.unwind("signal").words
+
+
 @dataclass(frozen=True)
 class _WithTrampoline:
     space: FilesOnDisk

@@ -33,6 +33,7 @@ _BPF_NOEXIST = 1
 _START_STEP_NS = 10_000_000  # /proc tells starts in clock ticks
 _STACK_RINGS = ("python_code_bytes", "python_stacks_bytes", "native_stacks_bytes", "samples_bytes")
 _LEAST_RING_BYTES = 4096  # a page
+_DECIDING_STACKS = 8192  # 2 MB
 _LIFE_PROGRAMS = ("thread_exits", "process_execs")
 
 
@@ -104,7 +105,7 @@ class KernelSide:
         self.is_running = False
         if not with_stacks:
             sizes = replace(sizes, **dict.fromkeys(_STACK_RINGS, _LEAST_RING_BYTES))
-        self._sizes, self._host_programs = sizes, host_programs
+        self._sizes, self._host_programs, self._with_stacks = sizes, host_programs, with_stacks
         self._resources = ExitStack()
         self._links, self._host_links = ExitStack(), ExitStack()
         self._has_clocks = False
@@ -170,6 +171,7 @@ class KernelSide:
                 "native_stacks": sizes.native_stacks_bytes,
                 "samples": sizes.samples_bytes,
                 "kernel_names": sizes.kernel_names_bytes,
+                "deciding": _DECIDING_STACKS if self._with_stacks else 1,
                 "cpus": possible_cpus(),
             },
         )

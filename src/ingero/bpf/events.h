@@ -29,6 +29,8 @@ typedef signed long long s64;
 #define STACK_COPY_BYTES 20480 /* whole pages: at least 16 KB, which held each of 400 stacks of a PyTorch loop; 8 KB held 35 % */
 #define MACHINE_REGISTERS 33   /* by DWARF number; x86-64 uses 17 */
 #define PROBED_FRAMES 2
+#define DECIDING_WORDS 60 /* of one step: 30 frames of C++ need 40 */
+#define DECIDING_STEPS 4
 
 /* What a thread is doing. The order of RUN..STOPPED is the order of clock_ns[]. */
 enum thread_state {
@@ -131,7 +133,7 @@ struct call_record {
 	u64 stream;
 	u64 cgroup_id;
 	u64 python_stack; /* hash of a python_stack_record; 0 = none was taken */
-	u64 native_stack; /* key of a native_stack_record; 0 = none was taken */
+	u64 native_stack; /* key of a native_stack_record, or'ed with NATIVE_MAYBE_OTHER; 0 = none was taken */
 	u64 waker_ns; /* time of the last wake-up inside the call; 0 = none */
 	u64 culprit_ns;
 	u32 pid;
@@ -258,6 +260,24 @@ struct python_code_record {
 	u8 table[PYTHON_TABLE_BYTES]; /* may be longer: then the agent has to ask for it */
 };
 
+/* beside a key: the copy was made for another call, whose chain of calls may have been another one */
+#define NATIVE_MAYBE_OTHER (1ULL << 63)
+
+enum deciding_word {
+	DECIDING_INDEX = 0xfff,		     /* which word, from the stack pointer on */
+	DECIDING_RELATIVE = 1 << 12,	     /* an address on the stack: its distance from the stack pointer counts */
+	DECIDING_FRAME_POINTER = 1 << 13, /* not a word: the frame pointer's distance from the stack pointer */
+};
+
+/*
+ * The agent's answer to a copy: two stacks of one key can differ only in these words. Their values make the next key;
+ * without words the key is the last.
+ */
+struct deciding_words {
+	u32 count;
+	u16 word[DECIDING_WORDS]; /* enum deciding_word */
+};
+
 /* ring `native_stacks`: registers and the top of the stack as a call returned, or at a sample */
 struct native_stack_record {
 	u64 key;
@@ -270,7 +290,7 @@ struct native_stack_record {
 	u32 stack_bytes; /* copied, from stack_vaddr upwards */
 	u16 process_slot;
 	u8 is_pc_exact; /* a sample: the instruction that was running, not one to return to */
-	u8 pad;
+	u8 has_python; /* a Python stack was taken with it */
 	u8 stack[STACK_COPY_BYTES];
 };
 

@@ -28,6 +28,7 @@ struct python_code_record python_code_record;
 struct native_stack_record native_stack_record;
 struct sample_record sample_record;
 struct parked_thread parked_thread;
+struct deciding_words deciding_words;
 enum thread_state thread_state;
 enum waker_kind waker_kind;
 enum loss loss;

@@ -3,8 +3,9 @@
  * Registers and the top of the stack of the calling thread, as a recorded call returns or at a sample; the agent unwinds
  * them.
  *
- * A copy is sent once per (Python stack, return address, depth of the stack): what lies between the interpreter and the
- * call is the same each time these are.
+ * A copy is sent once per chain of calls. Which words of a stack decide its chain only the unwinding tables tell, so the
+ * agent answers the first copy of a (Python stack, return address, depth) with them, and their values become part of the
+ * key. A call that comes before the answer is given the copy that there is, and marked.
  */
 #pragma once
 #include "arguments.h"
@@ -20,7 +21,17 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } native_stacks MAP;
 
+/* what the agent has answered; after what falls out calls are marked again. 200 bytes each, a loop has hundreds */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
+	MAP_UINT(max_entries, 1); /* (agent) */
+	MAP_TYPE(key, struct seen_key);
+	MAP_TYPE(value, struct deciding_words);
+} deciding MAP;
+
 #if defined(__TARGET_ARCH_x86)
+#define FRAME_POINTER(context) ((context)->bp)
+
 INLINE void copy_registers(struct pt_regs *context, u64 *to)
 {
 	to[0] = context->ax;
@@ -42,6 +53,8 @@ INLINE void copy_registers(struct pt_regs *context, u64 *to)
 	to[16] = context->ip;
 }
 #else
+#define FRAME_POINTER(context) ((context)->regs[29])
+
 INLINE void copy_registers(struct pt_regs *context, u64 *to)
 {
 	for (int i = 0; i < 31; i++)
@@ -64,9 +77,43 @@ INLINE u32 copy_stack(u8 *to, u64 from)
 	return copied;
 }
 
-INLINE u64 native_key(struct task_struct *task, u64 sp, u64 python_stack, u64 place)
+/* The key that the deciding words of one step make; the same: there is nothing more to ask; 0: no answer yet. */
+GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 {
-	return mixed(mixed(mixed(FNV_BASIS, python_stack), place), THREAD_POINTER(task) - sp);
+	struct seen_key place = {.hash = key, .pid = bpf_get_current_pid_tgid() >> 32};
+	struct deciding_words *deciding_words = bpf_map_lookup_elem(&deciding, &place);
+
+	if (!deciding_words)
+		return 0;
+	for (u32 i = 0; i < DECIDING_WORDS; i++) {
+		u32 word;
+
+		if (i >= deciding_words->count)
+			break;
+		word = deciding_words->word[i];
+		if (word & DECIDING_FRAME_POINTER)
+			key = mixed(key, frame_pointer - sp);
+		else if (word & DECIDING_RELATIVE)
+			key = mixed(key, user_word(sp + 8 * (word & DECIDING_INDEX)) - sp);
+		else
+			key = mixed(key, user_word(sp + 8 * (word & DECIDING_INDEX)));
+	}
+	return key & ~NATIVE_MAYBE_OTHER;
+}
+
+/* The key of a stack, as far as it is known what decides it. */
+INLINE u64 native_key(u64 key, u64 sp, u64 frame_pointer, bool *is_decided)
+{
+	key &= ~NATIVE_MAYBE_OTHER;
+	for (int i = 0; i < DECIDING_STEPS; i++) {
+		u64 next = next_key(key, sp, frame_pointer);
+
+		*is_decided = next == key;
+		if (!next || next == key)
+			break;
+		key = next;
+	}
+	return key;
 }
 
 /*
@@ -77,11 +124,17 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 			  bool is_pc_exact)
 {
 	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
-	u64 sp = STACK_POINTER(context), key = native_key(task, sp, python_stack, place);
+	u64 sp = STACK_POINTER(context), key;
 	struct native_stack_record *record;
+	bool is_decided = false;
 
+	key = mixed(mixed(mixed(FNV_BASIS, python_stack), place), THREAD_POINTER(task) - sp);
+	for (int i = 0; i < PROBED_FRAMES; i++) /* their places on the stack hold the kernel's trampoline */
+		if (thread->calls[i & (OPEN_CALLS - 1)].sp)
+			key = mixed(key, thread->calls[i & (OPEN_CALLS - 1)].caller);
+	key = native_key(key, sp, FRAME_POINTER(context), &is_decided);
 	if (!is_new(key, NATIVE_STACK, task->tgid))
-		return key;
+		return is_decided ? key : key | NATIVE_MAYBE_OTHER;
 	record = bpf_ringbuf_reserve(&native_stacks, sizeof(*record), 0);
 	if (!record) {
 		count_loss(LOSS_STACKS_RING_FULL, 1);
@@ -100,7 +153,7 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 	record->tid = task->pid;
 	record->process_slot = slot;
 	record->is_pc_exact = is_pc_exact;
-	record->pad = 0;
+	record->has_python = python_stack != 0;
 	record->stack_vaddr = sp & ~(PAGE_BYTES - 1ULL);
 	record->stack_bytes = copy_stack(record->stack, record->stack_vaddr);
 	bpf_ringbuf_submit(record, ring_wakeup(&native_stacks, native_stacks_ring_bytes, sizeof(*record)));

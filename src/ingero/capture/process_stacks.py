@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.address_space import ProcessAddressSpace
+from ingero.capture.deciding_words import DecidingWords
 from ingero.capture.stack_frames import NativeFrame, NativeFrames, PythonFrame
 from ingero.decode.native.elf_image import ElfImage
 from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
-from ingero.decode.native.unwinder import Frame, ThreadCopy, unwind
+from ingero.decode.native.unwinder import Frame, NativeStack, ThreadCopy, unwind
 from ingero.decode.python_code import CodeObject, from_memory, from_record
 from ingero.discover.interpreters import Interpreter
 from ingero.discover.memory import ProcessMemory
@@ -46,11 +47,19 @@ class ProcessStacks:
     """What is known of one process's stacks.
 
     interpreter, layout: None where it has no readable one; layout is its `struct python_layout`, field by field.
-    lost: called with a counter's name for each thing that could not be resolved.
+    deciding: gets the answers to copies of stacks. lost: called with a counter's name for each thing that could not be
+    resolved.
     """
 
-    def __init__(self, pid: int, space: ProcessAddressSpace, symbols: Symbols, lost: Callable[[str], None]) -> None:
-        self.pid, self._space, self._symbols, self._lost = pid, space, symbols, lost
+    def __init__(
+        self,
+        pid: int,
+        space: ProcessAddressSpace,
+        symbols: Symbols,
+        deciding: DecidingWords,
+        lost: Callable[[str], None],
+    ) -> None:
+        self.pid, self._space, self._symbols, self._deciding, self._lost = pid, space, symbols, deciding, lost
         self.interpreter: Interpreter | None = None
         self.layout: dict[str, int] = {}
         self._code: dict[tuple[int, int], CodeObject] = {}
@@ -88,11 +97,22 @@ class ProcessStacks:
         )
         if len(self._native) >= _MAX_NATIVE:
             del self._native[next(iter(self._native))]
-        self._native[int(record["key"])] = self.unwound(copy)
+        stack = unwind(copy, self._space)
+        self._native[int(record["key"])] = self._with_names(stack)
+        shown = self._shown(stack) if record["has_python"] else len(stack.words)
+        self._deciding.answer(int(record["pid"]), int(record["key"]), copy, stack.words[:shown])
 
     def unwound(self, copy: ThreadCopy) -> NativeFrames:
         """The native frames of a copied thread, with their names."""
-        stack = unwind(copy, self._space)
+        return self._with_names(unwind(copy, self._space))
+
+    def _shown(self, stack: NativeStack) -> int:
+        """How many words decide the frames up to the interpreter: what comes behind it is told by the Python frames."""
+        file = self.interpreter.file if self.interpreter else ""
+        ends = (frame.decided_by for frame in stack.frames if frame.module and frame.module.name == file)
+        return next(ends, len(stack.words))
+
+    def _with_names(self, stack: NativeStack) -> NativeFrames:
         return NativeFrames(tuple(self._named(frame) for frame in stack.frames), stack.ending, stack.detail)
 
     def python(self, stack_hash: int) -> list[PythonFrame] | None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.address_space import Images, ProcessAddressSpace
+from ingero.capture.deciding_words import MAYBE_OTHER, DecidingWords
 from ingero.capture.hung_calls import HungCalls
 from ingero.capture.process_stacks import ProcessStacks, Symbols
 from ingero.capture.python_layouts import layout_row
@@ -32,6 +33,7 @@ Array = np.ndarray[Any, Any]
 
 _MAX_SEEN = 1 << 16  # stacks of a process, 0.3 KB each: samples find new ones for as long as it runs
 _MAX_KEPT = 4096  # stacks for `known`, about 2 KB each
+_MAYBE_OTHER = "native frames may be those of another call from the same place"
 _PATIENCE_S = 3.0  # the rings are drained four times a second
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
 _PRIME = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads the process number over all bits
@@ -56,6 +58,8 @@ class Stacks:
         self._kernel, self._store = kernel, store
         self._layout_type = kernel.layouts.dtype("python_layout")
         self._images, self._symbols = Images(), Symbols()
+        words = kernel.layouts.dtype("deciding_words")["word"].shape[0]
+        self._deciding = DecidingWords(kernel.maps["deciding"], words)
         self._processes: dict[int, ProcessStacks] = {}
         self._spaces: dict[int, ProcessAddressSpace] = {}
         self._starting: dict[int, Target] = {}
@@ -132,8 +136,8 @@ class Stacks:
 
     def _process(self, number: int, pid: int) -> ProcessStacks:
         if number not in self._processes:
-            self._spaces[number] = ProcessAddressSpace(pid, self._images)
-            self._processes[number] = ProcessStacks(pid, self._spaces[number], self._symbols, self.worker.count)
+            space = self._spaces[number] = ProcessAddressSpace(pid, self._images)
+            self._processes[number] = ProcessStacks(pid, space, self._symbols, self._deciding, self.worker.count)
         return self._processes[number]
 
     def _inherit(self, parent: Target | None, child: Target) -> None:
@@ -188,16 +192,17 @@ class Stacks:
     def _row(self, wanted: _Wanted, *, is_late: bool) -> list[Row]:
         process = self._processes.get(wanted.process)
         python = process.python(wanted.python) if process and wanted.python else None
-        native = process.native(wanted.native) if process and wanted.native else None
+        native = process.native(wanted.native & ~MAYBE_OTHER) if process and wanted.native else None
+        is_other = bool(wanted.native & MAYBE_OTHER)
         is_whole = (python is not None or not wanted.python) and (native is not None or not wanted.native)
         if not is_whole and not is_late:
             return []
-        note = process.python_ending(wanted.python) if process else ""
+        notes = [process.python_ending(wanted.python) if process else "", _MAYBE_OTHER if is_other else ""]
         if not is_whole:
             self.worker.count("stack_parts_missing")
-            note = "a part of the stack was lost"
+            notes = ["a part of the stack was lost"]
         interpreter = process.interpreter.file if process and process.interpreter else ""
-        merged = merge(native, python, interpreter, note=note)
+        merged = merge(native, python, interpreter, note="; ".join(filter(None, notes)))
         number = stack_hash(wanted.process, wanted.python, wanted.native)
         self._keep(number, merged)
         return tables.STACKS.rows(1, hash=number, ips=merged.ips, frames=merged.frames, note=merged.note)
@@ -213,5 +218,6 @@ def stack_hash(process: int, python: int, native: int) -> int:
     """What a stack is stored under; 0 if there is none."""
     if not python and not native:
         return 0
+    native ^= native >> 63  # MAYBE_OTHER would be the bit that is cut off
     value = (python ^ native * _PRIME ^ process * _PRIME * _PRIME) & _HASH_MASK
     return value or 1

@@ -19,7 +19,7 @@ _ARM_BLR, _ARM_BLR_MASK = 0xD63F0000, 0xFEFFF000  # with and without pointer aut
 class Machine:
     """One processor architecture.
 
-    registers: how many DWARF numbers it uses. sp, pc: the stack pointer's and the program counter's.
+    registers: how many DWARF numbers it uses. sp, pc, fp: the stack pointer's, program counter's and frame pointer's.
     entry_to_cfa: from the stack pointer at a function's first instruction to its canonical frame address.
     address_mask: what is left of a return address without its authentication code.
     call_bytes: the length of the longest call instruction. is_call: whether such bytes end in one.
@@ -28,6 +28,7 @@ class Machine:
     registers: int
     sp: int
     pc: int
+    fp: int
     entry_to_cfa: int
     address_mask: int
     call_bytes: int
@@ -65,9 +66,16 @@ def _is_arm_call(code: bytes) -> bool:
 
 MACHINES = {
     "x86_64": Machine(
-        registers=17, sp=7, pc=16, entry_to_cfa=8, address_mask=(1 << 64) - 1, call_bytes=7, is_call=_is_x86_call
+        registers=17, sp=7, pc=16, fp=6, entry_to_cfa=8, address_mask=(1 << 64) - 1, call_bytes=7, is_call=_is_x86_call
     ),
     "aarch64": Machine(
-        registers=33, sp=31, pc=32, entry_to_cfa=0, address_mask=(1 << 48) - 1, call_bytes=4, is_call=_is_arm_call
+        registers=33,
+        sp=31,
+        pc=32,
+        fp=29,
+        entry_to_cfa=0,
+        address_mask=(1 << 48) - 1,
+        call_bytes=4,
+        is_call=_is_arm_call,
     ),
 }

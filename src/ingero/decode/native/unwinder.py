@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ingero.decode.native.call_frames import Place, Row, Rule
 from ingero.decode.native.cursor import DamagedError
+from ingero.decode.native.deciding import Deciding, Word
 from ingero.decode.native.elf_image import ElfImage, UnreadableImageError
 from ingero.decode.native.expressions import evaluate
 from ingero.decode.native.frame_table import FrameTable
@@ -92,21 +93,26 @@ class Frame:
     """One function that had not returned.
 
     address: in the process; of all but an interrupted frame the return address. lookup: the address in the file at
-    which to look for its name: inside the call instruction, which may be the last of its function.
+    which to look for its name: inside the call instruction, which may be the last of its function. decided_by: so many
+    of the stack's first words decide that this is the frame, and the ones before it.
     """
 
     address: int
     module: Module | None
     lookup: int
+    decided_by: int
 
 
 @dataclass(frozen=True, slots=True)
 class NativeStack:
-    """Innermost function first. detail: what the ending does not say."""
+    """Innermost function first. detail: what the ending does not say. words: see `Frame.decided_by`; None: one more
+    thing, which is no such word, decides the frames from here on.
+    """
 
     frames: tuple[Frame, ...]
     ending: Ending
-    detail: str = ""
+    detail: str
+    words: tuple[Word | None, ...]
 
 
 class _Ended(Exception):  # noqa: N818 (it is no error: every walk ends)
@@ -117,12 +123,13 @@ class _Ended(Exception):  # noqa: N818 (it is no error: every walk ends)
 def unwind(thread: ThreadCopy, space: AddressSpace) -> NativeStack:
     """The chain of calls a thread was in."""
     walk = _Walk(thread, space)
+    ending, detail = Ending.TOO_DEEP, ""
     try:
         while len(walk.frames) < MAX_FRAMES:
             walk.step()
     except _Ended as end:
-        return NativeStack(tuple(walk.frames), end.ending, end.detail)
-    return NativeStack(tuple(walk.frames), Ending.TOO_DEEP)
+        ending, detail = end.ending, end.detail
+    return NativeStack(tuple(walk.frames), ending, detail, tuple(walk.deciding.words))
 
 
 class _Walk:
@@ -132,6 +139,7 @@ class _Walk:
         self._registers: list[int | None] = list(thread.registers)
         self._is_exact = thread.is_pc_exact
         self.frames: list[Frame] = []
+        self.deciding = Deciding(self._machine)
 
     def step(self) -> None:
         """Adds the current frame and goes to its caller."""
@@ -142,7 +150,8 @@ class _Walk:
         if module is None:
             raise _Ended(Ending.NO_FILE, f"{pc:#x}")
         row = self._row(module, pc - module.bias)
-        self.frames.append(Frame(pc, module, pc - module.bias - (0 if self._is_exact else 1)))
+        lookup = pc - module.bias - (0 if self._is_exact else 1)
+        self.frames.append(Frame(pc, module, lookup, decided_by=len(self.deciding.words)))
         if row is None:
             raise _Ended(Ending.NO_TABLE, module.problem or module.name)
         self._to_caller(row)
@@ -170,8 +179,10 @@ class _Walk:
             raise _Ended(Ending.NOT_A_CALL, f"{module.name}+{pc:#x}")
 
     def _to_caller(self, row: Row) -> None:
+        self.deciding.base(row)
         try:
             cfa = self._cfa(row)
+            self.deciding.caller(row, cfa)
             if not self._grows(cfa, row):
                 raise _Ended(Ending.DAMAGED, f"the frame at {cfa:#x} lies below its callee")
             caller = list(self._registers)
