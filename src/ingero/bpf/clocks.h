@@ -265,7 +265,10 @@ INLINE void snapshot_of_running(const struct open_call *call, u64 now_ns, struct
 	snapshot->flaws = call->flaws;
 }
 
-/* Moves finished off-CPU intervals to their ring. Called by the thread itself or the task iterator, one at a time. */
+/*
+ * Moves finished off-CPU intervals to their ring. Called by the thread itself, its switch-in or the task iterator, one at
+ * a time.
+ */
 INLINE void empty_offcpu(struct thread *thread, struct task_struct *task)
 {
 	u64 tail = READ_ONCE(thread->offcpu_tail);

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Container, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ from ingero.decode.btf import btf_of
 
 Consumer = Callable[[np.ndarray[Any, Any]], None]
 
+_LOOK_NS = 5_000_000  # whether other work is done
 DRAIN_NS = 250_000_000  # turning records into rows costs nearly the same for one of them and for a hundred
 _RECORD_OF_RING = {
     "calls": "call_record",
@@ -69,6 +71,19 @@ class Drainer:
             self._drained_ns = now_ns
         elif filled:
             self.drain(filled)
+
+    @contextmanager
+    def working_meanwhile(self, work: Callable[[], None]) -> Iterator[None]:
+        """Has something done on another thread, and goes on draining until it is done; first what is in the block.
+
+        Attaching and detaching take long enough to fill the threads' buffers.
+        """
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="attaching") as other:
+            working = other.submit(work)
+            yield
+            while not working.done():
+                self.wait(time.monotonic_ns() + _LOOK_NS)
+            working.result()
 
     def drain(self, filled: Container[int] | None = None) -> None:
         """Hands over what the rings hold, up to DRAIN_LIMIT records of each. filled: of these descriptors only.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 _TICK_NS = 1_000_000_000
 _IDLE_TICKS = 5  # readings without a target before the programs are detached; attaching again takes 50 ms
-_LOADING_LOOK_NS = 5_000_000
 _CROWDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread that has ended
 
 
@@ -169,16 +167,11 @@ class Recorder:
         """Attaches clocks and host events, finds targets, probes their libraries."""
         self._gpu_samples.start()
         self._kernel.start_clocks()
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="host events") as loader:
-            # they take longest to load, and no account waits for them
-            loading = loader.submit(self._kernel.start)
+        with self._drainer.working_meanwhile(self._kernel.start):  # the host events take longest to load
             self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
             self.governor.start()
             self.pickup.begin(self._drainer.drain)
             self._drainer.empty_buffers()
-            while not loading.done():
-                self._drainer.wait(time.monotonic_ns() + _LOADING_LOOK_NS)
-            loading.result()
         if not any(self.targets):
             self._kernel.pause(keep_clocks=self.pickup.is_open)
 
@@ -221,8 +214,8 @@ class Recorder:
     def _finish(self, elapsed_ns: int) -> Second:
         """Stops in the order that keeps counts exact: no more targets, then detach, then the last reading."""
         self.pickup.end(self._drainer.drain)
-        self._drainer.empty_buffers()  # detaching takes long enough to fill them
-        self._kernel.detach_calls()
+        with self._drainer.working_meanwhile(self._kernel.detach_calls):  # it takes long enough to fill the buffers
+            self._drainer.empty_buffers()
         self._drainer.drain_all()
         self._add_clock_pair()
         self._samples.write_parked()
