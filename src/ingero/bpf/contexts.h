@@ -11,7 +11,7 @@
 
 #define CURRENT_KINDS (KIND_SET_DEVICE | KIND_SET_CONTEXT | KIND_CONTEXT)
 
-/* `image`: start of the process plus its execs, so that no later program has this one's contexts */
+/* `image`: see image_of */
 struct context_key {
 	u64 context;
 	u64 image;
@@ -34,7 +34,7 @@ INLINE bool context_key(struct context_key *key, u32 slot, u64 context)
 	if (!process || !context)
 		return false;
 	key->context = context;
-	key->image = process->start_boottime_ns + process->execs;
+	key->image = image_of(process);
 	key->pid = process->pid;
 	key->pad = 0;
 	return true;

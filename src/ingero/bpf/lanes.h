@@ -51,11 +51,12 @@ struct {
 
 struct position {
 	u64 covers[MAX_STREAMS];
+	u64 image; /* image_of the program that recorded it: its slot and the handle are used again */
 	u32 lane;
 	u32 pad;
 };
 
-/* recorded CUDA events by (process slot << 56 | handle); a reused handle is harmless, positions only grow */
+/* recorded CUDA events by (process slot << 56 | handle); a reused handle is harmless, positions of a program only grow */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 16384);
@@ -153,11 +154,22 @@ INLINE u64 position_key(u32 slot, u64 event)
 	return (u64)slot << 56 | (event & ((1ULL << 56) - 1));
 }
 
+/* What an event of the running program stands for; NULL: it has not been recorded. */
+INLINE struct position *position_of(u32 slot, u64 event)
+{
+	u64 key = position_key(slot, event);
+	struct position *position = bpf_map_lookup_elem(&positions, &key);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	return position && process && position->image == image_of(process) ? position : NULL;
+}
+
 /* cudaEventRecord: the event stands for the stream's tail, and all that the tail follows. */
 GLOBAL int record_event(u32 slot, u64 event, u32 index)
 {
 	u64 key = position_key(slot, event);
 	struct position *position = bpf_map_lookup_elem(&positions, &key);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
 	struct lane *lane = lane_at(slot, index);
 
 	if (!position) {
@@ -168,8 +180,9 @@ GLOBAL int record_event(u32 slot, u64 event, u32 index)
 			bpf_map_update_elem(&positions, &key, initial, BPF_ANY);
 		position = bpf_map_lookup_elem(&positions, &key);
 	}
-	if (!position || !lane)
+	if (!position || !process || !lane)
 		return 0;
+	position->image = image_of(process);
 	for (int i = 0; i < MAX_STREAMS; i++)
 		position->covers[i] = lane->covers[i];
 	position->covers[index & (MAX_STREAMS - 1)] = READ_ONCE(lane->end);
@@ -180,8 +193,7 @@ GLOBAL int record_event(u32 slot, u64 event, u32 index)
 /* cudaStreamWaitEvent: the stream's tail follows what the event stands for. */
 GLOBAL int wait_event(u32 slot, u64 event, u32 index)
 {
-	u64 key = position_key(slot, event);
-	struct position *position = bpf_map_lookup_elem(&positions, &key);
+	struct position *position = position_of(slot, event);
 	struct lane *lane = lane_at(slot, index);
 
 	if (!position) {
@@ -222,8 +234,7 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 		}
 		call->is_wait = 1;
 	} else if (kind & KIND_SYNC_EVENT) {
-		u64 key = position_key(slot, event);
-		struct position *position = bpf_map_lookup_elem(&positions, &key);
+		struct position *position = position_of(slot, event);
 
 		if (!position) {
 			count_loss(LOSS_EVENT_POSITION_UNKNOWN, 1);

@@ -65,6 +65,12 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } samples MAP;
 
+/* The program that a target runs: none that comes later, in its process or its slot, has the same number. */
+INLINE u64 image_of(const struct process *process)
+{
+	return process->start_boottime_ns + process->execs;
+}
+
 INLINE void count_loss(u32 which, u64 amount)
 {
 	u64 *counter = bpf_map_lookup_elem(&losses, &which);

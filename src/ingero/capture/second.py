@@ -19,6 +19,7 @@ from ingero.capture.identity import CgroupRows
 from ingero.capture.launches import Launches, LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
+from ingero.capture.open_calls import OpenSince
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
@@ -113,6 +114,7 @@ class SecondReader:
         )
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        self._open_since = OpenSince(clock)
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
@@ -385,8 +387,9 @@ class SecondReader:
         """Calls that have been open for long; how many."""
         waited = threads["now_ns"].astype(np.int64) - threads["call_start_ns"].astype(np.int64)
         hung = threads[(threads["call_start_ns"] != 0) & (waited > IN_FLIGHT_NS)]
+        calls = list(zip(hung["tid"].tolist(), hung["call_start_ns"].tolist(), strict=True))
         rows: list[Row] = []
-        for thread in hung:
+        for thread, since_ns in zip(hung, self._open_since.of(calls), strict=True):
             target, op = self._targets.at(int(thread["process_slot"])), BY_ID.get(int(thread["call_op"]))
             if target and op:
                 rows += tables.IN_FLIGHT.rows(
@@ -398,7 +401,7 @@ class SecondReader:
                     tid=int(thread["tid"]),
                     source=int(op.source),
                     op=op.code,
-                    since_ns=self._clock.unix_ns_of(int(thread["call_start_ns"])),
+                    since_ns=since_ns,
                     caller=thread["call_caller"].astype(np.int64),
                     handle=thread["call_handle"].astype(np.int64),
                     communicator=int(thread["call_function"]) >> SEQUENCE_BITS if op.source is Source.NCCL else 0,
