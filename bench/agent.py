@@ -1,4 +1,4 @@
-"""Runs `ingero trace` beside a bench, and reads what it costs."""
+"""Runs `ingero trace` beside a bench or a test, and reads what it says and costs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.errors import IngeroError
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_UNGOVERNED = ("--max-overhead=0", "--max-cpu=0", "--stack=false")  # options that follow win
+# a governed recording leaves out what costs too much; options that follow win
+UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")
 _BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
@@ -52,7 +53,7 @@ def peak_rss_bytes(pid: int) -> int:
     return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Agent:
     """A running `ingero trace --json`; `messages` holds the lines read so far."""
 
@@ -104,34 +105,43 @@ class Agent:
         return total
 
 
+_Agent = TypeVar("_Agent", bound=Agent)
+
+
 @contextmanager
-def agent(folder: Path, *, pids: Sequence[int], options: Sequence[str] = ()) -> Iterator[Agent]:
-    """An agent that has attached its probes and records into a new database in `folder`; killed if not stopped."""
-    database = folder / f"{len(list(folder.glob('*.db')))}.db"
-    command = [
-        sys.executable,
-        "-m",
-        "ingero.cli.main",
-        "trace",
-        "--json",
-        "--db",
-        str(database),
-        *_UNGOVERNED,
-        *options,
-    ]
-    command += ["--pid", ",".join(map(str, pids))]
+def launched(
+    kind: type[_Agent],
+    database: Path,
+    *,
+    pids: Sequence[int],
+    options: Sequence[str],
+    environment: Mapping[str, str],
+) -> Iterator[_Agent]:
+    """An agent that has attached its probes; killed if not stopped. environment: beside this process's own."""
+    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database)]
+    command += [*UNGOVERNED, *options]
+    if pids:
+        command += ["--pid", ",".join(map(str, pids))]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, RUN_FOLDER_VARIABLE: str(folder)},
+        env={**os.environ, RUN_FOLDER_VARIABLE: str(database.parent), **environment},
     ) as process:
         try:
-            running = Agent(process=process, database=database)
+            running = kind(process, database)
             running.wait_for("started")
             yield running
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+@contextmanager
+def agent(folder: Path, *, pids: Sequence[int], options: Sequence[str] = ()) -> Iterator[Agent]:
+    """An agent without stacks that records into a new database in `folder`."""
+    database = folder / f"{len(list(folder.glob('*.db')))}.db"
+    with launched(Agent, database, pids=pids, options=["--stack=false", *options], environment={}) as running:
+        yield running

@@ -118,12 +118,14 @@ def test_a_killed_agent_leaves_nothing_in_the_kernel(tmp_path: Path, target: Cal
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order_and_leaves_nothing(tmp_path: Path, target: Caller, number: signal.Signals) -> None:
     with tracing(tmp_path, pids=[target.pid]) as tracer:
-        held = held_by(tracer.process.pid)
+        sites, held = probed_sites(tracer), held_by(tracer.process.pid)
+        assert breakpoints(target.pid, sites)
         target.do("call", 11, 1)
         tracer.process.send_signal(number)
         wait_for_end(tracer)
         assert errors_of(tracer) == ""
     assert_nothing_is_left(held)
+    assert not breakpoints(target.pid, sites)
     assert rows(tracer.database, "SELECT sum(count) FROM raw_op_stats") == [(11,)]
     assert rows(tracer.database, "SELECT count(*) FROM raw_sessions WHERE stopped_ns IS NOT NULL") == [(1,)]
     assert not list(tmp_path.glob("*.lock"))

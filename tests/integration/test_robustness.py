@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -100,23 +99,6 @@ def test_a_killed_recording_can_be_continued(tmp_path: Path) -> None:
     reasons = rows(tracer.database, "SELECT stop_reason FROM raw_sessions ORDER BY session")
     assert reasons[0] == ("killed",)
     assert reasons[1] != ("killed",)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_recording_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
-    simulated = simulation(tmp_path)
-    with (
-        waiting(simulated, [native.build("sandboxed"), 600]) as process,
-        tracing(tmp_path, pids=[process.pid]) as tracer,
-    ):
-        program = process.go()
-        tracer.wait_for("second")
-        tracer.process.send_signal(number)
-        wait_for_end(tracer)
-        assert program.process.poll() is None
-        assert not breakpoints(program.pid, probed_sites(tracer))
-    assert rows(tracer.database, "SELECT count(*) FROM raw_sessions WHERE stopped_ns IS NOT NULL") == [(1,)]
-    assert not tracer.database.with_name("recording.db.lock").exists()
 
 
 def test_a_second_recorder_on_a_database_is_refused_with_a_way_out(tmp_path: Path) -> None:

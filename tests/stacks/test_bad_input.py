@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from ingero.decode.native.elf_image import EH_FRAME_HDR, ElfImage, FileSource
 from ingero.demo.gpusim.build import build, environment
+from ingero.elf import EH_FRAME_HDR, ElfImage, FileSource
 from ingero.store.reader import open_reader
 from tests.integration.tracing import Tracer, tracing
 from tests.stacks.report import Report

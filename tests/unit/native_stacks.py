@@ -8,10 +8,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingero.decode.native.elf_image import ElfImage, FileSource
 from ingero.decode.native.symbols import SymbolTable
 from ingero.decode.native.unwinder import Frame, Module, NativeStack, ThreadCopy, unwind
 from ingero.discover.mappings import Mapping, parse_maps
+from ingero.elf import ElfImage, FileSource
 
 _COPY = struct.Struct("<32s33QQQQ1024Q")
 _SOURCE = Path(__file__).with_name("unwind_target.c")

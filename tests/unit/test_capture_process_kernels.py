@@ -6,9 +6,9 @@ import pytest
 
 from ingero.capture.process_kernels import NameSource, ProcessKernels
 from ingero.capture.process_stacks import Symbols
-from ingero.decode.native.elf_image import ElfImage
 from ingero.decode.native.symbols import Symbol, SymbolTable
 from ingero.decode.native.unwinder import Module
+from ingero.elf import ElfImage
 
 BIAS = 0x7000_0000_0000
 STUB, STRIPPED, HANDLE = BIAS + 0x1000, BIAS + 0x2000, 0x5555_0000

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from native_stacks import Taken, function_names, read_copies
 
-from ingero.decode.native.elf_image import ElfImage, MemorySource
 from ingero.decode.native.unwinder import Ending, Module, unwind
 from ingero.discover.mappings import parse_maps
+from ingero.elf import ElfImage, MemorySource
 
 _RECORDED = Path(__file__).parents[1] / "data" / "unwind_aarch64" / "recorded.tar.xz"
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from native_stacks import FilesOnDisk, Taken, run_target
 
 from ingero.decode.native.cursor import Cursor, DamagedError
-from ingero.decode.native.elf_image import EH_FRAME_HDR, ElfImage, FileSource, MemorySource, UnreadableImageError
 from ingero.decode.native.expressions import evaluate
 from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
 from ingero.decode.native.unwinder import Ending, Module, unwind
+from ingero.elf import EH_FRAME_HDR, ElfImage, FileSource, MemorySource, UnreadableImageError
 
 MANY = settings(
     max_examples=int(os.environ.get("INGERO_FUZZ", "2000")),

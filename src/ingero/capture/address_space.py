@@ -8,10 +8,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from ingero.decode.native.elf_image import ElfImage, FileSource, MemorySource, UnreadableImageError
+from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.unwinder import Module
 from ingero.discover.mappings import Mapping, parse_maps, read_maps
 from ingero.discover.processes import PROC
+from ingero.elf import ElfImage, FileSource, MemorySource, UnreadableImageError
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,10 @@ class Images:
 
     def _open(self, process: Path, mapping: Mapping) -> ElfImage | None:
         try:
-            return ElfImage(_source(process, mapping))
+            image = ElfImage(_source(process, mapping))
+            if image.machine not in MACHINES:
+                raise UnreadableImageError(f"it is for {image.machine}, which is not supported")
+            return image
         except (OSError, UnreadableImageError) as error:
             self.unreadable[mapping.path] = str(error)
             logger.info("%s cannot be unwound through: %s", mapping.path, error)

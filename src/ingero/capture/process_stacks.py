@@ -11,13 +11,13 @@ import numpy as np
 from ingero.capture.address_space import ProcessAddressSpace
 from ingero.capture.deciding_words import DecidingWords
 from ingero.capture.stack_frames import NativeFrame, NativeFrames, PythonFrame
-from ingero.decode.native.elf_image import ElfImage
 from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
 from ingero.decode.native.unwinder import Frame, NativeStack, ThreadCopy, unwind
 from ingero.decode.python_code import CodeObject, from_memory, from_record
 from ingero.discover.interpreters import Interpreter
 from ingero.discover.memory import ProcessMemory
+from ingero.elf import ElfImage
 
 _MACHINE = platform.machine()
 _PYTHON_ENDINGS = {  # enum python_flag

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.decode.elf_sections import section_bytes
+from ingero.elf import ElfImage, FileSource, UnreadableImageError
 from ingero.errors import IngeroError
 
 _INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM, _FWD, _TYPEDEF = 1, 2, 3, 4, 5, 6, 7, 8
@@ -58,7 +58,10 @@ class Btf:
     @classmethod
     def of_object(cls, path: Path) -> Btf:
         """The BTF of an ELF object file."""
-        section = section_bytes(path, ".BTF")
+        try:
+            section = ElfImage(FileSource(path)).section_bytes(".BTF")
+        except UnreadableImageError:
+            section = None
         if section is None:
             raise LayoutError(f"{path.name} has no .BTF section", hint="compile it with -g: make build")
         return cls(section)

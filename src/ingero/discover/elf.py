@@ -13,32 +13,23 @@ import os
 import stat
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
+from ingero.elf import DYNAMIC, ElfImage, FileSource, UnreadableImageError
 from ingero.errors import IngeroError
 
-_HEADER = struct.Struct("<4sBB10xHHIQQQIHHH")  # Elf64_Ehdr up to e_phnum
-_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
-_NOTE = struct.Struct("<III")  # Elf64_Nhdr
 _TAG = struct.Struct("<QQ")  # Elf64_Dyn
-_CLASS_64, _LITTLE_ENDIAN = 2, 1  # ELFCLASS64, ELFDATA2LSB
-_LOAD, _DYNAMIC, _NOTES = 1, 2, 4  # PT_*
 _NEEDED, _SONAME = 1, 14  # DT_*
 _TABLES = {4: "DT_HASH", 5: "DT_STRTAB", 6: "DT_SYMTAB", 0x6FFFFEF5: "DT_GNU_HASH"}
-_BUILD_ID = 3  # NT_GNU_BUILD_ID
-_MACHINES = {62: "EM_X86_64", 183: "EM_AARCH64"}
-_MAX_SEGMENT_BYTES = 1 << 20  # of notes and dynamic tags; more is a damaged file
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_MAX_SEGMENT_BYTES = 1 << 20  # of dynamic tags; more is a damaged file
 _MAX_NAME_BYTES = 4096
 _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _UNDEFINED = 0  # SHN_UNDEF
 _UNTYPED, _DATA, _FUNCTION = 0, 1, 2  # STT_NOTYPE, STT_OBJECT, STT_FUNC
 _GLOBAL, _WEAK, _GNU_UNIQUE = 1, 2, 10  # STB_*
-_EXECUTABLE = 1  # PF_X
-_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _MAX_CHAIN = 1 << 20  # a longer hash chain is a loop in a damaged file
 
 
@@ -53,14 +44,6 @@ class UnreadableElfError(IngeroError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    vaddr: int
-    offset: int
-    size: int
-    is_executable: bool
-
-
 class ElfFile:
     """One shared library, open for lookups; use it in a `with` statement.
 
@@ -71,15 +54,14 @@ class ElfFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Not to hang on a FIFO that somebody named like a library.
-        self._stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
-        self.status = os.fstat(self._stream.fileno())
+        self._source = FileSource(path)
+        self.status = os.fstat(self._source.fileno())
         try:
             if not stat.S_ISREG(self.status.st_mode):
                 raise UnreadableElfError(path, "it is no regular file")
             self._parse()
         except BaseException:
-            self._stream.close()
+            self._source.close()
             raise
 
     def __enter__(self) -> ElfFile:
@@ -88,11 +70,11 @@ class ElfFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
+        self._source.close()
 
     def fileno(self) -> int:
         """The descriptor of the open file."""
-        return self._stream.fileno()
+        return self._source.fileno()
 
     def functions(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Where exported functions begin: name -> file offsets; names that are not exported are left out.
@@ -109,52 +91,33 @@ class ElfFile:
         return {name: address for name, address in found if address is not None}
 
     def bias(self, start: int, file_offset: int) -> int | None:
-        """What is added to this file's addresses in a process that has mapped `file_offset` at `start`."""
-        for load in self._loads:
-            if load.offset // _PAGE_BYTES * _PAGE_BYTES <= file_offset < load.offset + load.size:
-                return start - (load.vaddr - load.offset + file_offset)
-        return None
+        """As ElfImage.bias."""
+        return self.image.bias(start, file_offset)
 
     def file_offset(self, vaddr: int) -> int | None:
         """The file offset of an address relative to the load base; None where no code of the file lies."""
-        for load in self._loads:
-            if load.is_executable and load.vaddr <= vaddr < load.vaddr + load.size:
+        for load in self.image.loads:
+            if load.is_executable and load.vaddr <= vaddr < load.vaddr + load.file_bytes:
                 return vaddr - load.vaddr + load.offset
         return None
 
     def read_at(self, offset: int, size: int = 16) -> bytes:
         """Up to `size` bytes at a file offset."""
-        return os.pread(self._stream.fileno(), size, offset)
+        return self._source.read_at(offset, size)
 
     def _parse(self) -> None:
-        magic, elf_class, byte_order, _, machine, _, _, at, _, _, _, entry_bytes, count = _HEADER.unpack(
-            self._read(0, _HEADER.size)
-        )
-        if magic != b"\x7fELF":
-            raise UnreadableElfError(self.path, "it does not begin with the ELF magic")
-        if (elf_class, byte_order) != (_CLASS_64, _LITTLE_ENDIAN):
-            raise UnreadableElfError(self.path, "only 64-bit little-endian files are supported")
-        self.machine = _MACHINES.get(machine, f"machine {machine}")
-        self.build_id: str | None = None
+        try:
+            self.image = ElfImage(self._source)
+        except UnreadableImageError as error:
+            raise UnreadableElfError(self.path, str(error)) from None
+        self.machine = _MACHINES.get(self.image.machine, self.image.machine)
+        self.build_id = self.image.build_id
         self.soname = ""
         self.needed: tuple[str, ...] = ()
         self._tables: dict[str, int] = {}
-        headers = [
-            _PROGRAM_HEADER.unpack(self._read(at + index * entry_bytes, _PROGRAM_HEADER.size)) for index in range(count)
-        ]
-        self._loads = tuple(
-            _Load(vaddr, offset, file_bytes, bool(flags & _EXECUTABLE))
-            for kind, flags, offset, vaddr, _, file_bytes, _, _ in headers
-            if kind == _LOAD
-        )
-        for kind, _, offset, _, _, file_bytes, _, alignment in headers:
-            if kind == _NOTES:
-                self.build_id = self.build_id or _build_id(self._segment(offset, file_bytes), alignment)
-            elif kind == _DYNAMIC:
-                self._read_dynamic(self._segment(offset, file_bytes))
-
-    def _segment(self, offset: int, size: int) -> bytes:
-        return self._read(offset, min(size, _MAX_SEGMENT_BYTES))
+        dynamic = self.image.segment(DYNAMIC)
+        if dynamic:
+            self._read_dynamic(self._read(dynamic.offset, min(dynamic.file_bytes, _MAX_SEGMENT_BYTES)))
 
     def _read_dynamic(self, segment: bytes) -> None:
         tags: list[tuple[int, int]] = []
@@ -163,23 +126,17 @@ class ElfFile:
                 break
             tags.append((tag, value))
         for tag, value in tags:
-            offset = self._offset_of(value) if tag in _TABLES else None
+            offset = self.image.offset_of(value) if tag in _TABLES else None
             if offset is not None:
                 self._tables[_TABLES[tag]] = offset
         self.soname = next((self._string(value) for tag, value in tags if tag == _SONAME), "")
         self.needed = tuple(self._string(value) for tag, value in tags if tag == _NEEDED)
 
-    def _offset_of(self, vaddr: int) -> int | None:
-        found = (load for load in self._loads if load.vaddr <= vaddr < load.vaddr + load.size)
-        return next((vaddr - load.vaddr + load.offset for load in found), None)
-
     def _string(self, at: int) -> str:
         if "DT_STRTAB" not in self._tables:
             raise UnreadableElfError(self.path, "it has no table of strings")
         start, end = self._tables["DT_STRTAB"] + at, b"\0"
-        text = b""
-        with suppress(OSError, OverflowError):  # an offset no file has: a damaged table
-            text = self.read_at(start, _MAX_NAME_BYTES)
+        text = self.read_at(start, _MAX_NAME_BYTES)
         if end not in text:
             raise UnreadableElfError(self.path, f"the name at offset {start} does not end")
         return text.partition(end)[0].decode(errors="replace")
@@ -250,25 +207,10 @@ class ElfFile:
         return int.from_bytes(self._read(offset, 4), "little")
 
     def _read(self, offset: int, size: int) -> bytes:
-        data = b""
-        with suppress(OSError, OverflowError):  # an offset no file has: a damaged table
-            data = self.read_at(offset, size)
+        data = self.read_at(offset, size)
         if len(data) != size:
             raise UnreadableElfError(self.path, f"it ends before offset {offset + size}")
         return data
-
-
-def _build_id(notes: bytes, alignment: int) -> str | None:
-    mask = 7 if alignment == 8 else 3  # notes of other kinds (NT_GNU_PROPERTY_TYPE_0) are aligned to 8 bytes
-    at = 0
-    while at + _NOTE.size <= len(notes):
-        name_bytes, content_bytes, kind = _NOTE.unpack_from(notes, at)
-        name_at = at + _NOTE.size
-        content_at = name_at + name_bytes + mask & ~mask
-        if kind == _BUILD_ID and notes[name_at : name_at + name_bytes] == b"GNU\0":
-            return notes[content_at : content_at + content_bytes].hex()
-        at = content_at + content_bytes + mask & ~mask
-    return None
 
 
 def _gnu_hash(name: bytes) -> int:

@@ -9,27 +9,15 @@ Source: System V ABI, gABI chapters 4 (section header, symbol table) and 5.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
+from ingero.elf import Section
 
-_HEADER = struct.Struct("<40xQ10xHHH")  # Elf64_Ehdr: e_shoff, e_shentsize, e_shnum, e_shstrndx
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 _ENTRY = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 _ENTRY_BYTES = 24
 _SYMTAB, _FUNCTION = 2, 2  # SHT_SYMTAB, STT_FUNC
 _PIECE_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    name: int
-    kind: int
-    offset: int
-    size: int
-    link: int
 
 
 def function_offsets(elf: ElfFile, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -44,16 +32,12 @@ def function_offsets(elf: ElfFile, names: Iterable[str]) -> dict[str, tuple[int,
 
 def section_contains(elf: ElfFile, section_name: str, text: bytes) -> bool:
     """Whether the bytes of a section hold a text; False where there is no such section."""
-    sections, names_at = _sections(elf)
-    for section in sections:
-        label = elf.read_at(names_at + section.name, len(section_name) + 1)
-        if label == section_name.encode() + b"\0":
-            return any(text in piece for _, piece in _pieces(elf, section, len(text)))
-    return False
+    section = next((one for one in elf.image.sections() if one.name == section_name), None)
+    return section is not None and any(text in piece for _, piece in _pieces(elf, section, len(text)))
 
 
 def _local_functions(elf: ElfFile, names: list[str]) -> dict[str, tuple[int, ...]]:
-    sections, _ = _sections(elf)
+    sections = elf.image.sections()
     found: dict[str, tuple[int, ...]] = {}
     for table in sections:
         if table.kind == _SYMTAB and table.link < len(sections):
@@ -65,26 +49,17 @@ def _local_functions(elf: ElfFile, names: list[str]) -> dict[str, tuple[int, ...
     return found
 
 
-def _sections(elf: ElfFile) -> tuple[list[_Section], int]:
-    """All sections, and where their names begin; none where the section headers were stripped."""
-    at, entry_bytes, count, names = _HEADER.unpack(elf.read_at(0, _HEADER.size))
-    raw = elf.read_at(at, entry_bytes * count) if at and entry_bytes == _SECTION.size else b""
-    rows = list(_SECTION.iter_unpack(raw[: len(raw) // _SECTION.size * _SECTION.size]))
-    sections = [_Section(row[0], row[1], row[4], row[5], row[6]) for row in rows]
-    return sections, sections[names].offset if names < len(sections) else 0
-
-
-def _pieces(elf: ElfFile, section: _Section, overlap_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _pieces(elf: ElfFile, section: Section, overlap_bytes: int) -> Iterator[tuple[int, bytes]]:
     """A section's bytes with their place in it; each piece begins with the end of the last one."""
-    for begin in range(0, section.size, _PIECE_BYTES):
-        size = min(_PIECE_BYTES + overlap_bytes, section.size - begin)
+    for begin in range(0, section.size_bytes, _PIECE_BYTES):
+        size = min(_PIECE_BYTES + overlap_bytes, section.size_bytes - begin)
         piece = elf.read_at(section.offset + begin, size)
         if len(piece) != size:
             raise UnreadableElfError(elf.path, f"it ends before offset {section.offset + begin + size}")
         yield begin, piece
 
 
-def _name_places(elf: ElfFile, strings: _Section, names: list[str]) -> dict[int, str]:
+def _name_places(elf: ElfFile, strings: Section, names: list[str]) -> dict[int, str]:
     """Every place in a string table where one of the names can begin: linkers share the ends of longer names."""
     pattern = re.compile(b"(?:" + b"|".join(re.escape(name.encode()) for name in sorted(names, key=len)) + rb")(?=\0)")
     longest = max(map(len, names)) + 1
@@ -95,15 +70,15 @@ def _name_places(elf: ElfFile, strings: _Section, names: list[str]) -> dict[int,
     }
 
 
-def _functions_named(elf: ElfFile, table: _Section, places: list[int]) -> Iterator[tuple[int, int]]:
+def _functions_named(elf: ElfFile, table: Section, places: list[int]) -> Iterator[tuple[int, int]]:
     """(place of the name, address) of the functions whose name begins at one of the places."""
     if not places:
         return
     import numpy as np  # noqa: PLC0415  # where all names are exported it is not needed
 
     step = _PIECE_BYTES // _ENTRY_BYTES * _ENTRY_BYTES
-    for begin in range(0, table.size, step):
-        raw = elf.read_at(table.offset + begin, min(step, table.size - begin))
+    for begin in range(0, table.size_bytes, step):
+        raw = elf.read_at(table.offset + begin, min(step, table.size_bytes - begin))
         entries = np.frombuffer(raw[: len(raw) // _ENTRY_BYTES * _ENTRY_BYTES], _ENTRY)
         is_wanted = (entries["info"] & 0xF == _FUNCTION) & (entries["section"] != 0) & np.isin(entries["name"], places)
         for entry in entries[is_wanted]:

@@ -11,7 +11,7 @@ import struct
 
 from ingero.decode.native.call_frames import Common, Function, Row, parse_common, parse_function, row_at
 from ingero.decode.native.cursor import Cursor, DamagedError
-from ingero.decode.native.elf_image import EH_FRAME_HDR, ElfImage
+from ingero.elf import EH_FRAME_HDR, ElfImage
 
 _SORTED_TABLE = 0x3B  # data-relative, signed, 4 bytes: the only form linkers write
 _ENTRY = struct.Struct("<ii")

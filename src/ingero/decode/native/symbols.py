@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.decode.native.elf_image import ElfImage, Section
+from ingero.elf import ElfImage, Section
 
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]

@@ -15,10 +15,10 @@ from typing import Protocol
 from ingero.decode.native.call_frames import Place, Row, Rule
 from ingero.decode.native.cursor import DamagedError
 from ingero.decode.native.deciding import Deciding, Word
-from ingero.decode.native.elf_image import ElfImage, UnreadableImageError
 from ingero.decode.native.expressions import evaluate
 from ingero.decode.native.frame_table import FrameTable
 from ingero.decode.native.machines import MACHINES, Machine
+from ingero.elf import ElfImage, UnreadableImageError
 
 MAX_FRAMES = 512
 _WORD = struct.Struct("<Q")

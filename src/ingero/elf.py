@@ -1,4 +1,4 @@
-"""Reads an ELF file by the addresses it asks to be loaded at.
+"""Reads the headers of an ELF file, and its bytes by the addresses that they are to be loaded at.
 
 The file belongs to somebody else and may be truncated or rewritten at any moment, so it is read with pread() and never
 memory-mapped: a mapped file that shrinks kills its reader with SIGBUS. A 3 GB library costs no more than a small one.
@@ -20,13 +20,14 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOTE = struct.Struct("<III")
 _MAX_HEADERS = 4096  # more is a damaged file; the largest CUDA library has 60
 _MAX_NOTE_BYTES = 1 << 16
-_LOAD, _NOTES, EH_FRAME_HDR = 1, 4, 0x6474E550  # PT_*
+LOAD, DYNAMIC, _NOTES, EH_FRAME_HDR = 1, 2, 4, 0x6474E550  # PT_*
+_EXECUTABLE = 1  # PF_X
 _BUILD_ID = 3  # NT_GNU_BUILD_ID
-_MACHINES = {62: "x86_64", 183: "aarch64"}  # EM_*
+_MACHINES = {62: "x86_64", 183: "aarch64", 247: "bpf"}  # EM_*
 
 
 class UnreadableImageError(ValueError):
-    """This is no 64-bit little-endian ELF file of a machine we know, or it is damaged; the message says what is."""
+    """This is no 64-bit little-endian ELF file, or it is damaged; the message says what is."""
 
 
 class Source(Protocol):
@@ -43,6 +44,10 @@ class FileSource:
         # not to hang on a FIFO that somebody named like a library
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
+    def fileno(self) -> int:
+        """The descriptor of the open file."""
+        return self._descriptor
+
     def read_at(self, offset: int, size: int) -> bytes:
         """As in Source; an offset that no file has, and an error of the disk, read as nothing."""
         try:
@@ -50,9 +55,13 @@ class FileSource:
         except (OSError, OverflowError):
             return b""
 
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
+    def close(self) -> None:
+        """Closes it; otherwise it is closed when nobody refers to it any more."""
+        if getattr(self, "_descriptor", -1) >= 0:
             os.close(self._descriptor)
+            self._descriptor = -1
+
+    __del__ = close
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +83,16 @@ class Segment:
     offset: int
     vaddr: int
     file_bytes: int
+    alignment: int
+    is_executable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section header: what the linker left. link: the index of the section it refers to."""
+    """A section header: what the linker left. kind: SHT_*. link: the index of the section it refers to."""
 
     name: str
+    kind: int
     offset: int
     size_bytes: int
     link: int
@@ -99,12 +111,10 @@ class ElfImage:
         ident, self.kind, machine = header[0], header[1], header[2]
         if ident[:4] != b"\x7fELF" or ident[4:6] != b"\x02\x01":
             raise UnreadableImageError("it is no 64-bit little-endian ELF file")
-        if machine not in _MACHINES:
-            raise UnreadableImageError(f"it is for machine {machine}, which is not supported")
-        self.machine = _MACHINES[machine]
+        self.machine = _MACHINES.get(machine, f"machine {machine}")
         self._section_table = (header[6], header[12], header[13])
         self.segments = self._read_segments(header[5], header[10])
-        self.loads = tuple(one for one in self.segments if one.kind == _LOAD)
+        self.loads = tuple(one for one in self.segments if one.kind == LOAD)
         self.build_id = self._read_build_id()
 
     def segment(self, kind: int) -> Segment | None:
@@ -121,7 +131,20 @@ class ElfImage:
         except UnreadableImageError:
             return ()
         names = self.source.read_at(raw[names_index][4], min(raw[names_index][5], 1 << 20))
-        return tuple(Section(name=_text(names, one[0]), offset=one[4], size_bytes=one[5], link=one[6]) for one in raw)
+        return tuple(
+            Section(name=_text(names, one[0]), kind=one[1], offset=one[4], size_bytes=one[5], link=one[6])
+            for one in raw
+        )
+
+    def section_bytes(self, name: str) -> bytes | None:
+        """The bytes of the section with this name; None if there is none."""
+        found = next((one for one in self.sections() if one.name == name), None)
+        return self.source.read_at(found.offset, found.size_bytes) if found else None
+
+    def offset_of(self, vaddr: int) -> int | None:
+        """Where in the file the byte lies that is to be loaded at an address."""
+        load = next((one for one in self.loads if one.vaddr <= vaddr < one.vaddr + one.file_bytes), None)
+        return vaddr - load.vaddr + load.offset if load else None
 
     def vaddr_of(self, file_offset: int) -> int | None:
         """The address at which a byte of the file is to be loaded."""
@@ -153,13 +176,23 @@ class ElfImage:
         if count > _MAX_HEADERS:
             raise UnreadableImageError(f"it claims {count} program headers")
         raw = [self._unpack(_SEGMENT, offset + index * _SEGMENT.size) for index in range(count)]
-        return tuple(Segment(kind=one[0], offset=one[2], vaddr=one[3], file_bytes=one[5]) for one in raw)
+        return tuple(
+            Segment(
+                kind=kind,
+                offset=offset,
+                vaddr=vaddr,
+                file_bytes=file_bytes,
+                alignment=alignment,
+                is_executable=bool(flags & _EXECUTABLE),
+            )
+            for kind, flags, offset, vaddr, _, file_bytes, _, alignment in raw
+        )
 
     def _read_build_id(self) -> str | None:
         for segment in self.segments:
             if segment.kind == _NOTES:
                 notes = self.source.read_at(segment.offset, min(segment.file_bytes, _MAX_NOTE_BYTES))
-                found = _build_id(notes)
+                found = _build_id(notes, segment.alignment)
                 if found:
                     return found
         return None
@@ -171,15 +204,16 @@ class ElfImage:
         return layout.unpack(data)
 
 
-def _build_id(notes: bytes) -> str | None:
+def _build_id(notes: bytes, alignment: int) -> str | None:
+    mask = 7 if alignment == 8 else 3  # notes of other kinds (NT_GNU_PROPERTY_TYPE_0) are aligned to 8 bytes
     at = 0
     while at + _NOTE.size <= len(notes):
         name_bytes, description_bytes, kind = _NOTE.unpack_from(notes, at)
         name_at = at + _NOTE.size
-        description_at = name_at + (name_bytes + 3 & ~3)
+        description_at = name_at + name_bytes + mask & ~mask
         if kind == _BUILD_ID and notes[name_at : name_at + name_bytes] == b"GNU\0":
             return notes[description_at : description_at + description_bytes].hex()
-        at = description_at + (description_bytes + 3 & ~3)
+        at = description_at + description_bytes + mask & ~mask
     return None
 
 
