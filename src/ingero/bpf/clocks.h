@@ -9,7 +9,7 @@
 #include "maps.h"
 
 #define CLOCK(state) ((state)-STATE_RUN)
-#define OFFCPU_SLOTS 32	   /* intervals a thread can collect between two readings; 100 us and more each */
+#define OFFCPU_SLOTS 64	   /* intervals a thread can collect between two readings; 100 us and more each */
 #define OPEN_CALLS 2	   /* one per stack: a coroutine or signal stack keeps its own */
 #define SNAPSHOT_TRIES 3
 #define DUMP_TRIES 8
@@ -265,10 +265,7 @@ INLINE void snapshot_of_running(const struct open_call *call, u64 now_ns, struct
 	snapshot->flaws = call->flaws;
 }
 
-/*
- * Moves finished off-CPU intervals to their ring. Called by the thread itself, its switch-in or the task iterator, one at
- * a time.
- */
+/* Moves finished off-CPU intervals to their ring. Called by the thread itself or the task iterator, one at a time. */
 INLINE void empty_offcpu(struct thread *thread, struct task_struct *task)
 {
 	u64 tail = READ_ONCE(thread->offcpu_tail);

@@ -63,7 +63,7 @@ enum loss {
 	LOSS_OFFCPU_RING_FULL,
 	LOSS_HOST_EVENTS_RING_FULL,
 	LOSS_LIFECYCLE_RING_FULL,
-	LOSS_OFFCPU_BUFFER_FULL,     /* a thread's buffer was full, and someone was emptying it */
+	LOSS_OFFCPU_BUFFER_FULL,     /* more intervals than a thread's buffer holds between two readings */
 	LOSS_CELLS_FULL,	     /* caller folded to 0 */
 	LOSS_CELLS_EXHAUSTED,	     /* not even the cell of caller 0: the call is not counted */
 	LOSS_KERNEL_CELLS_FULL,

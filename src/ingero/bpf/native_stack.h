@@ -116,6 +116,19 @@ INLINE u64 native_key(u64 key, u64 sp, u64 frame_pointer, bool *is_decided)
 	return key;
 }
 
+/* The key of a thread's stack. `place`: the return address, or where it was sampled. */
+INLINE u64 decided_key(struct thread *thread, struct task_struct *task, struct pt_regs *context, u64 python_stack,
+		       u64 place, bool *is_decided)
+{
+	u64 sp = STACK_POINTER(context), key;
+
+	key = mixed(mixed(mixed(FNV_BASIS, python_stack), place), THREAD_POINTER(task) - sp);
+	for (int i = 0; i < PROBED_FRAMES; i++) /* their places on the stack hold the kernel's trampoline */
+		if (thread->calls[i & (OPEN_CALLS - 1)].sp)
+			key = mixed(key, thread->calls[i & (OPEN_CALLS - 1)].caller);
+	return native_key(key, sp, FRAME_POINTER(context), is_decided);
+}
+
 /*
  * The key of the calling thread's native stack; one not seen before is sent. 0: it could not be. `place`: the return
  * address, or where it was sampled.
@@ -124,15 +137,10 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 			  bool is_pc_exact)
 {
 	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
-	u64 sp = STACK_POINTER(context), key;
 	struct native_stack_record *record;
 	bool is_decided = false;
+	u64 sp = STACK_POINTER(context), key = decided_key(thread, task, context, python_stack, place, &is_decided);
 
-	key = mixed(mixed(mixed(FNV_BASIS, python_stack), place), THREAD_POINTER(task) - sp);
-	for (int i = 0; i < PROBED_FRAMES; i++) /* their places on the stack hold the kernel's trampoline */
-		if (thread->calls[i & (OPEN_CALLS - 1)].sp)
-			key = mixed(key, thread->calls[i & (OPEN_CALLS - 1)].caller);
-	key = native_key(key, sp, FRAME_POINTER(context), &is_decided);
 	if (!is_new(key, NATIVE_STACK, task->tgid))
 		return is_decided ? key : key | NATIVE_MAYBE_OTHER;
 	record = bpf_ringbuf_reserve(&native_stacks, sizeof(*record), 0);

@@ -86,10 +86,11 @@ INLINE u64 sampled_native(struct thread *thread, struct task_struct *task, u32 s
 			  u64 python_stack, u64 now)
 {
 	u64 place = PLACE(PROGRAM_COUNTER(context)), *due_ns = python_stack ? &python_copy_due_ns : &native_copy_due_ns;
-	u64 key = native_key(task, STACK_POINTER(context), python_stack, place);
+	bool is_decided = false;
+	u64 key = decided_key(thread, task, context, python_stack, place, &is_decided);
 
 	if (is_known(key, NATIVE_STACK, task->tgid))
-		return key;
+		return is_decided ? key : key | NATIVE_MAYBE_OTHER;
 	if (!may_copy(due_ns, python_stack ? PYTHON_COPY_NS : NATIVE_COPY_NS, now)) {
 		if (!python_stack)
 			count_loss(LOSS_SAMPLE_STACK_NOT_COPIED, 1);

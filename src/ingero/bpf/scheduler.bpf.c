@@ -137,27 +137,16 @@ INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u
 	}
 }
 
-/* The agent comes too late to a full buffer: where CPUs are scarce it waits for one itself. */
-NOINLINE int make_room(struct thread *thread, struct task_struct *task)
-{
-	empty_offcpu(thread, task);
-	return 0;
-}
-
-INLINE void keep_offcpu_interval(struct thread *thread, struct task_struct *task, struct cpu *cpu, u32 index, u64 at,
-				 struct slice *culprit)
+INLINE void keep_offcpu_interval(struct thread *thread, struct cpu *cpu, u32 index, u64 at, struct slice *culprit)
 {
 	u64 head = thread->offcpu_head, place = head;
 	struct offcpu_interval *interval;
 
 	if (head - READ_ONCE(thread->offcpu_tail) >= OFFCPU_SLOTS) {
-		make_room(thread, task);
-		if (head - READ_ONCE(thread->offcpu_tail) >= OFFCPU_SLOTS) { /* it is being emptied at this moment */
-			count_loss(LOSS_OFFCPU_BUFFER_FULL, 1);
-			return;
-		}
+		count_loss(LOSS_OFFCPU_BUFFER_FULL, 1);
+		return;
 	}
-	asm volatile("%0 &= 31" : "+r"(place)); /* OFFCPU_SLOTS - 1 */
+	asm volatile("%0 &= 63" : "+r"(place)); /* OFFCPU_SLOTS - 1 */
 	interval = &thread->offcpu[place];
 	interval->start_ns = thread->last_off_ns;
 	interval->end_ns = at;
@@ -225,7 +214,7 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
 	if (culprit)
 		raise_culprit(thread, culprit, cpu->scan.longest_ns);
 	if (thread->last_off_ns && at - thread->last_off_ns >= OFFCPU_MIN_NS)
-		keep_offcpu_interval(thread, task, cpu, index, at, culprit);
+		keep_offcpu_interval(thread, cpu, index, at, culprit);
 	return 0;
 }
 

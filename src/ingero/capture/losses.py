@@ -16,7 +16,7 @@ MEANINGS: dict[str, str] = {
     "offcpu_ring_full": "off-CPU intervals dropped: the agent drained too slowly (clocks are not affected)",
     "host_events_ring_full": "host events dropped: the agent drained too slowly",
     "lifecycle_ring_full": "process starts or ends dropped: the agent drained too slowly",
-    "offcpu_buffer_full": "off-CPU intervals dropped: a full buffer was just being emptied (clocks are not affected)",
+    "offcpu_buffer_full": "off-CPU intervals dropped: more than a thread's buffer holds (clocks are not affected)",
     "cells_full": "calls counted without their caller: too many call sites",
     "cells_exhausted": "calls not counted: no room left for sums",
     "kernel_cells_full": "launches not counted per kernel: too many kernels",
