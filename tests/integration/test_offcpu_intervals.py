@@ -1,4 +1,4 @@
-"""Off-CPU intervals are kept however late the agent comes to read them."""
+"""Off-CPU intervals are kept, or counted where the agent comes too late to read them."""
 
 from __future__ import annotations
 
