@@ -16,6 +16,7 @@ from ingero.diagnose.model import (
     NotEvaluated,
     ProcessVerdict,
 )
+from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.stretches import MIN_RATIO
 from ingero.diagnose.verdicts import verdict
@@ -98,8 +99,20 @@ def _place(bucket: Bucket) -> str:
     return f"{words[bucket.part.value]} ({bucket.state})"
 
 
+def _older_verdicts(evidence: Evidence, hit: set[str]) -> Iterator[ProcessVerdict]:
+    """Of processes with GPU calls in a recording without epochs."""
+    calls = {int(one["process"]) for one in evidence.events(evidence.window, GPU_SOURCES)}
+    for number in sorted(calls & evidence.processes.keys()):
+        process = evidence.processes[number]
+        is_hit = str(process.pid) in hit
+        text = "see the incidents" if is_hit else f"no host-side cause was found; {NO_STATE}"
+        yield ProcessVerdict(process=number, pid=process.pid, name=process.name, text=text, has_incident=is_hit)
+
+
 def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[ProcessVerdict]:
     """One sentence per process with a lane."""
+    if not evidence.reader.is_recorded("raw_epochs"):
+        yield from _older_verdicts(evidence, {incident.root for incident in incidents})
     hit = {victim.process for incident in incidents for victim in incident.victims}
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)

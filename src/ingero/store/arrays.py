@@ -69,8 +69,11 @@ OFFCPU_DTYPE = np.dtype([(name, "<i8") for name in _OFFCPU_NUMBERS])
 # One recorded call or host event; caller_library, detail and comm are numbers of texts. Clocks are -1 where none exist.
 CALL_DTYPE = np.dtype([(name, "<i8") for name in _CALL_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
 
-OFFCPU_COLUMNS = ", ".join(name if name != "state" else f"coalesce(state, {NOT_RECORDED})" for name in _OFFCPU_NUMBERS)
-CALL_COLUMNS = ", ".join((*_CALL_NUMBERS, *(f"coalesce({clock}, {NOT_RECORDED})" for clock in CLOCK_COLUMNS)))
+OFFCPU_COLUMNS = ", ".join(f"coalesce({name}, {NOT_RECORDED if name == 'state' else 0})" for name in _OFFCPU_NUMBERS)
+CALL_COLUMNS = ", ".join(
+    [f"coalesce({name}, 0)" for name in _CALL_NUMBERS]
+    + [f"coalesce({clock}, {NOT_RECORDED})" for clock in CLOCK_COLUMNS]
+)
 _SAMPLE_NUMBERS = ("time_ns", "process", "pid", "tid", "state", "weight_ns", "is_collecting", "stack_hash")
 
 # Where one thread was outside traced calls, for weight_ns from about time_ns on. state: a number of thread_states.
