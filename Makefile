@@ -64,13 +64,14 @@ test-kernels: build ## boot other kernels under qemu and run the capture tests i
 test-stacks: build ## stacks against every CPython that can be had; fetches them into build/stacks (docs/stacks.md)
 	@$(AS_ROOT) $(BIN)/python -m tests.stacks
 
-bench: build ## overhead and drain rates, interleaved; prints ratios
+bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
 	$(BIN)/python -m bench.start_up
 	$(BIN)/python -m bench.stacks
+	$(BIN)/python -m bench.export
 
 soak: build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
 	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)

@@ -20,9 +20,10 @@ has g++ || missing+=(g++)
 has clang || [ -n "${BPF_CLANG:-}" ] || missing+=(clang)
 "$python" -c 'import ctypes; ctypes.CDLL("libbpf.so.1")' 2>/dev/null || missing+=(libbpf1)
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-if [ "${1:-}" != system ]; then # the network scenarios of the tests
+if [ "${1:-}" != system ]; then # for the tests: network scenarios
 	has ip || missing+=(iproute2)
 	has iptables || missing+=(iptables)
+	has node || missing+=(nodejs) # runs Perfetto's trace processor in the tests of exports
 fi
 if [ ${#missing[@]} -gt 0 ]; then
 	if [ "$(id -u)" = 0 ] && has apt-get; then

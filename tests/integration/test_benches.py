@@ -15,12 +15,11 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def bench(name: str, *options: str) -> dict[str, Any]:
+def bench(name: str, *options: str) -> Any:
     command = [sys.executable, "-m", f"bench.{name}", "--short", "--json", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +30,12 @@ def drain() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def records() -> dict[str, Any]:
     return bench("records")
+
+
+@pytest.fixture(scope="module")
+def exports() -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = bench("export")
+    return runs
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +116,11 @@ def test_each_fact_that_is_read_once_a_second_has_its_cost() -> None:
     figures = bench("machine_facts")
     assert {name.split()[1] for name in figures} == {"GPUs", "processes", "CPUs"}
     assert all(us > 0 for us in figures.values())
+
+
+def test_ten_times_the_recording_is_exported_in_the_same_memory(exports: list[dict[str, Any]]) -> None:
+    for form in ("perfetto", "chrome", "flamegraph", "pprof"):
+        small, large = (run for run in exports if run["form"] == form)
+        assert large["events"] == 10 * small["events"]
+        assert large["peak_rss_bytes"] < 1.1 * small["peak_rss_bytes"]
+        assert large["packets"] >= small["packets"]

@@ -24,6 +24,7 @@ class LazyGroup(click.RichGroup):
         "trace": ("ingero.cli.trace", "Record what GPU processes do (needs root or capabilities)."),
         "explain": ("ingero.cli.explain", "Say where the time of a recording went."),
         "query": ("ingero.cli.query", "Ask a recording in SQL, or list its calls."),
+        "export": ("ingero.cli.export", "Write a recording for Perfetto, Chrome, flame graphs or pprof."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
 

@@ -1,0 +1,116 @@
+"""What diagnosis found and what the recorder lost or gave up, as slices of the machine they are about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ingero.serve.export.model import Args, Slice, Value
+from ingero.serve.export.tracks import Tracks
+from ingero.serve.stack_lines import call_stack, stack_lines
+from ingero.store.names import Names
+from ingero.store.stream_rows import IncidentRow
+from ingero.store.streams import Streams
+from ingero.units import format_ns
+
+INCIDENT, CHAIN, LOSS, COVERAGE, OPEN_CALL = "incident", "causal_chain", "loss", "coverage", "open_call"
+
+_LISTS = ("victims", "culprits", "evidence", "fixes")
+
+
+def incident_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
+    """A slice per incident, with its account; one that is still open ends with the window."""
+    for row in streams.incidents():
+        end_ns = max(row.start_ns, streams.window.end_ns if row.end_ns is None else row.end_ns)
+        track = tracks.lane(tracks.node(row.session), "incidents", start_ns=row.start_ns, end_ns=end_ns)
+        name = f"{row.severity.upper()} {row.cause}: {format_ns(row.lost_ns)} lost"
+        args = tuple(_account(row))
+        yield Slice(track, row.start_ns, end_ns - row.start_ns, name, INCIDENT, args, row.severity.upper())
+
+
+def _account(row: IncidentRow) -> Iterator[tuple[str, Value]]:
+    yield "summary", row.summary
+    yield "cause", row.cause
+    yield "severity", row.severity
+    for name in ("resource", "root"):
+        if getattr(row, name):
+            yield name, getattr(row, name)
+    yield "lost_ns", row.lost_ns
+    for name in ("lost_ratio", "explained_ratio", "peak"):
+        if getattr(row, name) is not None:
+            yield name, getattr(row, name)
+    if row.end_ns is None:
+        yield "state", "still open"
+    for name in _LISTS:
+        yield from _flat(name, json.loads(getattr(row, name) or "null"))
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Value]]:
+    """A JSON value as arguments, its names joined: Perfetto knows no dots in names."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{name}_{key}", inner)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _flat(f"{name}_{index}", inner)
+    elif value is not None:
+        yield name, int(value) if isinstance(value, bool) else value
+
+
+def chain_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
+    """The chains that older versions stored: the moments at which they were noticed."""
+    sessions = {one.node: one.session for one in streams.reader.sessions()}
+    for chain in streams.reader.causal_chains(streams.window):
+        time_ns = chain.detected_ns
+        node = tracks.node(sessions.get(chain.node, 0))
+        track = tracks.lane(node, "causal chains", start_ns=time_ns, end_ns=time_ns)
+        args: Args = (
+            ("root_cause", chain.root_cause),
+            ("explanation", chain.explanation),
+            ("severity", chain.severity),
+        )
+        name = f"{chain.severity}: {chain.summary}"
+        yield Slice(track, time_ns, 0, name, CHAIN, args, chain.severity.upper())
+
+
+def open_call_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator[Slice]:
+    """Calls that were seen open for over a second, until they were last seen: a hung call has no other row."""
+    reader = streams.reader
+    if not reader.is_recorded("raw_in_flight"):
+        return
+    processes = {one.process: one for one in reader.processes(only_targets=False)}
+    found = [one for one in reader.in_flight(streams.window) if streams.pid is None or one.pid == streams.pid]
+    for call in sorted(found, key=lambda one: one.since_ns):
+        session = processes[call.process].session if call.process in processes else 0
+        thread = tracks.thread_of(session, call.process, call.pid, call.tid, "")
+        name = f"{thread.name}: calls seen open"
+        track = tracks.lane(thread, name, start_ns=call.since_ns, end_ns=call.time_ns)
+        stored = names.stack(call.stack_hash)
+        stack: Args = (("stack", "\n".join(stack_lines(call_stack(stored)))),) if stored else ()
+        yield Slice(track, call.since_ns, call.time_ns - call.since_ns, f"{call.name} (open)", OPEN_CALL, stack)
+
+
+def loss_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
+    """When something was lost, and how much of it."""
+    for row in streams.losses():
+        track = tracks.lane(
+            tracks.node(row.session), "ingero: lost or repaired", start_ns=row.start_ns, end_ns=row.start_ns
+        )
+        reason: Args = (("reason", row.reason),) if row.reason else ()
+        yield Slice(track, row.start_ns, 0, row.counter, LOSS, (("count", row.lost), *reason))
+
+
+def coverage_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
+    """Stretches in which less was traced."""
+    if not streams.reader.is_recorded("raw_governor"):
+        return
+    window = streams.window
+    steps = streams.reader.governor_steps(window)
+    ends = [*(step.time_ns for step in steps[1:]), window.end_ns]
+    for step, end_ns in zip(steps, ends, strict=False):
+        if step.not_traced:
+            begin_ns = max(step.time_ns, window.begin_ns)
+            track = tracks.lane(tracks.node(step.session), "ingero: less was traced", start_ns=begin_ns, end_ns=end_ns)
+            args = (("given_up", step.not_traced), ("reason", step.reason))
+            yield Slice(track, begin_ns, end_ns - begin_ns, "less was traced", COVERAGE, args)

@@ -1,0 +1,84 @@
+"""Writes recorded calls as collapsed stacks, the input of flame graph tools: `outer;inner;call weight` per line."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import PurePath
+
+from ingero.errors import IngeroError
+from ingero.serve.export.samples import Place, Sample
+from ingero.serve.stack_lines import PythonPlace
+
+_NO_STACK = "[no stack stored]"
+
+
+class Weight(enum.Enum):
+    """What the width of a frame means: nanoseconds in calls, calls, or nanoseconds of calls spent off the CPU."""
+
+    TIME = "time"
+    CALLS = "calls"
+    OFFCPU = "offcpu"
+
+
+class NoAccountsError(IngeroError):
+    """The recording does not say what calls did."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "these calls were recorded without an account: how long they were off the CPU is not known",
+            hint="--weight time, or record again with this version of ingero",
+        )
+
+
+def write_flamegraph(samples: Iterable[Sample], weight: Weight, write: Callable[[bytes], object]) -> int:
+    """Answers how many lines were written; stacks without weight have none.
+
+    Raises:
+        NoAccountsError: there are calls, but none with an account, and the weight wants one.
+    """
+    lines, has_calls, has_accounts = 0, False, False
+    for sample in samples:
+        has_calls, has_accounts = True, has_accounts or sample.offcpu_ns is not None
+        value = _value(sample, weight)
+        if value:
+            write(f"{';'.join(_frames(sample))} {value}\n".encode("utf-8", "replace"))
+            lines += 1
+    if weight is Weight.OFFCPU and has_calls and not has_accounts:
+        raise NoAccountsError
+    return lines
+
+
+def _value(sample: Sample, weight: Weight) -> int:
+    if weight is Weight.CALLS:
+        return sample.calls
+    return sample.time_ns if weight is Weight.TIME else sample.offcpu_ns or 0
+
+
+def _frames(sample: Sample) -> Iterator[str]:
+    """Outermost first."""
+    yield _clean(process_text(sample))
+    if not sample.places:
+        yield _NO_STACK
+    for place in reversed(sample.places):
+        yield _clean(_text(place))
+    yield _clean(sample.op)
+
+
+def process_text(sample: Sample) -> str:
+    """A process and its rank."""
+    name = sample.process.name if sample.process and sample.process.name else "process"
+    rank = sample.process.rank if sample.process else None
+    return f"{name} [{sample.pid}]" + (f", rank {rank}" if rank is not None else "")
+
+
+def _text(place: Place) -> str:
+    if isinstance(place, PythonPlace):
+        file = PurePath(place.file).name
+        return f"{place.function} ({file}:{place.line})" if place.line else f"{place.function} ({file})"
+    return place.text
+
+
+def _clean(text: str) -> str:
+    """Without what separates frames and lines."""
+    return text.replace(";", ":").replace("\n", " ").replace("\r", " ")

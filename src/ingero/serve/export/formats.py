@@ -1,0 +1,122 @@
+"""The formats of `ingero export`, and how a recording is written in each."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from ingero.errors import IngeroError
+from ingero.serve.export.chrome import ChromeWriter
+from ingero.serve.export.flamegraph import Weight, write_flamegraph
+from ingero.serve.export.model import Counter, Flow, Slice, Track
+from ingero.serve.export.perfetto import PerfettoWriter
+from ingero.serve.export.pprof import PprofWriter
+from ingero.serve.export.samples import samples
+from ingero.serve.export.timeline import Progress, timeline
+from ingero.store.records import Window
+from ingero.store.streams import Streams
+from ingero.units import format_count
+
+
+class Format(enum.Enum):
+    """What an export can be."""
+
+    PERFETTO = "perfetto"
+    CHROME = "chrome"
+    FLAMEGRAPH = "flamegraph"
+    PPROF = "pprof"
+
+
+class NothingRecordedError(IngeroError):
+    """The window holds nothing that this format could show."""
+
+    def __init__(self, window: Window, whole: Window, pid: int | None, *, of_what: str = "nothing") -> None:
+        asked = f"{_moment(window.begin_ns)} to {_moment(window.end_ns)}" + (f" of process {pid}" if pid else "")
+        super().__init__(
+            f"{of_what} was recorded from {asked}",
+            hint=f"the recording reaches from {_moment(whole.begin_ns)} to {_moment(whole.end_ns)}: "
+            "choose within it with --from and --to, or leave them and --since away",
+        )
+
+
+@dataclass(slots=True)
+class Written:
+    """How much was written."""
+
+    slices: int = 0
+    counters: int = 0
+    flows: int = 0
+    tracks: int = 0
+    packets: int = 0
+    stacks: int = 0
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        parts = ((self.slices, "slices"), (self.counters, "counter values"), (self.flows, "flows"))
+        shown = [f"{format_count(count)} {what}" for count, what in parts if count]
+        shown += [f"{format_count(self.stacks)} stacks"] if self.stacks else []
+        return ", ".join(shown) + (f" on {format_count(self.tracks)} tracks" if self.tracks else "")
+
+
+def export(
+    streams: Streams, whole: Window, form: Format, file: BinaryIO, *, weight: Weight, progress: Progress
+) -> Written:
+    """Writes the recorded rows of a window.
+
+    Raises:
+        NothingRecordedError: there are none.
+        NoAccountsError: the weight wants what these calls do not have.
+    """
+    first_ns = streams.first_ns()
+    if first_ns is None:
+        raise NothingRecordedError(streams.window, whole, streams.pid)
+    if form is Format.PERFETTO:
+        return _timeline(PerfettoWriter(file.write, first_ns), streams, progress)
+    if form is Format.CHROME:
+        return _timeline(ChromeWriter(file.write, first_ns), streams, progress)
+    progress("stacks", 0)
+    written = Written(stacks=_profile(streams, form, file.write, weight))
+    if not written.stacks:
+        is_offcpu = form is Format.FLAMEGRAPH and weight is Weight.OFFCPU
+        of_what = "no call that was off the CPU" if is_offcpu else "no call"
+        raise NothingRecordedError(streams.window, whole, streams.pid, of_what=of_what)
+    progress("stacks", 1)
+    return written
+
+
+def _timeline(writer: PerfettoWriter | ChromeWriter, streams: Streams, progress: Progress) -> Written:
+    written = Written()
+    for item in timeline(streams, progress):
+        if isinstance(item, Slice):
+            written.slices += 1
+            written.flows += item.arrow_out > 0
+            writer.slice(item)
+        elif isinstance(item, Counter):
+            written.counters += 1
+            writer.counter(item)
+        elif isinstance(item, Flow):
+            written.flows += 1
+            writer.flow(item)
+        elif isinstance(item, Track):
+            written.tracks += 1
+            writer.track(item)
+    writer.finish()
+    written.packets = writer.packets
+    return written
+
+
+def _profile(streams: Streams, form: Format, write: Callable[[bytes], object], weight: Weight) -> int:
+    if form is Format.FLAMEGRAPH:
+        return write_flamegraph(samples(streams), weight, write)
+    profile = PprofWriter(write, streams.window, has_accounts=not streams.reader.older_version)
+    profile.write(samples(streams))
+    profile.finish()
+    return profile.count
+
+
+def _moment(unix_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))

@@ -1,0 +1,51 @@
+"""What an export cannot show because the recording does not hold it: that is neither "none" nor zero."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+from ingero.units import format_count
+
+_KINDS = (
+    ("raw_epochs", "epochs of the device"),
+    ("raw_in_flight", "open calls"),
+    ("raw_clock_seconds", "the states of threads per second"),
+    ("raw_communicators", "NCCL communicators"),
+    ("raw_incidents", "incidents"),
+    ("raw_losses", "losses"),
+)
+
+
+def gap_lines(reader: Reader, window: Window) -> Iterator[str]:
+    """One line per reason."""
+    missing = [text for table, text in _KINDS if not reader.is_recorded(table)]
+    if missing:
+        yield f"not recorded by Ingero {reader.older_version}: {', '.join(missing)}, who woke whom"
+    yield from _not_traced(reader, window)
+    yield from _selection(reader, window)
+    removed = [one for one in reader.removed() if one.kind == "removed" and one.until_ns > window.begin_ns]
+    if removed:
+        yield f"removed to stay below --max-db: the older {', '.join(one.name for one in removed)}"
+
+
+def _not_traced(reader: Reader, window: Window) -> Iterator[str]:
+    reasons = {
+        source: why
+        for session in reader.sessions()
+        if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns
+        for source, why in json.loads(session.not_traced).items()
+    }
+    yield from (f"not traced: {source}: {why}" for source, why in reasons.items())
+
+
+def _selection(reader: Reader, window: Window) -> Iterator[str]:
+    totals = reader.op_totals(window)
+    calls, recorded = sum(total.count for total in totals), sum(total.recorded for total in totals)
+    if recorded < calls and reader.has_exact_totals:
+        yield (
+            f"{format_count(recorded)} of {format_count(calls)} calls have a row of their own and are shown; the rest "
+            "are in the sums (`ingero explain`)"
+        )

@@ -1,0 +1,89 @@
+"""What a timeline consists of: tracks, and on them slices, counters and flows. Every timeline format writes these."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Address(int):
+    """A number that people read in hexadecimal."""
+
+
+Value = int | float | str
+Args = tuple[tuple[str, Value], ...]
+
+
+class TrackKind(enum.Enum):
+    """What a track stands for. GROUP: a heading, LANE: slices of something that is no thread."""
+
+    GROUP = enum.auto()
+    PROCESS = enum.auto()
+    THREAD = enum.auto()
+    LANE = enum.auto()
+    COUNTER = enum.auto()
+
+
+class Unit(enum.Enum):
+    """What a counter counts."""
+
+    COUNT = ""
+    BYTES = "bytes"
+    PERCENT = "%"
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A track; it comes before anything on it. pid and tid: of processes and threads, unique in this timeline.
+
+    parent: number of the track it belongs under, 0: of none. order: its place among its siblings.
+    """
+
+    number: int
+    kind: TrackKind
+    name: str
+    parent: int = 0
+    pid: int = 0
+    tid: int = 0
+    order: int = 0
+    unit: Unit = Unit.COUNT
+    command: str = ""
+
+
+class Slice(msgspec.Struct, frozen=True, gc=False):
+    """Something that took time on a track; with duration 0, an instant. Slices of one track nest, or lie apart.
+
+    arrow_out, arrow_in: number of the arrow that leaves or reaches its begin, 0: none.
+    """
+
+    track: int
+    start_ns: int
+    duration_ns: int
+    name: str
+    category: str
+    args: Args = ()
+    severity: str = ""
+    arrow_out: int = 0
+    arrow_in: int = 0
+
+
+class Counter(msgspec.Struct, frozen=True, gc=False):
+    """The value of a counter from a moment on."""
+
+    track: int
+    time_ns: int
+    value: float
+
+
+class Flow(msgspec.Struct, frozen=True, gc=False):
+    """An arrow between slices of two threads: from the one around a moment to the one around another."""
+
+    number: int
+    name: str
+    from_track: int
+    from_ns: int
+    to_track: int
+    to_ns: int
+
+
+Item = Track | Slice | Counter | Flow

@@ -1,0 +1,55 @@
+"""Recorded calls summed by stack: what flame graphs and profiles are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ingero.serve.stack_lines import NativePlace, PythonPlace, call_stack
+from ingero.store.names import Names
+from ingero.store.records import Process
+from ingero.store.streams import Streams
+
+Place = PythonPlace | NativePlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The recorded calls of one operation that have one stack. places: innermost first, () where none was stored.
+
+    process: None where it was not traced. offcpu_ns: of time_ns, in any state but running; None where no account was
+    kept.
+    """
+
+    process: Process | None
+    pid: int
+    op: str
+    places: tuple[Place, ...]
+    calls: int
+    time_ns: int
+    offcpu_ns: int | None
+
+
+def samples(streams: Streams) -> Iterator[Sample]:
+    """The recorded calls of the window, by process, operation and stack."""
+    names = Names(streams.reader)
+    processes = {one.process: one for one in streams.reader.processes(only_targets=False)}
+    for row in streams.stack_weights():
+        yield Sample(
+            process=processes.get(row.process),
+            pid=row.pid,
+            op=names.ops.get((row.source, row.op)) or f"{row.source}/{row.op}",
+            places=_places(names, row.stack_hash),
+            calls=row.calls,
+            time_ns=row.time_ns,
+            offcpu_ns=row.offcpu_ns,
+        )
+
+
+def _places(names: Names, stack_hash: int) -> tuple[Place, ...]:
+    """Native functions end where the interpreter begins: what it did is in the Python functions."""
+    stored = names.stack(stack_hash)
+    if stored is None:
+        return ()
+    stack = call_stack(stored)
+    return (*stack.native, *stack.python)

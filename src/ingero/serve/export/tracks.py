@@ -1,0 +1,177 @@
+"""The tracks of a recording: a group per node, processes with their node and rank, threads, lanes and counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingero.identity import identity_text
+from ingero.serve.export.model import Track, TrackKind, Unit
+from ingero.serve.export.rows import Rows
+from ingero.store.names import Names
+from ingero.store.reader import Reader
+from ingero.store.records import Process
+from ingero.store.stream_rows import EventRow, OffCpuRow
+
+_PID_LIMIT = 1 << 22  # the kernel's largest: pids of other nodes, and used again, are told apart beyond it
+
+
+@dataclass(slots=True)
+class Lane:
+    """A track with the further rows that it turned out to need."""
+
+    tracks: list[Track]
+    rows: Rows
+
+
+class Tracks:
+    """Hands out tracks by what they stand for. New ones wait in `new` until somebody writes them."""
+
+    def __init__(self, reader: Reader, names: Names) -> None:
+        self.new: list[Track] = []
+        self._names = names
+        self._nodes = {one.session: one.node for one in reader.sessions()}
+        self._processes = {one.process: one for one in reader.processes(only_targets=False)}
+        self._containers = {one.cgroup_id: one.pod or one.container_id for one in reader.containers()}
+        self._made: dict[tuple[object, ...], Track] = {}
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._calls: dict[tuple[int, int, int, int], Lane] = {}
+        self._used_pids: set[int] = set()
+        self._count = 0
+
+    def node(self, session: int) -> Track:
+        """The heading of what belongs to a whole machine."""
+        name = self._nodes.get(session, "")
+        return self._made.get(("node", name)) or self._keep(
+            Track(number=self._next(), kind=TrackKind.GROUP, name=name or "machine", order=-1), "node", name
+        )
+
+    def process(self, session: int, process: int, pid: int, comm: str = "") -> Track:
+        """A process; `comm` names one that was not traced."""
+        facts = self._processes.get(process)
+        if facts and facts.pid != pid:
+            facts = None  # a row that came before or after its process had this number
+        key = ("process", process) if facts else ("pid", session, pid)
+        found = self._made.get(key)
+        if found:
+            return found
+        node = self._nodes.get(facts.session if facts else session, "")
+        shown_pid = self._free_pid(pid)
+        name = (facts.name if facts else comm) or "process"
+        if shown_pid != pid:
+            name = f"{name} [{pid}]"  # every viewer shows the number beside the name; here it is not the pid
+        heading = ", ".join(part for part in (node, self._identity(facts)) if part)
+        rank = facts.rank if facts else None
+        track = Track(
+            number=self._next(),
+            kind=TrackKind.PROCESS,
+            name=f"{heading}: {name}" if heading else name,
+            pid=shown_pid,
+            order=rank if rank is not None else _PID_LIMIT if facts else 2 * _PID_LIMIT,
+            command=facts.cmdline if facts else "",
+        )
+        return self._keep(track, *key)
+
+    def thread(self, row: EventRow | OffCpuRow) -> Track:
+        """The thread of a row."""
+        return self._made.get(("thread", row.session, row.process, row.pid, row.tid)) or self.thread_of(
+            row.session, row.process, row.pid, row.tid, self._names.text(row.comm)
+        )
+
+    def thread_of(self, session: int, process: int, pid: int, tid: int, comm: str) -> Track:
+        """A thread of a process."""
+        key = ("thread", session, process, pid, tid)
+        found = self._made.get(key)
+        if found:
+            return found
+        parent = self.process(session, process, pid, comm)
+        track = Track(
+            number=self._next(),
+            kind=TrackKind.THREAD,
+            name=(self._names.thread(process, tid) if process else "") or comm or "thread",
+            parent=parent.number,
+            pid=parent.pid,
+            tid=tid + parent.pid - pid,
+            order=0 if tid == pid else 1,
+        )
+        return self._keep(track, *key)
+
+    def waker(self, session: int, tid: int, comm: str, time_ns: int) -> int:
+        """The number of the track for what a thread did to another: beside its slices, if it was traced itself."""
+        thread = self._made.get(("waker", session, tid)) or self._waker(session, tid, comm)
+        if thread.kind is TrackKind.THREAD:
+            return self.off_cpu(thread, time_ns, time_ns)
+        return thread.number
+
+    def _waker(self, session: int, tid: int, comm: str) -> Track:
+        key = ("waker", session, tid)
+        process = self._names.process_of_thread(session, tid)
+        if process:
+            track = self.thread_of(session, process, self._processes[process].pid, tid, comm)
+            self._made[key] = track
+            return track
+        name = f"{comm or 'thread'} [{tid}], not traced"
+        node = self.node(session)
+        return self._keep(Track(number=self._next(), kind=TrackKind.LANE, name=name, parent=node.number, order=4), *key)
+
+    def off_cpu(self, thread: Track, start_ns: int, end_ns: int) -> int:
+        """The number of the track for an interval off the CPU, beside its thread."""
+        return self.lane(thread, f"{thread.name}: off the CPU", start_ns=start_ns, end_ns=end_ns)
+
+    def lane(self, parent: Track, name: str, *, start_ns: int, end_ns: int, can_nest: bool = True) -> int:
+        """The number of the track for a slice in a lane of that name below `parent`."""
+        lane = self._lanes.get((parent.number, name))
+        if lane is None:
+            first = Track(number=self._next(), kind=TrackKind.LANE, name=name, parent=parent.number, order=2)
+            lane = self._lanes[parent.number, name] = Lane([self._keep(first)], Rows(can_nest=can_nest))
+        return self._row(lane, start_ns, end_ns)
+
+    def on_thread(self, row: EventRow, end_ns: int) -> int:
+        """The number of the track for a call: its thread, as long as calls nest."""
+        key = (row.session, row.process, row.pid, row.tid)
+        lane = self._calls.get(key)
+        if lane is None:
+            lane = self._calls[key] = Lane([self.thread(row)], Rows(can_nest=True))
+        return self._row(lane, row.start_ns, end_ns)
+
+    def counter(self, parent: Track, name: str, unit: Unit) -> Track:
+        """A counter below `parent`."""
+        key = ("counter", parent.number, name)
+        return self._made.get(key) or self._keep(
+            Track(number=self._next(), kind=TrackKind.COUNTER, name=name, parent=parent.number, unit=unit, order=3),
+            *key,
+        )
+
+    def container(self, cgroup_id: int) -> str:
+        """The container or pod of a control group; "" if it is none."""
+        return self._containers.get(cgroup_id, "")
+
+    def _row(self, lane: Lane, start_ns: int, end_ns: int) -> int:
+        if end_ns == start_ns:
+            return lane.tracks[0].number
+        number = lane.rows.place(start_ns, end_ns)
+        if number == len(lane.tracks):
+            first = lane.tracks[0]
+            name = first.name if first.kind is TrackKind.LANE else f"{first.name} (overlapping)"
+            parent = first.parent if first.kind is TrackKind.LANE else first.number
+            further = Track(number=self._next(), kind=TrackKind.LANE, name=name, parent=parent, order=first.order)
+            lane.tracks.append(self._keep(further))
+        return lane.tracks[number].number
+
+    def _identity(self, facts: Process | None) -> str:
+        return identity_text(facts.rank, facts.world_size, self.container(facts.cgroup_id or 0)) if facts else ""
+
+    def _free_pid(self, pid: int) -> int:
+        while pid in self._used_pids:
+            pid += _PID_LIMIT
+        self._used_pids.add(pid)
+        return pid
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _keep(self, track: Track, *key: object) -> Track:
+        self.new.append(track)
+        if key:
+            self._made[key] = track
+        return track
