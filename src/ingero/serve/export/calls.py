@@ -8,7 +8,8 @@ from ingero.events import CLOCK_COLUMNS, WAKER_KINDS, CallFlag
 from ingero.ops import NCCL_DATATYPES, NCCL_REDUCE_OPS, Source
 from ingero.serve.export.model import Address, Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
-from ingero.serve.stack_lines import call_stack, stack_lines
+from ingero.serve.stack_lines import stack_lines
+from ingero.store.call_stacks import call_stack
 from ingero.store.names import Names
 from ingero.store.stream_rows import CommunicatorRow, EventRow
 from ingero.store.streams import Streams

@@ -8,7 +8,8 @@ from typing import Any
 
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
-from ingero.serve.stack_lines import call_stack, stack_lines
+from ingero.serve.stack_lines import stack_lines
+from ingero.store.call_stacks import call_stack
 from ingero.store.names import Names
 from ingero.store.stream_rows import IncidentRow
 from ingero.store.streams import Streams

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ingero.errors import IngeroError
 from ingero.serve.export.samples import Place, Sample
-from ingero.serve.stack_lines import PythonPlace
+from ingero.store.call_stacks import PythonPlace
 
 _NO_STACK = "[no stack stored]"
 

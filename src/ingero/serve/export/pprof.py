@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ingero.serve.export.samples import Place, Sample
 from ingero.serve.export.wire import message, number, packed, text
-from ingero.serve.stack_lines import PythonPlace
+from ingero.store.call_stacks import PythonPlace
 from ingero.store.records import Window
 
 _SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING = 1, 2, 4, 5, 6  # fields of Profile

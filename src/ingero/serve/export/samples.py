@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ingero.serve.stack_lines import NativePlace, PythonPlace, call_stack
+from ingero.store.call_stacks import NativePlace, PythonPlace, call_stack
 from ingero.store.names import Names
 from ingero.store.records import Process
 from ingero.store.streams import Streams
