@@ -22,6 +22,7 @@ build: setup ## compile the BPF programs
 generate: setup ## write the generated files anew
 	$(BIN)/python tools/gen_ops_header.py
 	$(BIN)/python tools/gen_schema_doc.py
+	$(BIN)/python tools/gen_detections_doc.py
 
 format: setup ## format the Python sources
 	$(BIN)/ruff format .
@@ -40,6 +41,7 @@ imports: setup
 generated: setup
 	$(BIN)/python tools/gen_ops_header.py --check
 	$(BIN)/python tools/gen_schema_doc.py --check
+	$(BIN)/python tools/gen_detections_doc.py --check
 
 unit: build ## the tests that need no root
 	$(BIN)/pytest tests/unit
