@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Allocation: plain, pooled, pinned, managed, and virtual memory management. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -179,11 +180,61 @@ API(cuMemPoolGetAttribute, (void *which, int attribute, uint64_t *value), (which
 	return SUCCESS;
 }
 
-/* Virtual memory management: memory is counted when created, addresses become usable when mapped. */
+/*
+ * Virtual memory management: memory is counted when created, addresses become usable when mapped. It goes with the last
+ * of its handle and its mappings.
+ */
 struct physical {
 	size_t bytes;
 	int device;
+	int holds;
 };
+
+struct mapping {
+	uint64_t address;
+	size_t bytes;
+	struct physical *memory;
+	struct mapping *next;
+};
+
+static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mapping *mappings;
+
+static void let_go(struct physical *memory)
+{
+	if (__atomic_sub_fetch(&memory->holds, 1, __ATOMIC_ACQ_REL))
+		return;
+	gpusim_device_give_memory(memory->device, memory->bytes);
+	free(memory);
+}
+
+static void note_mapping(uint64_t address, size_t bytes, struct physical *memory)
+{
+	struct mapping *mapping = malloc(sizeof(*mapping));
+
+	if (!mapping)
+		abort();
+	__atomic_add_fetch(&memory->holds, 1, __ATOMIC_ACQ_REL);
+	pthread_mutex_lock(&mappings_lock);
+	*mapping = (struct mapping){ .address = address, .bytes = bytes, .memory = memory, .next = mappings };
+	mappings = mapping;
+	pthread_mutex_unlock(&mappings_lock);
+}
+
+static void end_mappings(uint64_t address, size_t bytes)
+{
+	pthread_mutex_lock(&mappings_lock);
+	for (struct mapping **at = &mappings, *one; (one = *at);) {
+		if (one->address < address || one->address + one->bytes > address + bytes) {
+			at = &one->next;
+			continue;
+		}
+		*at = one->next;
+		let_go(one->memory);
+		free(one);
+	}
+	pthread_mutex_unlock(&mappings_lock);
+}
 
 API(cuMemGetAllocationGranularity, (size_t *bytes, const void *properties, int option), (bytes, properties, option))
 {
@@ -216,7 +267,7 @@ API(cuMemCreate, (struct physical **out, size_t bytes, const void *properties, u
 	*out = malloc(sizeof(**out));
 	if (!*out)
 		abort();
-	**out = (struct physical){ .bytes = bytes, .device = context->device };
+	**out = (struct physical){ .bytes = bytes, .device = context->device, .holds = 1 };
 	return SUCCESS;
 }
 
@@ -224,8 +275,7 @@ API(cuMemRelease, (struct physical *memory), (memory))
 {
 	if (!memory)
 		return ERROR_INVALID_VALUE;
-	gpusim_device_give_memory(memory->device, memory->bytes);
-	free(memory);
+	let_go(memory);
 	return SUCCESS;
 }
 
@@ -241,14 +291,23 @@ static int protect(uint64_t address, size_t bytes, int protection)
 API(cuMemMap, (uint64_t address, size_t bytes, size_t offset, struct physical *memory, unsigned long long flags),
     (address, bytes, offset, memory, flags))
 {
+	int error;
+
 	if (!memory || offset + bytes > memory->bytes)
 		return ERROR_INVALID_VALUE;
-	return protect(address, bytes, PROT_READ | PROT_WRITE);
+	error = protect(address, bytes, PROT_READ | PROT_WRITE);
+	if (!error)
+		note_mapping(address, bytes, memory);
+	return error;
 }
 
 API(cuMemUnmap, (uint64_t address, size_t bytes), (address, bytes))
 {
-	return protect(address, bytes, PROT_NONE);
+	int error = protect(address, bytes, PROT_NONE);
+
+	if (!error)
+		end_mappings(address, bytes);
+	return error;
 }
 
 API(cuMemSetAccess, (uint64_t address, size_t bytes, const void *access, size_t count),
