@@ -6,7 +6,7 @@ import enum
 import sys
 from pathlib import Path
 
-from ingero.ops import NCCL_DATATYPES, STREAM_OFFSET_IN_CONFIG_BYTES, CommunicatorRole, Flag, Kind
+from ingero.ops import NCCL_DATATYPES, STREAM_OFFSET_IN_CONFIG_BYTES, CommunicatorRole, Flag, Kind, MemoryKind
 
 HEADER = Path(__file__).resolve().parent.parent / "src" / "ingero" / "bpf" / "ops_gen.h"
 SLOTS = ("SIZE", "TIMES", "STREAM", "HANDLE", "FUNCTION", "EXTRA")
@@ -37,8 +37,11 @@ def text() -> str:
         *(f"#define KIND_{kind.name} {kind.value:#x}" for kind in _single_bits(Kind)),
         f"#define KIND_ENQUEUE {Kind.ENQUEUE.value:#x}",
         f"#define KIND_DRAIN {Kind.DRAIN.value:#x}",
+        f"#define KIND_MEMORY {Kind.MEMORY.value:#x}",
         "",
         *(f"#define FLAG_{flag.name} {flag.value:#x}" for flag in _single_bits(Flag)),
+        "",
+        *(f"#define MEMORY_{kind.name} {kind.value}" for kind in MemoryKind),
         "",
         f"#define STREAM_OFFSET_IN_CONFIG_BYTES {STREAM_OFFSET_IN_CONFIG_BYTES}",
         "",

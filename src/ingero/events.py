@@ -51,6 +51,7 @@ class CallFlag(enum.IntFlag):
     RARE = 1 << 4
     SLOW = 1 << 5
     WAITED = 1 << 6
+    FAILED = 1 << 7
 
 
 class HostFlag(enum.IntFlag):

@@ -57,7 +57,10 @@ class Kind(enum.IntFlag):
     GRAPH = 1 << 14  # launches a graph: argument `handle` is the instantiated graph
     CONTEXT = 1 << 15  # makes (stores) a context of device `extra` or ends it: argument `handle` is the context
     NCCL = 1 << 16  # begins or ends a group, or argument `handle` is a communicator
+    MAP = 1 << 17  # gives physical memory, argument `extra`, an address
+    UNMAP = 1 << 18  # takes the addresses of physical memory away
 
+    MEMORY = ALLOC | FREE | MAP | UNMAP
     ENQUEUE = LAUNCH | COPY | COLLECTIVE
     DRAIN = SYNC_STREAM | SYNC_DEVICE | SYNC_EVENT
 
@@ -77,6 +80,16 @@ class Flag(enum.IntFlag):
     POPS = 1 << 8  # the context below becomes the current one
     PUSHES = 1 << 9  # the context becomes the current one, the one before comes back when it is popped
     RUNTIME = 1 << 10  # a call of libcudart: on a thread that has chosen no device it works on device 0
+    PITCHED = 1 << 11  # allocates `function` rows; argument `extra` points to where it stores the bytes of a row
+
+
+class MemoryKind(enum.IntEnum):
+    """What an allocation gives, and a free takes back. The names, in lower case, are published (`memory_kind`)."""
+
+    DEVICE = 1
+    MANAGED = 2  # moves between host and device
+    PINNED = 3  # of the host, allocated or registered for the device
+    MAPPED = 4  # physical memory (cuMemCreate) that is used through the addresses it is mapped to
 
 
 STREAM_OFFSET_IN_CONFIG_BYTES = 32  # cudaLaunchConfig_t.stream and CUlaunchConfig.hStream (CUDA 11.8 - 13 headers)
@@ -175,6 +188,7 @@ class Op:
         default stream.
     bytes, times: the size of the call is the first, multiplied by the second where there is one.
     handle: event, graph, communicator, allocation or device; function: the kernel of a launch.
+    memory: of an allocation, and of the free that ends it; None where the two are not paired.
     reduce_op, root: of a collective (Flag.TYPED), in the cookie's places of `times` and `function`.
     """
 
@@ -194,6 +208,7 @@ class Op:
     extra: Arg | None = None
     reduce_op: Arg | None = None
     root: Arg | None = None
+    memory: MemoryKind | None = None
     aliases: tuple[str, ...] = ()
 
     @cached_property
@@ -253,6 +268,7 @@ class _Table:
         extra: Arg | None = None,
         reduce_op: int = 0,
         root: int = 0,
+        memory: MemoryKind | None = None,
         aliases: tuple[str, ...] = (),
     ) -> None:
         names = only or (name, *also)
@@ -276,6 +292,7 @@ class _Table:
                 extra=extra,
                 reduce_op=Arg(slot=reduce_op, name="ncclRedOp_t") if reduce_op else None,
                 root=Arg(slot=root, name="root or peer") if root else None,
+                memory=memory,
                 aliases=aliases,
             )
         )
@@ -290,6 +307,7 @@ def _library_of(name: str) -> Library:
 _PTSZ = ("_ptsz",)
 _PTDS = ("_ptds",)
 _BLOCKING_COPY = Kind.COPY | Kind.SYNC_STREAM
+_DEVICE, _MANAGED, _PINNED, _MAPPED = MemoryKind
 
 
 # one row is one call
@@ -299,8 +317,8 @@ def _runtime_rows(table: _Table) -> None:
     out = _out(1, _POINTER)
     ptr = Arg(slot=1, name=_POINTER)
     add = table.add
-    add(cuda, 1, "cudaMalloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
-    add(cuda, 2, "cudaFree", Kind.FREE, handle=ptr)
+    add(cuda, 1, "cudaMalloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, memory=_DEVICE)
+    add(cuda, 2, "cudaFree", Kind.FREE, handle=ptr, memory=_DEVICE)
     add(cuda, 3, "cudaLaunchKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
     add(cuda, 4, "cudaMemcpy", _BLOCKING_COPY, suffixes=_PTDS, size=3, extra=Arg(slot=4, name=_KIND),
         flags=Flag.ASYNC_IF_ON_DEVICE)
@@ -308,7 +326,7 @@ def _runtime_rows(table: _Table) -> None:
     add(cuda, 6, "cudaDeviceSynchronize", Kind.SYNC_DEVICE, also=("cudaThreadSynchronize",),
         aliases=("cudaDeviceSync",))
     add(cuda, 7, "cudaMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=5, extra=Arg(slot=4, name=_KIND))
-    add(cuda, 8, "cudaMallocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
+    add(cuda, 8, "cudaMallocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, memory=_MANAGED)
     add(cuda, 9, "cudaMemcpy2D", _BLOCKING_COPY, suffixes=_PTDS, size=5, times=6, extra=Arg(slot=7, name=_KIND),
         flags=Flag.ASYNC_IF_ON_DEVICE)
     add(cuda, 10, "cudaMemcpy2DAsync", Kind.COPY, suffixes=_PTSZ, size=5, times=6, stream=8, extra=Arg(slot=7,
@@ -319,17 +337,19 @@ def _runtime_rows(table: _Table) -> None:
     add(cuda, 14, "cudaLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
     add(cuda, 15, "cudaLaunchHostFunc", Kind.LAUNCH, also=("cudaLaunchHostFunc_v2",), suffixes=_PTSZ,
         handle=Arg(slot=2, name="host function"), stream=1)
-    add(cuda, 16, "cudaMallocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
+    add(cuda, 16, "cudaMallocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT,
+        memory=_DEVICE)
     add(cuda, 17, "cudaMallocFromPoolAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=4, handle=out,
-        flags=Flag.HANDLE_OUT)
-    add(cuda, 18, "cudaMallocPitch", Kind.ALLOC, size=3, times=4, handle=out, flags=Flag.HANDLE_OUT)
-    add(cuda, 19, "cudaMallocHost", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
+        flags=Flag.HANDLE_OUT, memory=_DEVICE)
+    add(cuda, 18, "cudaMallocPitch", Kind.ALLOC, size=3, times=4, handle=out, function=4, extra=Arg(slot=2,
+        name="pitch"), flags=Flag.HANDLE_OUT | Flag.PITCHED, memory=_DEVICE)
+    add(cuda, 19, "cudaMallocHost", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, memory=_PINNED)
     add(cuda, 20, "cudaHostAlloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, extra=Arg(slot=3,
-        name="flags"))
-    add(cuda, 21, "cudaHostRegister", Kind.ALLOC, size=2, handle=ptr)
-    add(cuda, 22, "cudaHostUnregister", Kind.FREE, handle=ptr)
-    add(cuda, 23, "cudaFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr)
-    add(cuda, 24, "cudaFreeHost", Kind.FREE, handle=ptr)
+        name="flags"), memory=_PINNED)
+    add(cuda, 21, "cudaHostRegister", Kind.ALLOC, size=2, handle=ptr, memory=_PINNED)
+    add(cuda, 22, "cudaHostUnregister", Kind.FREE, handle=ptr, memory=_PINNED)
+    add(cuda, 23, "cudaFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr, memory=_DEVICE)
+    add(cuda, 24, "cudaFreeHost", Kind.FREE, handle=ptr, memory=_PINNED)
     add(cuda, 25, "cudaMemPoolTrimTo", Kind.FREE, size=2, handle=Arg(slot=1, name="pool"))
     add(cuda, 26, "cudaMemset", Kind.COPY, suffixes=_PTDS, size=3)
     add(cuda, 27, "cudaMemsetAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
@@ -390,31 +410,32 @@ def _driver_rows(table: _Table) -> None:
     add(drv, 3, "cuMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
     add(drv, 4, "cuCtxSynchronize", Kind.SYNC_DEVICE, also=("cuCtxSynchronize_v2",))
     add(drv, 5, "cuMemAlloc", Kind.ALLOC, only=("cuMemAlloc_v2", "cuMemAlloc"), size=2, handle=out,
-        flags=Flag.HANDLE_OUT)
-    add(drv, 6, "cuMemAllocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT)
+        flags=Flag.HANDLE_OUT, memory=_DEVICE)
+    add(drv, 6, "cuMemAllocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, memory=_MANAGED)
     add(drv, 7, "cuLaunchKernelEx", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
     add(drv, 8, "cuLaunchCooperativeKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=9)
     add(drv, 9, "cuLaunchHostFunc", Kind.LAUNCH, also=("cuLaunchHostFunc_v2",), suffixes=_PTSZ, handle=Arg(slot=2,
         name="host function"), stream=1)
-    add(drv, 10, "cuMemFree", Kind.FREE, only=("cuMemFree_v2", "cuMemFree"), handle=ptr)
-    add(drv, 11, "cuMemAllocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT)
+    add(drv, 10, "cuMemFree", Kind.FREE, only=("cuMemFree_v2", "cuMemFree"), handle=ptr, memory=_DEVICE)
+    add(drv, 11, "cuMemAllocAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=3, handle=out, flags=Flag.HANDLE_OUT,
+        memory=_DEVICE)
     add(drv, 12, "cuMemAllocFromPoolAsync", Kind.ALLOC, suffixes=_PTSZ, size=2, stream=4, handle=out,
-        flags=Flag.HANDLE_OUT)
-    add(drv, 13, "cuMemFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr)
+        flags=Flag.HANDLE_OUT, memory=_DEVICE)
+    add(drv, 13, "cuMemFreeAsync", Kind.FREE, suffixes=_PTSZ, stream=2, handle=ptr, memory=_DEVICE)
     add(drv, 14, "cuMemAllocHost", Kind.ALLOC, only=("cuMemAllocHost_v2", "cuMemAllocHost"), size=2, handle=out,
-        flags=Flag.HANDLE_OUT)
+        flags=Flag.HANDLE_OUT, memory=_PINNED)
     add(drv, 15, "cuMemHostAlloc", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, extra=Arg(slot=3,
-        name="flags"))
-    add(drv, 16, "cuMemFreeHost", Kind.FREE, handle=ptr)
+        name="flags"), memory=_PINNED)
+    add(drv, 16, "cuMemFreeHost", Kind.FREE, handle=ptr, memory=_PINNED)
     add(drv, 17, "cuMemHostRegister", Kind.ALLOC, only=("cuMemHostRegister_v2", "cuMemHostRegister"), size=2,
-        handle=ptr)
-    add(drv, 18, "cuMemHostUnregister", Kind.FREE, handle=ptr)
+        handle=ptr, memory=_PINNED)
+    add(drv, 18, "cuMemHostUnregister", Kind.FREE, handle=ptr, memory=_PINNED)
     add(drv, 19, "cuMemAllocPitch", Kind.ALLOC, only=("cuMemAllocPitch_v2", "cuMemAllocPitch"), size=3, times=4,
-        handle=out, flags=Flag.HANDLE_OUT)
-    add(drv, 20, "cuMemCreate", Kind.ALLOC, size=2, handle=_out(1, "handle"), flags=Flag.HANDLE_OUT)
-    add(drv, 21, "cuMemRelease", Kind.FREE, handle=Arg(slot=1, name="handle"))
-    add(drv, 22, "cuMemMap", Kind.NONE, size=2, handle=ptr)
-    add(drv, 23, "cuMemUnmap", Kind.NONE, size=2, handle=ptr)
+        handle=out, function=4, extra=Arg(slot=2, name="pitch"), flags=Flag.HANDLE_OUT | Flag.PITCHED, memory=_DEVICE)
+    add(drv, 20, "cuMemCreate", Kind.ALLOC, size=2, handle=_out(1, "handle"), flags=Flag.HANDLE_OUT, memory=_MAPPED)
+    add(drv, 21, "cuMemRelease", Kind.FREE, handle=Arg(slot=1, name="handle"), memory=_MAPPED)
+    add(drv, 22, "cuMemMap", Kind.MAP, size=2, handle=ptr, extra=Arg(slot=4, name="handle"))
+    add(drv, 23, "cuMemUnmap", Kind.UNMAP, size=2, handle=ptr)
     add(drv, 24, "cuMemPoolTrimTo", Kind.FREE, size=2, handle=Arg(slot=1, name="pool"))
     _driver_copy_rows(table)
     add(drv, 60, "cuStreamSynchronize", Kind.SYNC_STREAM, suffixes=_PTSZ, stream=1)
@@ -570,6 +591,11 @@ class NetOp(enum.IntEnum):
 
     SEND = 1
     RECEIVE = 2
+
+
+def memory_kinds() -> bytes:
+    """The kind of memory of each operation, by id; 0: none, or not paired."""
+    return bytes(BY_ID[op].memory or 0 if op in BY_ID else 0 for op in range(256))
 
 
 def op_named(name: str) -> Op | None:

@@ -44,9 +44,10 @@ class Recording:
 
 def left_behind(kernel: KernelSide) -> dict[str, int]:
     """What the kernel's maps still hold of processes, without the empty ones."""
-    found = {name: len(list(kernel.maps[name].items())) for name in ("targets", "enrolling", "culprits", "positions")}
+    hashes = ("targets", "enrolling", "culprits", "positions", "allocations")
+    found = {name: len(list(kernel.maps[name].items())) for name in hashes}
     found["slots"] = sum(kernel.process_at(slot) is not None for slot in range(MAX_PROCESSES))
-    for name in ("cell_keys", "kernels", "lanes"):
+    for name in ("cell_keys", "kernels", "lanes", "allocation_sites", "memory_totals"):
         found[name] = int(np.count_nonzero(np.frombuffer(kernel.maps[name].memory(), np.uint64)))
     return {name: count for name, count in found.items() if count}
 

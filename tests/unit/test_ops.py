@@ -116,6 +116,13 @@ def test_flags_that_read_an_argument_have_one(op: Op) -> None:
     assert op.stream is not None or not op.flags & Flag.STREAM_IN_CONFIG
     assert op.handle is not None or not op.flags & Flag.HANDLE_OUT
     assert op.extra is not None or not op.flags & Flag.ASYNC_IF_ON_DEVICE
+    assert (op.extra is not None and op.function is not None) or not op.flags & Flag.PITCHED
+
+
+@EVERY_OP
+def test_an_allocation_says_which_memory_it_gives(op: Op) -> None:
+    assert bool(op.kind & Kind.ALLOC) <= (op.memory is not None and op.bytes is not None and op.handle is not None)
+    assert op.memory is None or op.kind & (Kind.ALLOC | Kind.FREE)
 
 
 def test_the_indices_hold_every_row() -> None:

@@ -43,7 +43,7 @@ def group_of(op: Op) -> Group:
         return Group.RUNTIME_LAUNCHES if is_runtime else Group.DRIVER_LAUNCHES
     if op.kind & _EVENTS:
         return Group.RUNTIME_EVENTS if is_runtime else Group.DRIVER_EVENTS
-    if op.kind & (Kind.ALLOC | Kind.FREE):
+    if op.kind & Kind.MEMORY:
         return Group.MEMORY
     return Group.COPIES if op.kind & Kind.COPY else Group.REST
 

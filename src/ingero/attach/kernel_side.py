@@ -24,6 +24,7 @@ from ingero.attach.safety import are_return_probes_safe
 from ingero.decode.btf import Btf, btf_of
 from ingero.discover.kernel import read_kernel
 from ingero.discover.readiness import require, scheduler_clocks
+from ingero.ops import memory_kinds
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class KernelSizes:
 
     cells: (process, operation, caller) sums, 1.2 KB each, all of it memory from the start: 256 processes of 32 call
     sites. kernels: launch counts per function.
+    allocations: live at a time, 110 bytes each; eight GPUs of 80 GB in pieces of 5 MB.
     calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst that nobody drains.
     kernel_names_bytes: 4 MB hold 14,000 names; the ring is emptied each time that a sixteenth of it has filled.
     A mapped ring counts as the agent's memory from the start, so each is as large as its bursts were seen to need.
@@ -58,6 +60,7 @@ class KernelSizes:
 
     cells: int = 1 << 13
     kernels: int = 1 << 14
+    allocations: int = 1 << 17
     calls_bytes: int = 8 << 20
     epochs_bytes: int = 4 << 20
     offcpu_bytes: int = 4 << 20
@@ -127,6 +130,7 @@ class KernelSide:
                 "native_stacks_ring_bytes": struct.pack("<Q", sizes.native_stacks_bytes),
                 "cell_count": struct.pack("<I", sizes.cells),
                 "kernel_count": struct.pack("<I", sizes.kernels),
+                "memory_kinds": memory_kinds(),
             }
             self.calls, self.mode = self._load_calls(constants, mode)
             self.maps.update(self.calls.maps)
@@ -161,6 +165,7 @@ class KernelSide:
                 "cells": sizes.cells,
                 "cell_keys": sizes.cells,
                 "kernels": sizes.kernels,
+                "allocations": sizes.allocations,
                 "calls": sizes.calls_bytes,
                 "epochs": sizes.epochs_bytes,
                 "offcpu": sizes.offcpu_bytes,

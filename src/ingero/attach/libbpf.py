@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes as c
 import enum
+import errno
 import logging
 import mmap
 import os
@@ -65,6 +66,7 @@ class BpfError(IngeroError):
     """The kernel or libbpf refused something; the message ends with what they said."""
 
 
+_BATCH = 4096  # keys of a hash that are asked for at once
 _PTR = c.c_void_p
 _PRINT = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -87,6 +89,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "bpf_map_lookup_elem": (c.c_int, c.c_int, _PTR, _PTR),
     "bpf_map_delete_elem": (c.c_int, c.c_int, _PTR),
     "bpf_map_get_next_key": (c.c_int, c.c_int, _PTR, _PTR),
+    "bpf_map_lookup_batch": (c.c_int, c.c_int, _PTR, _PTR, _PTR, _PTR, c.POINTER(c.c_uint32), _PTR),
     "bpf_map_lookup_and_delete_elem": (c.c_int, c.c_int, _PTR, _PTR),
     "bpf_program__name": (c.c_char_p, _PTR),
     "bpf_program__section_name": (c.c_char_p, _PTR),
@@ -274,6 +277,20 @@ class Map:
             value = self.lookup(key)
             if value is not None:
                 yield key, value
+
+    def key_batches(self) -> Iterator[bytes]:
+        """The keys of a hash, many in one piece; as for `items`, of what is added or removed meanwhile."""
+        keys = c.create_string_buffer(_BATCH * self.key_bytes)
+        values = c.create_string_buffer(_BATCH * self.value_bytes)
+        place, begin, is_last = c.c_uint32(), None, False
+        while not is_last:
+            count = c.c_uint32(_BATCH)
+            look_up = _library().bpf_map_lookup_batch
+            is_last = bool(look_up(self.fd, begin, c.byref(place), keys, values, c.byref(count), None))
+            if is_last and c.get_errno() not in (0, errno.ENOENT):
+                raise _failure(f"map {self.name}: look up")
+            begin = c.byref(place)
+            yield keys.raw[: count.value * self.key_bytes]
 
     def memory(self) -> mmap.mmap:
         """The elements of a BPF_F_MMAPABLE array as shared memory, each rounded up to 8 bytes."""

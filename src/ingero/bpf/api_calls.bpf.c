@@ -6,6 +6,7 @@
  * of a stack is accounted: a runtime call that calls the driver is one stall, not two; the inner ones are counted.
  */
 #include "admission.h"
+#include "allocations.h"
 #include "arguments.h"
 #include "cells.h"
 #include "cgroup.h"
@@ -96,6 +97,8 @@ INLINE struct open_call *open_place(struct thread *thread, struct task_struct *t
 				return NULL;
 			}
 			count_loss(LOSS_FRAME_STALE, 1);
+			if (COOKIE_KIND(call->cookie) & KIND_MEMORY)
+				lose_allocation(thread->process_slot & (MAX_PROCESSES - 1), LOSS_ALLOCATIONS_UNPAIRED);
 			call->sp = 0;
 			place = call;
 		}
@@ -105,7 +108,7 @@ INLINE struct open_call *open_place(struct thread *thread, struct task_struct *t
 	return place;
 }
 
-/* Positions on streams. Returns the lane whose epoch this call begins, or NULL. */
+/* Positions on streams, and what a free gives back. Returns the lane whose epoch this call begins, or NULL. */
 INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct thread *thread, u32 tid)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
@@ -130,9 +133,12 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 			wait_event(slot, call->handle, call->stream_slot);
 		}
 	}
-	if (unlikely(kind & KIND_DRAIN) &&
-	    !(COOKIE_FLAGS(call->cookie) & FLAG_ASYNC_IF_ON_DEVICE && call->extra == DEVICE_TO_DEVICE))
-		begin_wait(call, slot, thread->device, call->handle);
+	if (unlikely(kind & (KIND_DRAIN | KIND_FREE))) {
+		if (kind & KIND_FREE)
+			begin_free(call, slot);
+		else if (!(COOKIE_FLAGS(call->cookie) & FLAG_ASYNC_IF_ON_DEVICE && call->extra == DEVICE_TO_DEVICE))
+			begin_wait(call, slot, thread->device, call->handle);
+	}
 	return first;
 }
 
@@ -186,6 +192,19 @@ INLINE void note_arguments(struct open_call *call, struct pt_regs *context, stru
 		note_nccl(call, thread, &arguments, slot);
 }
 
+/*
+ * Of memory calls whose return is not seen only a free can be followed: nearly all succeed. One of unknown memory may be
+ * the driver's part of a runtime call that has been counted.
+ */
+NOINLINE int count_memory_at_entry(struct open_call *call, u32 slot)
+{
+	if (!(COOKIE_KIND(call->cookie) & KIND_FREE))
+		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+	else if (call->freed.what == FREES_LIVE)
+		end_memory(call, slot, 0, 0, 0);
+	return 0;
+}
+
 INLINE void count_nested(u32 slot, u64 cookie)
 {
 	struct cell *cell = cell_of(slot, COOKIE_OP(cookie), 0);
@@ -200,6 +219,37 @@ INLINE void count_entry(u32 slot, u64 cookie, u64 caller)
 
 	if (cell)
 		__sync_fetch_and_add(&cell->count, 1);
+}
+
+/*
+ * A call of KIND_MEMORY inside another call: it counts in what is live, but if the call around it does so (a runtime call
+ * that calls the driver). NCCL allocates most of its buffers inside its own calls. Returns whether its return matters.
+ */
+NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread, u32 slot, u64 cookie, bool is_counted_here)
+{
+	struct open_call *inner = &thread->inner;
+	u64 sp = STACK_POINTER(context);
+
+	for (int i = 0; i < OPEN_CALLS; i++) {
+		struct open_call *call = &thread->calls[i];
+
+		if (call->sp && is_same_stack(call->sp, sp) && COOKIE_KIND(call->cookie) & KIND_MEMORY)
+			return false;
+	}
+	if (inner->sp && is_same_stack(inner->sp, sp) && sp <= inner->sp)
+		return false;
+	if (inner->sp || is_counted_here)
+		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+	inner->sp = 0;
+	if (is_counted_here)
+		return false;
+	inner->cookie = cookie;
+	note_arguments(inner, context, thread, slot);
+	inner->start_ns = bpf_ktime_get_ns();
+	if (COOKIE_KIND(cookie) & KIND_FREE)
+		begin_free(inner, slot);
+	inner->sp = sp;
+	return true;
 }
 
 /*
@@ -251,10 +301,16 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	if (unlikely(!call)) {
 		if (!is_nested) {
 			count_entry(slot, cookie, return_address(context));
+			if (COOKIE_KIND(cookie) & KIND_MEMORY)
+				lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
 			return 1;
 		}
 		count_nested(slot, cookie);
-		if (likely(is_counted_here || !makes_context(cookie)))
+		if (likely(!(COOKIE_KIND(cookie) & (KIND_MEMORY | KIND_CONTEXT))))
+			return 1;
+		if (COOKIE_KIND(cookie) & KIND_MEMORY)
+			return is_entry_only || !begin_inner_memory(context, thread, slot, cookie, is_counted_here);
+		if (is_counted_here || !makes_context(cookie))
 			return 1;
 		note_maker(thread, context, cookie);
 		return 0;
@@ -267,6 +323,8 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	if (is_counted_here) {
 		count_entry(slot, cookie, call->caller);
 		count_at_entry(call, slot);
+		if (unlikely(COOKIE_KIND(cookie) & KIND_MEMORY) && !is_entry_only)
+			count_memory_at_entry(call, slot);
 		if (!first)
 			return 1;
 	}
@@ -327,10 +385,12 @@ INLINE void add_to_cell(struct cell *cell, struct open_call *call, u64 duration,
 }
 
 /* Why this call gets a record of its own; 0: it does not. */
-INLINE u32 reason_to_record(struct cell *cell, u64 nth, u64 duration)
+INLINE u32 reason_to_record(struct cell *cell, const struct open_call *call, u64 nth, u64 duration, s32 ret)
 {
 	u64 threshold = READ_ONCE(cell->threshold_ns), sample = sampling_rate;
 
+	if (unlikely(ret) && COOKIE_KIND(call->cookie) & KIND_ALLOC)
+		return CALL_FAILED;
 	if (!sample)
 		sample = READ_ONCE(cell->sample);
 	if (nth < NEW_CELL_RECORDS)
@@ -401,17 +461,28 @@ NOINLINE int write_record(struct thread *thread, struct open_call *call, const s
 	return 0;
 }
 
+INLINE void take_handle(struct open_call *call, s32 ret)
+{
+	call->handle = ret ? 0 : read_user_word(call->handle);
+	if (COOKIE_FLAGS(call->cookie) & FLAG_PITCHED)
+		take_pitch(call, ret);
+}
+
 /* What a completed call has changed: positions of its stream, the device, handles it stored. */
 INLINE void end_call(struct thread *thread, struct open_call *call, u32 slot, s32 ret)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
 
 	if (unlikely(COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT))
-		call->handle = ret ? 0 : read_user_word(call->handle);
-	if (unlikely(kind & KIND_NCCL))
-		undo_nccl(call, slot, ret);
-	if (unlikely(kind & CURRENT_KINDS && !ret))
-		change_current(thread, call, slot);
+		take_handle(call, ret);
+	if (unlikely(kind & (KIND_NCCL | CURRENT_KINDS))) {
+		if (kind & KIND_NCCL)
+			undo_nccl(call, slot, ret);
+		if (kind & CURRENT_KINDS && !ret)
+			change_current(thread, call, slot);
+		if (kind & KIND_CONTEXT && !ret && !(COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT))
+			lose_context(slot);
+	}
 	if (likely(kind & KIND_ENQUEUE && call->stream_slot >= 0)) {
 		struct lane *lane = lane_at(slot, call->stream_slot);
 
@@ -426,6 +497,20 @@ INLINE struct open_call *open_call_at(struct thread *thread, u64 sp)
 		if (thread->calls[i].sp == sp)
 			return &thread->calls[i];
 	return NULL;
+}
+
+/* The return of an inner call that counts in what is live; returns whether it was one. */
+NOINLINE bool end_inner_memory(struct thread *thread, u32 slot, u64 sp, s32 ret)
+{
+	struct open_call *inner = &thread->inner;
+
+	if (inner->sp != sp)
+		return false;
+	inner->sp = 0;
+	if (COOKIE_FLAGS(inner->cookie) & FLAG_HANDLE_OUT)
+		take_handle(inner, ret);
+	end_memory(inner, slot, ret, 0, 0);
+	return true;
 }
 
 /* Off-CPU intervals come from the scheduler's programs, so there are none if those have not run since the last look. */
@@ -452,7 +537,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 	struct snapshot at;
 	struct cell *cell;
 	bool has_run_only;
-	u32 slot, why;
+	u32 slot, why = 0;
 	s32 ret;
 
 	if (unlikely(!thread))
@@ -460,7 +545,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 	call = open_call_at(thread, STACK_POINTER_AT_ENTRY(context));
 	if (unlikely(!call)) {
 		slot = thread->process_slot & (MAX_PROCESSES - 1);
-		if (!end_maker(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) && is_session)
+		if (!end_inner_memory(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) &&
+		    !end_maker(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) && is_session)
 			count_loss(LOSS_RETURN_UNMATCHED, 1); /* else the return of an inner call */
 		return 0;
 	}
@@ -483,7 +569,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		if (unlikely(!has_run_only))
 			add_clocks(cell, call, &at);
 		add_to_cell(cell, call, duration, ret);
-		why = reason_to_record(cell, __sync_fetch_and_add(&cell->count, 1), duration);
+		why = reason_to_record(cell, call, __sync_fetch_and_add(&cell->count, 1), duration, ret);
 		if (unlikely(why)) {
 			if (with_stacks)
 				capture_stacks(call->caller);
@@ -491,6 +577,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 			__sync_fetch_and_add(&cell->recorded, 1);
 		}
 	}
+	if (unlikely(COOKIE_KIND(call->cookie) & KIND_MEMORY))
+		end_memory(call, slot, ret, why ? thread->python_stack : 0, why ? thread->native_stack : 0);
 	call->sp = 0;
 	if (unlikely(READ_ONCE(thread->sequence) != thread->emptied_sequence))
 		empty_finished(thread);
@@ -558,11 +646,14 @@ INLINE void begin_image(struct task_struct *task, u32 slot)
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
 	struct thread *thread = thread_of(task);
 
-	if (process)
+	if (process) {
 		__sync_fetch_and_add(&process->execs, 1);
+		forget_memory(slot, process);
+	}
 	if (!thread)
 		return;
 	lose_current(thread);
+	thread->inner.sp = 0;
 	thread->untouched_ns = bpf_ktime_get_ns();
 }
 

@@ -18,6 +18,20 @@ struct clocks {
 	u64 ns[CLOCKS];
 };
 
+/* What a free is about to give back: taken out of the table of allocations (allocations.h). */
+struct freed_memory {
+	struct allocation allocation; /* of FREES_LIVE */
+	u32 what;
+	u32 pad[5]; /* to a multiple of 64 bytes */
+};
+
+enum freed_what {
+	FREES_NOTHING = 0,
+	FREES_LIVE,
+	FREES_HANDLE,  /* of physical memory that stays, because it is mapped */
+	FREES_FOREIGN, /* nobody saw it allocated */
+};
+
 /*
  * A traced call that has not returned. A launch touches the first three cache lines only: what both its programs need,
  * the clocks, what a record needs.
@@ -45,6 +59,7 @@ struct open_call {
 	u32 worst_culprit_tid;
 	u64 pad2; /* to a multiple of 64 bytes */
 	u64 covered[MAX_STREAMS]; /* position of each stream that this call waits for */
+	struct freed_memory freed;
 };
 
 struct offcpu_interval {
@@ -121,6 +136,7 @@ struct thread {
 	u32 maker_device;
 	u32 context_depth; /* pushes */
 	struct context_level below[CONTEXT_LEVELS];
+	struct open_call inner; /* a call of KIND_MEMORY inside one of another kind */
 	u32 is_draining; /* someone empties `offcpu` */
 	u32 pad2;
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];

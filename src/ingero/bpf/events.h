@@ -106,6 +106,9 @@ enum loss {
 	LOSS_SAMPLES_RING_FULL,
 	LOSS_SAMPLE_STACK_NOT_COPIED,
 	LOSS_GPU_SAMPLES_MISSED, /* counted by the agent */
+	LOSS_ALLOCATIONS_FULL,	     /* live allocations that are not remembered */
+	LOSS_ALLOCATION_SITES_FULL,  /* caller folded to 0 */
+	LOSS_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in what is live */
 	LOSS_COUNT,
 };
 
@@ -117,6 +120,7 @@ enum call_flag {
 	CALL_RARE = 1 << 4,	     /* recorded because the operation is rare */
 	CALL_SLOW = 1 << 5,	     /* recorded because it passed its threshold */
 	CALL_WAITED = 1 << 6,	     /* slept or was blocked inside */
+	CALL_FAILED = 1 << 7,	     /* recorded because it is an allocation that failed */
 };
 
 /* ring `calls`: one recorded call of a traced operation */
@@ -578,6 +582,57 @@ struct kernel_name_record {
 	char name[KERNEL_NAME_BYTES];
 };
 
+/* map `allocations`: memory of a GPU, or pinned for it, that is live */
+struct allocation_key {
+	u64 address; /* or the handle of physical memory */
+	u64 owner;   /* slot << 56 | enum address_space << 48 | execs of the process */
+};
+
+enum address_space {
+	SPACE_POINTERS = 0,
+	SPACE_HANDLES, /* of physical memory (cuMemCreate) */
+	SPACE_MAPPINGS, /* addresses that lead to physical memory (cuMemMap) */
+};
+
+struct allocation {
+	u64 bytes;
+	u64 since_ns; /* when the call that made it began; with the address it is its identity */
+	u64 handle;   /* of a mapping: the physical memory */
+	u32 site;     /* index in `allocation_sites` */
+	u32 holds;    /* of physical memory: its handle and its mappings; it is freed with the last of them */
+};
+
+/*
+ * map `allocation_sites`: exact sums of the allocations of one (process, operation, caller) whose calls have this stack;
+ * a call without a record has none. `op` 0: being claimed. What is live is `allocated` minus `freed`.
+ */
+struct allocation_site {
+	u64 key; /* slot << 56 | valid << 55 | 55 bits of a hash of the next six */
+	u64 caller;
+	u64 python_stack;
+	u64 native_stack;
+	u32 execs; /* of the process */
+	u32 op;
+	u64 allocated_bytes;
+	u64 allocations;
+	u64 freed_bytes; /* of what was allocated here, wherever it was freed */
+	u64 frees;
+	u64 live_bytes; /* for the peak */
+	u64 peak_bytes;
+	u64 failures;
+	u64 failed_bytes; /* asked for in vain */
+	u64 foreign_frees; /* frees by this caller of what was not seen allocated */
+	u64 pad[2]; /* to a multiple of 64 bytes */
+};
+
+/* map `memory_totals`: all sites of one (process, enum MemoryKind of ops.py) together */
+struct memory_total {
+	u64 live_bytes;
+	u64 live_count;
+	u64 peak_bytes;
+};
+#define MEMORY_KINDS 8 /* places per process, a power of two; place 0 is unused */
+
 /* map `culprits` */
 struct culprit_key {
 	u32 culprit_pid; /* 0: idle */
@@ -636,6 +691,7 @@ struct process {
 	u64 net_received_bytes;
 	u64 execs;
 	u64 unseen_ns; /* written by the agent: calls made before that time may have been missed */
+	u64 unpaired;  /* allocations and frees of this program that do not count in what is live */
 };
 
 /* what the task iterator `dump_threads` writes for each tracked thread */

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ingero.attach.groups import GROUP_OF_OP, Coverage, Coverages, op_set
+from ingero.attach.groups import GROUP_OF_OP, Coverage, Coverages, Group, op_set
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
 from ingero.capture import rungs, thrift
@@ -174,6 +174,7 @@ class Governor:
         self._kernel.change_settings(counted_ops=op_set(counted), suspended_ops=op_set(suspended))
         self._switch_stacks()
         self._seconds.cells.untimed_ops |= set(counted)
+        self._seconds.memory.suspend(is_suspended=left[Group.MEMORY] is Coverage.NONE)
         self._spans.changed(begin_ns, time.monotonic_ns(), is_blind=bool(self.rungs & BLINDING))
         self._detach()
         return f"; {len(failures)} calls cannot be probed again: {failures[0].reason}" if failures else ""

@@ -20,6 +20,7 @@ from ingero.capture.launches import Launches, LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
 from ingero.capture.open_calls import OpenSince
+from ingero.capture.memory_rows import MemoryRows
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
@@ -105,6 +106,7 @@ class SecondReader:
         self._launches = LaunchReader(
             maps["kernels"], maps["kernel_handles"], layouts.dtype("kernel_cell"), layouts.dtype("kernel_handle")
         )
+        self.memory = MemoryRows(kernel, sink, targets)
         self._losses = LossReader(maps["losses"], layouts)
         self.culprits = CulpritReader(maps["culprits"], layouts)
         self._dump = layouts.dtype("thread_dump")
@@ -136,6 +138,7 @@ class SecondReader:
         self._collect_sites(cells, start_ns)
         self._write_launches(start_ns)
         faults = self._major_faults.read(threads)
+        self.memory.write(start_ns, elapsed_s)
         growth = self._write_clocks(threads, faults, start_ns)
         self._write_threads(threads, now_ns)
         charges = self._quota.settle(
@@ -185,6 +188,7 @@ class SecondReader:
             self._write_site(self._sites.pop(key), None)
         self.cells.forget(slot)
         self._launches.forget(slot)
+        self.memory.forget(slot)
         self.culprits.forget(slot)
         self._clocks_before.pop(slot, None)
         self._host.forget(slot)

@@ -78,6 +78,20 @@ _SAMPLE_NUMBERS = ("time_ns", "process", "pid", "tid", "state", "weight_ns", "is
 
 # Where one thread was outside traced calls, for weight_ns from about time_ns on. state: a number of thread_states.
 SAMPLE_DTYPE = np.dtype([(name, "<i8") for name in _SAMPLE_NUMBERS])
+MEMORY_SECOND_COLUMNS = (
+    "start_ns",
+    "period_s",
+    "process",
+    "memory_kind",
+    "live_bytes",
+    "live_count",
+    "peak_bytes",
+    "unpaired",
+)
+
+# What one process held of one kind of memory (`ops.MemoryKind`) `period_s` seconds after start_ns and until the next
+# row, or the end of the process. peak_bytes: the most so far. unpaired: calls that do not count in it, so far.
+MEMORY_SECOND_DTYPE = np.dtype([(name, "<i8") for name in MEMORY_SECOND_COLUMNS])
 
 EPOCH_COLUMNS = ", ".join(
     [f"e.{name}" for name in _EPOCH_NUMBERS]
@@ -115,6 +129,11 @@ def calls(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
 def samples(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `SAMPLE_COLUMNS` as an array of `SAMPLE_DTYPE`."""
     return _from_rows(rows, SAMPLE_DTYPE)
+
+
+def memory_seconds(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `MEMORY_SECOND_COLUMNS` as an array of `MEMORY_SECOND_DTYPE`."""
+    return _from_rows(rows, MEMORY_SECOND_DTYPE)
 
 
 def _from_rows(rows: Sequence[Sequence[int]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:

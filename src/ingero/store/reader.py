@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.ops import Source
-from ingero.store import answers, arrays, histograms, host_events, legacy, machine, views
+from ingero.store import answers, arrays, histograms, host_events, legacy, machine, memory_queries, views
 from ingero.store.errors import NotRecordedError
 from ingero.store.opening import Opened, open_database
 from ingero.store.records import (
@@ -28,6 +28,7 @@ from ingero.store.records import (
     InFlight,
     KernelLaunches,
     Loss,
+    MemorySite,
     MissingProbe,
     OffCpu,
     OpShare,
@@ -222,6 +223,18 @@ class Reader:
             table="raw_kernel_launches",
             process=process,
         )
+
+    def memory_sites(self, window: Window, *, process: int | None = None) -> list[MemorySite]:
+        """What call sites held of GPU memory, those first that held most at the end."""
+        return self._records(MemorySite, memory_queries.SITES, window, table="raw_allocations", process=process)
+
+    def memory_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """What processes held, in order of time: `arrays.MEMORY_SECOND_DTYPE`.
+
+        A row where a level changed, and each minute; first those, older than the window, that it begins with.
+        """
+        rows = self._rows(memory_queries.SECONDS, window, table="raw_memory_seconds", process=process)
+        return arrays.memory_seconds(rows)
 
     def clock_totals(self, window: Window) -> list[ClockTotals]:
         """What the threads of each process did, summed over threads and time; `threads` is the most at once."""

@@ -194,6 +194,44 @@ class WakerTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySite:
+    """What one call site held of GPU memory when the window began and when it ended, and what it did between.
+
+    memory_kind: device, managed, pinned (of the host), mapped (made by cuMemCreate). stack_hash: where its recorded
+    calls came from; those without a record are together under 0. peak_bytes: the most it held at a time so far, before
+    the window, too. begin_bytes + allocated_bytes - freed_bytes = end_bytes, unless the process has become another
+    program. foreign_frees: frees by this caller of memory that was not seen allocated.
+    """
+
+    process: int
+    source: int
+    op: int
+    name: str
+    caller: int
+    library: str
+    offset: int
+    memory_kind: str
+    stack_hash: int
+    begin_bytes: int
+    end_bytes: int
+    begin_count: int
+    end_count: int
+    peak_bytes: int
+    allocated_bytes: int
+    freed_bytes: int
+    allocations: int
+    frees: int
+    failures: int
+    failed_bytes: int
+    foreign_frees: int
+
+    @property
+    def growth_bytes(self) -> int:
+        """By how much it holds more at the end."""
+        return self.end_bytes - self.begin_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One recorded call or host event with its account; clocks and culprit are None where there is none."""
 

@@ -40,6 +40,8 @@ _AGGREGATES = (
     ("raw_gpu_samples", "time_ns"),
     ("raw_scheduling", "time_ns"),
     ("raw_kernel_launches", "start_ns"),
+    ("raw_allocations", "start_ns"),
+    ("raw_memory_seconds", "start_ns"),
     ("raw_wakers", "start_ns"),
     ("raw_cgroup_throttling", "start_ns"),
     ("raw_culprits", "start_ns"),
@@ -50,6 +52,11 @@ _AGGREGATES = (
 
 # Per folded table: what stays apart, what is summed, what takes the maximum.
 _Fold = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+# And what is a level, of which the last one stays.
+_LEVELS: dict[str, tuple[str, ...]] = {
+    "raw_allocations": ("live_bytes", "live_count"),
+    "raw_memory_seconds": ("live_bytes", "live_count"),
+}
 _FOLDED: dict[str, _Fold] = {
     "raw_op_stats": (
         ("session", "process", "source", "op", "library"),
@@ -57,6 +64,12 @@ _FOLDED: dict[str, _Fold] = {
         ("max_ns",),
     ),
     "raw_kernel_launches": (("session", "process", "function", "generation", "library"), ("count",), ()),
+    "raw_allocations": (
+        ("session", "process", "source", "op", "caller", "library", "offset", "memory_kind", "stack_hash"),
+        ("allocated_bytes", "freed_bytes", "allocations", "frees", "failures", "failed_bytes", "foreign_frees"),
+        ("peak_bytes",),
+    ),
+    "raw_memory_seconds": (("session", "process", "memory_kind"), (), ("peak_bytes", "unpaired")),
     "raw_clock_seconds": (
         ("session", "process"),
         (*CLOCK_COLUMNS, "switches", "preemptions", "major_faults"),
@@ -233,11 +246,18 @@ class Retention:
 
     def _fold_between(self, name: str, fold: _Fold, begin_ns: int, end_ns: int) -> int:
         keys, sums, maxima = fold
-        columns = ", ".join(("start_ns", "period_s", *keys, *sums, *maxima))
+        levels = _LEVELS.get(name, ())
+        columns = ", ".join(("start_ns", "period_s", *keys, *sums, *maxima, *levels))
         minute = f"start_ns / {MINUTE_NS} * {MINUTE_NS}"
-        values = ", ".join((minute, "60", *keys, *(f"sum({n})" for n in sums), *(f"max({n})" for n in maxima)))
+        folded_values = (*(f"sum({n})" for n in sums), *(f"max({n})" for n in maxima))
+        values = ", ".join((minute, "60", *keys, *folded_values, *(f"sum(iif(is_last, {n}, 0))" for n in levels)))
         where = f"start_ns >= {begin_ns} AND start_ns < {end_ns} AND period_s < 60"
-        grouped = f"SELECT {values} FROM {name} WHERE {where} GROUP BY {minute}, {', '.join(keys)}"
+        group = f"{minute}, {', '.join(keys)}"
+        source = name
+        if levels:
+            order = f"(PARTITION BY {group} ORDER BY start_ns, id)"
+            source = f"(SELECT *, lead(id) OVER {order} IS NULL AS is_last FROM {name} WHERE {where})"
+        grouped = f"SELECT {values} FROM {source} WHERE {where} GROUP BY {group}"
         self._db.execute(f"CREATE TEMP TABLE folded AS {grouped}")
         self._db.execute(f"DELETE FROM {name} WHERE {where}")
         folded = self._db.changes()

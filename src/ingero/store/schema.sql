@@ -257,6 +257,50 @@ CREATE TABLE raw_call_sites (
 ) STRICT;
 CREATE INDEX raw_call_sites_start ON raw_call_sites(start_ns);
 
+-- Memory for a GPU by what allocated it; a row where something changed, and each minute while something is live. live_*
+-- are levels at the end of the row's period: the newest row holds until exit_ns of the process. Growth stands in the
+-- other columns: sum it. Calls that were recorded have their stack, those that were not are together under 0.
+CREATE TABLE raw_allocations (
+    id              INTEGER PRIMARY KEY,
+    session         INTEGER NOT NULL,
+    start_ns        INTEGER NOT NULL,
+    period_s        INTEGER NOT NULL DEFAULT 1,
+    process         INTEGER NOT NULL,
+    source          INTEGER NOT NULL,
+    op              INTEGER NOT NULL,
+    caller          INTEGER NOT NULL DEFAULT 0,
+    library         INTEGER NOT NULL DEFAULT 0, -- string
+    offset          INTEGER NOT NULL DEFAULT 0, -- of caller in its library's file
+    memory_kind     INTEGER NOT NULL,           -- memory_kinds.id
+    stack_hash      INTEGER NOT NULL DEFAULT 0,
+    live_bytes      INTEGER NOT NULL,
+    live_count      INTEGER NOT NULL,
+    peak_bytes      INTEGER NOT NULL,           -- the most live at a time since the program began or was first traced
+    allocated_bytes INTEGER NOT NULL DEFAULT 0,
+    freed_bytes     INTEGER NOT NULL DEFAULT 0, -- of what was allocated here, wherever it was freed
+    allocations     INTEGER NOT NULL DEFAULT 0,
+    frees           INTEGER NOT NULL DEFAULT 0,
+    failures        INTEGER NOT NULL DEFAULT 0,
+    failed_bytes    INTEGER NOT NULL DEFAULT 0, -- asked for in vain
+    foreign_frees   INTEGER NOT NULL DEFAULT 0  -- frees by this caller of what was allocated unseen
+) STRICT;
+CREATE INDEX raw_allocations_start ON raw_allocations(start_ns);
+
+-- The same per process: levels at the end of the period, a row where they changed, and each minute.
+CREATE TABLE raw_memory_seconds (
+    id          INTEGER PRIMARY KEY,
+    session     INTEGER NOT NULL,
+    start_ns    INTEGER NOT NULL,
+    period_s    INTEGER NOT NULL DEFAULT 1,
+    process     INTEGER NOT NULL,
+    memory_kind INTEGER NOT NULL,              -- memory_kinds.id
+    live_bytes  INTEGER NOT NULL,
+    live_count  INTEGER NOT NULL,
+    peak_bytes  INTEGER NOT NULL,
+    unpaired    INTEGER NOT NULL DEFAULT 0     -- allocations and frees that do not count: the levels are not exact
+) STRICT;
+CREATE INDEX raw_memory_seconds_start ON raw_memory_seconds(start_ns);
+
 -- Exact sums of a process's launches. Several rows may share a key: sum them.
 CREATE TABLE raw_kernel_launches (
     id         INTEGER PRIMARY KEY,
@@ -626,6 +670,7 @@ CREATE TABLE nccl_datatypes (id INTEGER PRIMARY KEY, name TEXT NOT NULL, bytes I
 CREATE TABLE nccl_reduce_ops (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE thread_states (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE waker_kinds (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE memory_kinds (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE call_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE host_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE throttle_reasons (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;

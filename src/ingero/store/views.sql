@@ -191,6 +191,29 @@ SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS n
        (SELECT world_size FROM raw_processes WHERE process = t.process) AS world_size
 FROM raw_op_stats t;
 
+-- Memory for a GPU by call site: levels (live_*, peak_bytes) at the end of the row's period, growth in the rest. A row
+-- where something changed, and each minute while something is live.
+CREATE VIEW gpu_memory AS
+SELECT a.session, (SELECT node FROM raw_sessions WHERE session = a.session) AS node, a.start_ns AS timestamp,
+       a.period_s, (SELECT pid FROM raw_processes WHERE process = a.process) AS pid, a.process, a.source, a.op,
+       (SELECT name FROM ops WHERE source_id = a.source AND op_id = a.op) AS op_name, nullif(a.caller, 0) AS caller,
+       (SELECT text FROM raw_strings WHERE string = a.library) AS caller_library,
+       iif(a.library <> 0, a.offset, NULL) AS caller_offset,
+       (SELECT name FROM memory_kinds WHERE id = a.memory_kind) AS memory_kind, a.stack_hash, a.live_bytes,
+       a.live_count, a.peak_bytes, a.allocated_bytes, a.freed_bytes, a.allocations, a.frees, a.failures,
+       a.failed_bytes, a.foreign_frees, (SELECT cgroup_id FROM raw_processes WHERE process = a.process) AS cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = a.process) AS rank
+FROM raw_allocations a;
+
+-- The same per process. unpaired: calls that do not count in it, so that the levels are not exact.
+CREATE VIEW gpu_memory_seconds AS
+SELECT m.session, (SELECT node FROM raw_sessions WHERE session = m.session) AS node, m.start_ns AS timestamp,
+       m.period_s, (SELECT pid FROM raw_processes WHERE process = m.process) AS pid, m.process,
+       (SELECT name FROM memory_kinds WHERE id = m.memory_kind) AS memory_kind, m.live_bytes, m.live_count,
+       m.peak_bytes, m.unpaired, (SELECT cgroup_id FROM raw_processes WHERE process = m.process) AS cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = m.process) AS rank
+FROM raw_memory_seconds m;
+
 -- The exact counts. Sum over rows; the launches of one second stand in several rows. library: who launched it, defined_in:
 -- whose kernel it is. What source_of_name says where kernel_name is NULL is the reason.
 CREATE VIEW kernel_launches AS

@@ -17,7 +17,21 @@ from ingero.events import (
     EpochFlag,
     HostFlag,
 )
-from ingero.ops import NCCL_DATATYPES, NCCL_REDUCE_OPS, OPS, Arg, Flag, HostOp, IoOp, Kind, NetOp, Op, Source, TcpOp
+from ingero.ops import (
+    NCCL_DATATYPES,
+    NCCL_REDUCE_OPS,
+    OPS,
+    Arg,
+    Flag,
+    HostOp,
+    IoOp,
+    Kind,
+    MemoryKind,
+    NetOp,
+    Op,
+    Source,
+    TcpOp,
+)
 
 __all__ = [
     "CLOCKS",
@@ -135,7 +149,7 @@ def _name(arg: Arg | None) -> str:
 
 _TABLES = (
     *("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags", "host_flags", "throttle_reasons"),
-    *("nccl_datatypes", "nccl_reduce_ops"),
+    *("memory_kinds", "nccl_datatypes", "nccl_reduce_ops"),
 )
 
 
@@ -147,6 +161,7 @@ def fill(db: apsw.Connection) -> None:
     db.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", op_rows())
     db.executemany("INSERT INTO thread_states VALUES (?, ?)", enumerate(THREAD_STATES))
     db.executemany("INSERT INTO waker_kinds VALUES (?, ?)", enumerate(WAKER_KINDS))
+    db.executemany("INSERT INTO memory_kinds VALUES (?, ?)", ((int(kind), kind.name.lower()) for kind in MemoryKind))
     db.executemany("INSERT INTO call_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in CallFlag if f.name))
     db.executemany("INSERT INTO epoch_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in EpochFlag if f.name))
     db.executemany("INSERT INTO host_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in HostFlag if f.name))

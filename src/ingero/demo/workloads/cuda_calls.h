@@ -124,6 +124,8 @@ typedef uint64_t device_ptr; /* CUdeviceptr */
 #define SETUP_CALLS(CALL)                                                                                          \
 	CALL(cudaStreamCreateWithFlags, (void **, unsigned int))                                                   \
 	CALL(cudaEventCreateWithFlags, (void **, unsigned int))                                                    \
+	CALL(cudaMallocPitch, (void **, size_t *, size_t, size_t))                                                 \
+	CALL(cudaHostRegister, (void *, size_t, unsigned int))                                                     \
 	CALL(cudaGraphExecDestroy, (void *))                                                                       \
 	CALL(cudaGraphDestroy, (void *))                                                                           \
 	CALL(cuInit, (unsigned int))                                                                               \

@@ -1,0 +1,162 @@
+"""Reads once a second what each call site has allocated and freed, and what is live in each process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.attach.libbpf import Map
+from ingero.decode.btf import Btf
+from ingero.ops import MemoryKind
+
+LEVEL_PERIOD_S = 60.0  # so often a site that does not change says again what it holds, for readers of a part
+
+_SLOT_SHIFT = np.uint64(56)
+_SUMS = ("freed_bytes", "frees", "allocated_bytes", "allocations", "failures", "failed_bytes", "foreign_frees")
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteGrowth:
+    """What one call site did since the last reading, and what of its memory is live now.
+
+    python_stack, native_stack: as a recorded call has them; 0 for the calls without a record. peak_bytes: since the
+    program began or was first traced. is_over: the process has become another program, to which `caller` means nothing.
+    """
+
+    slot: int
+    op: int
+    caller: int
+    python_stack: int
+    native_stack: int
+    live_bytes: int
+    live_count: int
+    peak_bytes: int
+    is_over: bool = False
+    allocated_bytes: int = 0
+    freed_bytes: int = 0
+    allocations: int = 0
+    frees: int = 0
+    failures: int = 0
+    failed_bytes: int = 0
+    foreign_frees: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLevel:
+    """All memory of one kind that a process holds. unpaired: allocations and frees that do not count in it."""
+
+    slot: int
+    kind: MemoryKind
+    live_bytes: int
+    live_count: int
+    peak_bytes: int
+    unpaired: int
+
+
+class AllocationReader:
+    """The kernel's tables of live allocations, of the sites that made them, and of the processes that hold them."""
+
+    def __init__(self, maps: dict[str, Map], layouts: Btf) -> None:
+        sites, totals, processes = maps["allocation_sites"], maps["memory_totals"], maps["processes"]
+        self._allocations, self._key = maps["allocations"], layouts.dtype("allocation_key")
+        self._sites: Array = np.frombuffer(sites.memory(), layouts.dtype("allocation_site"), sites.max_entries)
+        self._before = np.zeros(sites.max_entries, [(name, np.uint64) for name in _SUMS])
+        self._age_s = np.zeros(sites.max_entries)  # since the site was last told
+        totals_type = layouts.dtype("memory_total")
+        self._totals: Array = np.frombuffer(totals.memory(), totals_type, totals.max_entries)
+        self._kinds = totals.max_entries // processes.max_entries
+        self._told = np.zeros(totals.max_entries, totals_type)
+        self._told_unpaired = np.zeros(processes.max_entries, np.uint64)
+        self._level_age_s = np.zeros(totals.max_entries)
+        self._processes: Array = np.frombuffer(processes.memory(), layouts.dtype("process"), processes.max_entries)
+        self._owners: set[int] = set()  # slots that may have something in `allocations`
+
+    def read_sites(self, elapsed_s: float) -> list[SiteGrowth]:
+        """The sites that changed since the last reading, `elapsed_s` ago, and those that are due to say their level."""
+        used = np.flatnonzero(self._sites["op"] != 0)  # of a copy: numpy raises if the kernel adds one while it counts
+        now = np.zeros(len(used), self._before.dtype)
+        for name in _SUMS:  # frees first: what they gave back is then always among what was allocated
+            now[name] = self._sites[name][used]
+        sites, before = self._sites[used], self._before[used]
+        slots = (sites["key"] >> _SLOT_SHIFT).astype(np.int64)
+        is_over = sites["execs"] != self._processes["execs"][slots]  # a site of the program before
+        is_live = ~is_over & (now["allocations"] != now["frees"])
+        self._age_s[used] += elapsed_s
+        is_due = is_live & (self._age_s[used] >= LEVEL_PERIOD_S)
+        told = np.flatnonzero((now != before) | is_due | is_over)
+        told = told[np.argsort(~is_over[told], kind="stable")]  # the new program may call from the same address
+        self._before[used], self._age_s[used[told]] = now, 0
+        self._owners.update(slots[told].tolist())
+        growth = [_growth(sites[i], now[i], before[i], is_over=bool(is_over[i])) for i in told.tolist()]
+        self._clear(used[is_over])
+        return growth
+
+    def read_levels(self, elapsed_s: float, unseen: frozenset[int]) -> list[MemoryLevel]:
+        """What each process holds by kind, where it changed or is due. unseen: slots whose calls were not looked at."""
+        totals, unpaired = self._totals.copy(), self._processes["unpaired"].copy()
+        unpaired[list(unseen)] += np.uint64(1)
+        is_known = (totals["peak_bytes"] > 0).reshape(-1, self._kinds)
+        is_known[:, MemoryKind.DEVICE] |= unpaired > 0  # of a process that holds nothing it must be said, too
+        is_told = (totals != self._told).reshape(-1, self._kinds)
+        is_told |= is_known & (unpaired != self._told_unpaired)[:, np.newaxis]
+        self._level_age_s += elapsed_s
+        is_due = (totals["live_count"] > 0) & (self._level_age_s >= LEVEL_PERIOD_S)
+        told = np.flatnonzero(is_told.ravel() | is_due)
+        self._told, self._told_unpaired = totals, unpaired
+        self._level_age_s[told] = 0
+        return [self._level(index) for index in told.tolist()]
+
+    def _level(self, index: int) -> MemoryLevel:
+        slot, kind = divmod(index, self._kinds)
+        total = self._told[index]
+        return MemoryLevel(
+            slot=slot,
+            kind=MemoryKind(kind),
+            live_bytes=int(total["live_bytes"]),
+            live_count=int(total["live_count"]),
+            peak_bytes=int(total["peak_bytes"]),
+            unpaired=int(self._told_unpaired[slot]),
+        )
+
+    def forget(self, slot: int) -> None:
+        """Frees what an ended process has left in the tables."""
+        keys = self._sites["key"].copy()
+        self._clear(np.flatnonzero((keys != 0) & (keys >> _SLOT_SHIFT == slot)))
+        places = slice(slot * self._kinds, (slot + 1) * self._kinds)
+        self._totals[places] = self._told[places] = np.zeros(1, self._totals.dtype)[0]
+        self._told_unpaired[slot] = 0
+        if slot in self._owners:
+            self._owners.discard(slot)
+            self._forget_allocations(slot)
+
+    def _forget_allocations(self, slot: int) -> None:
+        for batch in self._allocations.key_batches():
+            keys = np.frombuffer(batch, self._key)
+            for key in keys[keys["owner"] >> _SLOT_SHIFT == slot]:
+                self._allocations.delete(key.tobytes())
+
+    def _clear(self, places: Array) -> None:
+        names = [name for name in self._sites.dtype.names or () if name not in ("op", "key")]
+        for name in (*names, "op", "key"):  # the key last: from then on the site is anybody's
+            self._sites[name][places] = 0
+        self._before[places] = 0
+        self._age_s[places] = 0
+
+
+def _growth(site: np.void, now: np.void, before: np.void, *, is_over: bool) -> SiteGrowth:
+    return SiteGrowth(
+        slot=int(site["key"] >> _SLOT_SHIFT),
+        op=int(site["op"]),
+        caller=int(site["caller"]),
+        python_stack=int(site["python_stack"]),
+        native_stack=int(site["native_stack"]),
+        peak_bytes=int(site["peak_bytes"]),
+        live_bytes=0 if is_over else int(now["allocated_bytes"] - now["freed_bytes"]),
+        live_count=0 if is_over else int(now["allocations"] - now["frees"]),
+        is_over=is_over,
+        **{name: int(now[name] - before[name]) for name in _SUMS},
+    )
