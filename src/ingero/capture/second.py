@@ -19,8 +19,8 @@ from ingero.capture.identity import CgroupRows
 from ingero.capture.launches import Launches, LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
-from ingero.capture.open_calls import OpenSince
 from ingero.capture.memory_rows import MemoryRows
+from ingero.capture.open_calls import OpenSince
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage

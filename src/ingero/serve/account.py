@@ -19,6 +19,7 @@ from ingero.serve.coverage import coverage_lines
 from ingero.serve.drain_lines import DrainLines, drain_lines
 from ingero.serve.gpu_lines import gpu_lines
 from ingero.serve.line_costs import line_cost_lines, line_costs
+from ingero.serve.memory_lines import memory_lines
 from ingero.serve.sample_lines import sample_lines, sampled_lines
 from ingero.serve.stack_lines import stack_lines, where_text
 from ingero.store.call_stacks import StackBook
@@ -65,6 +66,7 @@ def account_text(
         lane = main_lane(lanes, process.process)
         lines = _drain_lines(reader, window, epochs, lane, book)
         yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers, lines)
+        yield from memory_lines(reader, window, process.process, book)
         yield from _lines_of_code(reader, window, process, mine, book, whole_stacks=whole_stacks)
         yield from _outside_calls(reader, window, process, book)
         yield ""
