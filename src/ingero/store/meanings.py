@@ -28,6 +28,9 @@ _ROWS: Mapping[str, str] = {
     "containers": "One control group, with its container, pod or job where it is one.",
     "tenants": "Everything a control group did with the GPU, in one row.",
     "gpus": "One GPU.",
+    "gpu_memory": "Memory for a GPU that one call site holds, has taken and given back, in one second.",
+    "gpu_memory_seconds": "Memory for a GPU that one process holds of one kind, in one second.",
+    "memory_kinds": "What a number of the column memory_kind of raw rows means.",
     "samples": "One look at where a thread was outside GPU calls: on a CPU, or asleep at a line of Python.",
     "cpu_seconds": "What one CPU did in one second.",
     "gpu_samples": "What the driver said about one GPU in one second.",
@@ -272,6 +275,10 @@ EXAMPLES: Mapping[str, str] = {
     "tenants": "SELECT c.container_id, t.launches, t.gpu_wait_ns, t.runq_ns FROM tenants t "
     "LEFT JOIN containers c ON c.cgroup_id = t.cgroup_id ORDER BY t.gpu_wait_ns DESC",
     "gpus": "SELECT gpu_index, name, uuid, memory_bytes FROM gpus",
+    "gpu_memory": "SELECT pid, op_name, memory_kind, max(peak_bytes), sum(allocated_bytes) - sum(freed_bytes) AS grown "
+    "FROM gpu_memory GROUP BY pid, op_name, memory_kind ORDER BY grown DESC",
+    "gpu_memory_seconds": "SELECT timestamp, pid, memory_kind, live_bytes FROM gpu_memory_seconds ORDER BY timestamp",
+    "memory_kinds": "SELECT id, name FROM memory_kinds",
     "samples": "SELECT pid, comm, state, stack_hash, sum(weight_ns) AS ns FROM samples GROUP BY 1, 2, 3, 4 "
     "ORDER BY ns DESC LIMIT 10",
     "cpu_seconds": "SELECT cpu, sum(busy_ns), sum(idle_ns), sum(steal_ns) FROM cpu_seconds GROUP BY cpu",
