@@ -1,0 +1,36 @@
+"""A diagnosis as JSON holds everything that the diagnosis holds."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Culprit, Diagnosis, Fix, Incident, Link, Victim
+from ingero.serve.findings_json import diagnosis_json
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, diagnosed
+
+
+def hogged(scene: Scene, trainer: Actor) -> None:
+    """CPU hogs take 3 ms of each step."""
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"runq": 3}))
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+
+
+def test_it_survives_a_round_through_text(tmp_path: Path) -> None:
+    found = diagnosis_json(diagnosed(tmp_path, hogged))
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_it_holds_every_field_of_what_was_found(tmp_path: Path) -> None:
+    found = json.loads(json.dumps(diagnosis_json(diagnosed(tmp_path, hogged))))
+    incident = found["incidents"][0]
+    assert set(found) == {one.name for one in fields(Diagnosis)} | {"version"}
+    assert set(incident) == {one.name for one in fields(Incident)}
+    for key, record in (("victims", Victim), ("culprits", Culprit), ("chain", Link), ("fixes", Fix)):
+        assert set(incident[key][0]) == {one.name for one in fields(record)}
+
+
+def test_it_names_the_culprit_with_its_time(tmp_path: Path) -> None:
+    incident = json.loads(json.dumps(diagnosis_json(diagnosed(tmp_path, hogged))))["incidents"][0]
+    assert (incident["cause"], incident["culprits"][0]["pid"]) == ("cpu-contention", 900)
