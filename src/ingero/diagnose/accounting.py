@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ingero.events import CLOCKS, EpochFlag
+from ingero.store.lanes import LaneSums
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _NOT_RECORDED = -1
@@ -65,6 +67,32 @@ def lane_accounts(epochs: Array) -> list[LaneAccount]:
     return sorted(accounts, key=lambda account: -account.busy_ns)
 
 
+def accounts_of_sums(lanes: Iterable[LaneSums]) -> list[LaneAccount]:
+    """The same from sums that were kept while it was recorded."""
+    accounts = [
+        LaneAccount(
+            process=lane.process,
+            pid=lane.pid,
+            device=lane.device,
+            stream=lane.stream,
+            epochs=lane.sums["epochs"],
+            incomplete=lane.sums["incomplete"],
+            launches=lane.sums["launches"],
+            size_bytes=lane.sums["bytes"],
+            wall_ns=lane.sums["wall_ns"],
+            empty=_summed(lane, 0, "empty"),
+            busy_ns=lane.sums["x_ns"],
+            enqueuing=_summed(lane, 1, "enqueue"),
+            late_ns=lane.sums["p_ns"],
+            late_low_ns=lane.sums["p_low_ns"],
+            late_high_ns=lane.sums["p_high_ns"],
+            drain=_summed(lane, 2, "drain"),
+        )
+        for lane in lanes
+    ]
+    return sorted(accounts, key=lambda account: -account.busy_ns)
+
+
 def main_lane(accounts: list[LaneAccount], process: int) -> LaneAccount | None:
     """The lane that paces a process: the one with the most device work. Lanes are never summed."""
     return next((account for account in accounts if account.process == process), None)
@@ -92,6 +120,14 @@ def _account(epochs: Array) -> LaneAccount:
         late_low_ns=int((back - epochs["r_high_ns"]).sum()),
         late_high_ns=int((back - epochs["r_low_ns"]).sum()),
         drain=_part(epochs, "drain", back - epochs["s_ns"]),
+    )
+
+
+def _summed(lane: LaneSums, index: int, name: str) -> Part:
+    return Part(
+        total_ns=lane.sums[f"{name}_ns"],
+        clocks_ns=tuple(int(value) for value in lane.clocks_ns[index]),
+        unknown_ns=lane.sums[f"{name}_unknown_ns"],
     )
 
 

@@ -52,7 +52,7 @@ class Growth:
 def growth(case: Case, kinds: Kind) -> Growth | None:
     """The calls of these kinds; None where none was made."""
     mine = [one for one in case.op_changes if kind_of(one) & kinds]
-    return Growth(tuple(mine), len(case.epochs)) if mine else None
+    return Growth(tuple(mine), case.epoch_count) if mine else None
 
 
 def kind_of(change: OpChange) -> Kind:

@@ -12,10 +12,13 @@ import numpy as np
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
-from ingero.diagnose.idle import demanded
-from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Part, Victim
-from ingero.diagnose.regimes import Usual, reference_windows, usual_epochs
+from ingero.diagnose.idle import idle_ns, shortened
+from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
+from ingero.diagnose.regimes import Usual, at_best, reference_windows, usual_epochs, with_clocks
+from ingero.diagnose.samples import sample_windows
 from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
+from ingero.diagnose.timeline import timeline
+from ingero.diagnose.wait_windows import BLOCK_NS
 from ingero.diagnose.waits import Segment
 from ingero.events import CLOCKS
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
@@ -26,6 +29,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 _MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
+_MOST_BLOCKS = 8  # of BLOCK_NS, whose intervals off the CPU are read for that
+_CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 _WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
 
 
@@ -51,6 +56,7 @@ class OpChange:
 class Case:
     """A stretch of one process's main lane that lost time, and what is still without an owner.
 
+    epochs: whole ones (`store.arrays.EPOCH_DTYPE`): all of epoch_count, of very many a sample (see `is_sampled`).
     buckets: lost ns; for a bottleneck against zero. left: what of it no rule has claimed yet.
     """
 
@@ -59,12 +65,14 @@ class Case:
     kind: FindingKind
     window: Window
     epochs: Array
+    epoch_count: int
     usual: Mapping[int, Usual]
     excess_ns: Array
     wall_ns: int
     loss_ns: int
     peak_ratio: float
     buckets: dict[Bucket, int]
+    timeline: tuple[Moment, ...] = ()
     left: dict[Bucket, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     siblings: Sequence[Case] = ()  # every case of the window, this one, too
@@ -72,6 +80,15 @@ class Case:
     def __post_init__(self) -> None:
         """Everything waits for an owner."""
         self.left = {bucket: ns for bucket, ns in self.buckets.items() if ns > 0}
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the buckets were scaled up from some of the epochs; the loss itself is always of all."""
+        return len(self.epochs) < self.epoch_count
+
+    def count_of(self, class_key: int) -> float:
+        """How many of all its epochs are of a class."""
+        return int((self.epochs["class_key"] == class_key).sum()) * self.epoch_count / max(len(self.epochs), 1)
 
     # Claims
 
@@ -221,9 +238,9 @@ class Case:
             for one in self.evidence.ops(window, self.process.process):
                 usual[one.source, one.op].append(one)
         span = self.evidence.reader.op_span(self.window, process=self.process.process)
-        beside = self._epochs_in(span) - len(self.epochs) if self.baselines else 0
+        beside = self._epochs_in(span) - self.epoch_count if self.baselines else 0
         now = self.evidence.ops(span, self.process.process)
-        mine, theirs = max(len(self.epochs), 1), max(epochs, 1)
+        mine, theirs = max(self.epoch_count, 1), max(epochs, 1)
         changes = [_change(one, mine, usual[one.source, one.op], theirs, max(beside, 0)) for one in now]
         return sorted(changes, key=lambda one: -one.grown_ns)
 
@@ -242,7 +259,7 @@ class Case:
         return self._paths("x_ns", "f_tid", "f_ns", "s_ns")
 
     def _paths(self, length: str, tid: str, begin: str, end: str) -> list[Segment]:
-        chosen = np.argsort(-self.excess_ns, kind="stable")[:_MOST_PATHS]
+        chosen = self._slowest
         found: list[Segment] = []
         for index in chosen.tolist():
             epoch = self.epochs[index]
@@ -253,6 +270,19 @@ class Case:
     def line_of(self, change: OpChange) -> CodeLine | None:
         """The workload's own line that spent most of the recorded time of these calls in the case."""
         return self.evidence.call_line(self.window, self.process.process, change.totals.source, change.totals.op)
+
+    @cached_property
+    def _slowest(self) -> Array:
+        """The epochs that lost most, of the few pieces of time in which most was lost."""
+        blocks = self.epochs["b_ns"] // BLOCK_NS
+        places, inverse = np.unique(blocks, return_inverse=True)
+        if len(places) > _MOST_BLOCKS:
+            lost = np.bincount(inverse, weights=np.maximum(self.excess_ns, 0))
+            chosen = np.flatnonzero(np.isin(inverse, np.argsort(-lost, kind="stable")[:_MOST_BLOCKS]))
+        else:
+            chosen = np.arange(len(blocks))
+        order: Array = chosen[np.argsort(-self.excess_ns[chosen], kind="stable")[:_MOST_PATHS]]
+        return order
 
     def thread_name(self, segment: Segment) -> str:
         """Its name."""
@@ -282,83 +312,111 @@ def find_cases(evidence: Evidence) -> Iterator[Case]:
     """The stretches of every process that lost time against its best regime, and the bottlenecks of that regime."""
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
-        if process is None or not len(lane):
-            continue
-        epochs = demanded(evidence, process, lane)
-        usual = usual_epochs(epochs)
-        excess = excess_ns(epochs, usual)
-        for stretch in lossy_stretches(epochs, usual, excess):
-            yield _incident(evidence, process, epochs, usual, excess, stretch)
-        if case := _bottleneck(evidence, process, _at_best(epochs, usual), usual):
+        if process is not None and len(lane):
+            yield from _Lane(evidence, process, lane).cases()
+
+
+class _Lane:
+    """The main lane of one process, without its time without demand."""
+
+    def __init__(self, evidence: Evidence, process: Process, lane: Array) -> None:
+        self._evidence, self._process = evidence, process
+        self._ends = np.ascontiguousarray(lane["b_ns"])
+        self._idle = idle_ns(evidence, process, lane)
+        self._epochs = shortened(lane, self._idle)
+
+    def cases(self) -> Iterator[Case]:
+        usual = usual_epochs(self._epochs)
+        excess = excess_ns(self._epochs, usual)
+        stretches = lossy_stretches(self._epochs, usual, excess)
+        if stretches:
+            usual = with_clocks(usual, self._whole)
+        for stretch in stretches:
+            yield self._incident(usual, excess, stretch)
+        if case := self._bottleneck(at_best(self._epochs, usual), usual):
             yield case
 
+    def _whole(self, window: Window) -> Array:
+        """The whole epochs that ended in a window."""
+        epochs = self._evidence.epochs(window, self._process.process)
+        if not self._idle.any():
+            return epochs
+        return shortened(epochs, self._idle[np.searchsorted(self._ends, epochs["b_ns"]).clip(max=len(self._ends) - 1)])
 
-def _at_best(epochs: Array, usual: Mapping[int, Usual]) -> Array:
-    """The epochs that the references come from, and those of classes without one."""
-    chosen = ~np.isin(epochs["class_key"], list(usual))
-    for key, one in usual.items():
-        mine = epochs["class_key"] == key
-        for window in one.windows:
-            chosen |= mine & (epochs["a_ns"] >= window.begin_ns) & (epochs["b_ns"] < window.end_ns)
-    best: Array = epochs[chosen]
-    return best
+    def _sample(self, lane: Array, weight: Array) -> Array:
+        """These epochs whole, or of very many some."""
+        whole: Array = np.concatenate([self._whole(window) for window in sample_windows(lane, weight)])
+        chosen: Array = whole[np.isin(whole["b_ns"], lane["b_ns"])]
+        return chosen
+
+    def _incident(self, usual: Mapping[int, Usual], excess: Array, stretch: Stretch) -> Case:
+        inside = (self._epochs["b_ns"] > stretch.window.begin_ns) & (self._epochs["b_ns"] < stretch.window.end_ns)
+        epochs = self._sample(self._epochs[inside], excess[inside])
+        seen = excess_ns(epochs, usual)
+        scale = stretch.loss_ns / seen.sum() if len(epochs) < stretch.epochs and seen.sum() > 0 else 1.0
+        return Case(
+            evidence=self._evidence,
+            process=self._process,
+            kind=FindingKind.INCIDENT,
+            window=stretch.window,
+            epochs=epochs,
+            epoch_count=stretch.epochs,
+            usual=usual,
+            excess_ns=seen,
+            wall_ns=stretch.wall_ns,
+            loss_ns=stretch.loss_ns,
+            peak_ratio=stretch.peak_ratio,
+            buckets={bucket: round(ns * scale) for bucket, ns in buckets(epochs, usual).items()},
+            timeline=timeline(self._epochs, excess, stretch.window),
+        )
+
+    def _bottleneck(self, is_best: Array, usual: Mapping[int, Usual]) -> Case | None:
+        """Where the device is kept waiting even at best; nothing where that is little."""
+        wall = int((self._epochs["b_ns"] - self._epochs["a_ns"])[is_best].sum())
+        waited = sum(float(length[is_best].sum()) for length in _host_lengths(self._epochs).values())
+        if waited < BOTTLENECK_RATIO * wall or waited < MIN_LOSS_NS:
+            return None
+        best = self._epochs[is_best]
+        epochs = self._sample(best, np.zeros(len(best)))
+        against_zero = host_share(epochs)
+        seen = sum(against_zero.values())
+        scale = waited / seen if len(epochs) < len(best) and seen else 1.0
+        against_zero = {bucket: int(ns * scale) for bucket, ns in against_zero.items()}
+        lost = sum(against_zero.values())
+        if lost < BOTTLENECK_RATIO * wall or lost < MIN_LOSS_NS:
+            return None
+        return Case(
+            evidence=self._evidence,
+            process=self._process,
+            kind=FindingKind.BOTTLENECK,
+            window=Window(begin_ns=int(best["a_ns"][0]), end_ns=int(best["b_ns"][-1]) + 1),
+            epochs=epochs,
+            epoch_count=len(best),
+            usual=usual,
+            excess_ns=(epochs["b_ns"] - epochs["a_ns"]).astype(np.float64),
+            wall_ns=wall,
+            loss_ns=lost,
+            peak_ratio=lost / max(wall, 1),
+            buckets=against_zero,
+        )
 
 
-def _incident(
-    evidence: Evidence, process: Process, epochs: Array, usual: Mapping[int, Usual], excess: Array, stretch: Stretch
-) -> Case:
-    inside = (epochs["b_ns"] > stretch.window.begin_ns) & (epochs["b_ns"] < stretch.window.end_ns)
-    return Case(
-        evidence=evidence,
-        process=process,
-        kind=FindingKind.INCIDENT,
-        window=stretch.window,
-        epochs=epochs[inside],
-        usual=usual,
-        excess_ns=excess[inside],
-        wall_ns=stretch.wall_ns,
-        loss_ns=stretch.loss_ns,
-        peak_ratio=stretch.peak_ratio,
-        buckets=buckets(epochs[inside], usual),
-    )
-
-
-def _bottleneck(evidence: Evidence, process: Process, epochs: Array, usual: Mapping[int, Usual]) -> Case | None:
-    """Where the device is kept waiting even at best; nothing where that is little."""
-    if not len(epochs):
-        return None
-    against_zero = host_share(epochs)
-    wall = int((epochs["b_ns"] - epochs["a_ns"]).sum())
-    lost = sum(against_zero.values())
-    if lost < BOTTLENECK_RATIO * wall or lost < MIN_LOSS_NS:
-        return None
-    return Case(
-        evidence=evidence,
-        process=process,
-        kind=FindingKind.BOTTLENECK,
-        window=Window(begin_ns=int(epochs["a_ns"][0]), end_ns=int(epochs["b_ns"][-1]) + 1),
-        epochs=epochs,
-        usual=usual,
-        excess_ns=(epochs["b_ns"] - epochs["a_ns"]).astype(np.float64),
-        wall_ns=wall,
-        loss_ns=lost,
-        peak_ratio=lost / max(wall, 1),
-        buckets=against_zero,
-    )
+def _host_lengths(epochs: Array) -> dict[Part, Array]:
+    """E and P as they are, and [f, s] where the device was ready as soon as the host had enqueued; of either kind."""
+    kept_waiting = epochs["r_ns"] - epochs["s_ns"] < DEVICE_WAITED * epochs["x_ns"]
+    return {
+        Part.EMPTY: epochs["e_ns"],
+        Part.ENQUEUE: np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0),
+        Part.LATE: epochs["p_ns"],
+    }
 
 
 def host_share(epochs: Array) -> dict[Bucket, int]:
     """The account of E and P as it is, and of [f, s] where the device was ready as soon as the host had enqueued."""
     found: dict[Bucket, int] = {}
-    kept_waiting = epochs["r_ns"] - epochs["s_ns"] < DEVICE_WAITED * epochs["x_ns"]
-    enqueue = np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0)
-    for part, name, lengths in (
-        (Part.EMPTY, "empty", epochs["e_ns"]),
-        (Part.ENQUEUE, "enqueue", enqueue),
-        (Part.LATE, "drain", epochs["p_ns"]),
-    ):
-        clocks = epochs[f"{name}_clock_ns"]
-        counted = (clocks[:, 0] >= 0) & (kept_waiting if part is Part.ENQUEUE else True)
+    for part, lengths in _host_lengths(epochs).items():
+        clocks = epochs[f"{_CLOCKS_OF[part]}_clock_ns"]
+        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is Part.ENQUEUE else True)
         sums = clocks[counted].sum(axis=0).astype(np.float64)
         if part is Part.LATE:
             sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait

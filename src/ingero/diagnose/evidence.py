@@ -8,20 +8,23 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.accounting import lane_accounts, main_lane
 from ingero.diagnose.model import CodeLine
-from ingero.diagnose.waits import Waits
+from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
 from ingero.identity import short_id
+from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
+from ingero.store.lanes import Lane
 from ingero.store.reader import SECOND_NS, Reader
 from ingero.store.records import (
+    ClockTotals,
     Communicator,
     Container,
     CulpritTotals,
@@ -30,6 +33,7 @@ from ingero.store.records import (
     Process,
     Session,
     Throttling,
+    WakerTotals,
     Window,
 )
 
@@ -50,13 +54,18 @@ _TABLES |= {name: f"raw_{name}" for name in ("samples", "gpu_samples", "scheduli
 
 
 class Evidence:
-    """The evidence of one window. Arrays are those of `store.arrays`; everything is read-only."""
+    """The evidence of one window. Arrays are those of `store.arrays`; everything is read-only.
 
-    def __init__(self, reader: Reader, window: Window) -> None:
+    is_live: the recording goes on, and what is read is read again in a second.
+    """
+
+    def __init__(self, reader: Reader, window: Window, *, is_live: bool = False) -> None:
         self.reader = reader
         self.window = window
+        self.is_live = is_live
         self._culprits: dict[tuple[int, int, int], list[CulpritTotals]] = {}
         self._ops: dict[tuple[int, int, int], list[OpShare]] = {}
+        self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
 
     # What was there
@@ -164,30 +173,72 @@ class Evidence:
     # Time
 
     @cached_property
-    def lanes(self) -> dict[int, Array]:
-        """The epochs of the main lane of each process, in order of time, without those nothing can be compared with."""
+    def main_lanes(self) -> dict[int, Lane]:
+        """The lane that paces each process: the one with the most device work. Lanes are never summed."""
         if not self.reader.is_recorded("raw_epochs"):
             return {}
-        epochs = self.reader.epochs(self.window)
-        epochs = epochs[(epochs["a_ns"] > 0) & ((epochs["flags"] & _UNUSABLE) == 0)]
-        accounts = lane_accounts(epochs)
-        lanes = {}
-        for process in np.unique(epochs["process"]).tolist():
-            lane = main_lane(accounts, process)
-            if lane:
-                mine = (epochs["process"] == process) & (epochs["stream"] == lane.stream)
-                lanes[process] = epochs[mine & (epochs["device"] == lane.device)]
-        return lanes
+        found: dict[int, Lane] = {}
+        for lane in sorted(self._usable_lanes(), key=lambda one: int(one.epochs["x_ns"].sum())):
+            found[lane.process] = lane
+        return dict(sorted(found.items()))
+
+    def _usable_lanes(self) -> list[Lane]:
+        """Without the epochs that nothing can be compared with."""
+        lanes = []
+        for lane in self.read_lanes():
+            mine = lane.epochs
+            usable = (mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)
+            lanes.append(lane if usable.all() else replace(lane, epochs=mine[usable]))
+        return [lane for lane in lanes if len(lane.epochs)]
+
+    def read_lanes(self) -> list[Lane]:
+        """Every lane of the window, in short."""
+        return self.reader.lanes(self.window)
+
+    @cached_property
+    def lanes(self) -> dict[int, Array]:
+        """The epochs of the main lane of each process in short (`store.arrays.LANE_DTYPE`), by their end."""
+        return {process: lane.epochs for process, lane in self.main_lanes.items()}
+
+    def epochs(self, window: Window, process: int) -> Array:
+        """The whole epochs (`store.arrays.EPOCH_DTYPE`) of a process's main lane that ended in a part of the window.
+
+        Where the size limit has taken them, they are made from what is left: without clocks.
+        """
+        lane = self.main_lanes[process]
+        mine: Array = self.reader.epochs(window, process=process)
+        mine = mine[(mine["stream"] == lane.stream) & (mine["device"] == lane.device)]
+        mine = mine[(mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)]
+        ends = lane.epochs["b_ns"]
+        first, last = np.searchsorted(ends, (window.begin_ns, window.end_ns))
+        if len(mine) >= last - first:
+            return mine
+        made: Array = arrays.without_clocks(lane.epochs[first:last], process=process, pid=lane.pid)
+        return made
+
+    @property
+    def has_offcpu(self) -> bool:
+        """Whether intervals off the CPU can be in the recording."""
+        return not self.missing((OFFCPU,))
 
     @cached_property
     def offcpu(self) -> Array:
-        """Intervals off the CPU of every traced thread."""
+        """Intervals off the CPU of every traced thread, all of the window: many. `offcpu_in` reads a part."""
         return self.reader.offcpu_rows(self.window)
 
+    def offcpu_in(self, window: Window) -> Array:
+        """Those that touch a part of the window."""
+        return self.reader.offcpu_rows(window)
+
     @cached_property
-    def waits(self) -> Waits:
+    def waits(self) -> WaitWindows:
         """The paths through them."""
-        return Waits(self.offcpu)
+        return WaitWindows(self.offcpu_in)
+
+    def wakers(self, process: int) -> list[WakerTotals]:
+        """Who ended the sleeps of a process, longest sleep first."""
+        is_there = self.reader.is_recorded("raw_wakers")
+        return self.reader.wakers(self.window, process=process) if is_there else []
 
     def culprits(self, window: Window, process: int) -> list[CulpritTotals]:
         """Who ran while the process waited, in a part of the window, most time first."""
@@ -226,6 +277,14 @@ class Evidence:
     def name_of_pid(self, pid: int) -> str:
         """The name of a process, traced or seen as somebody's culprit; "" where it never was."""
         return next((one.name for one in self.processes.values() if one.pid == pid and one.name), "")
+
+    def clock_totals(self, window: Window) -> list[ClockTotals]:
+        """What the threads of each process did in a part of the window."""
+        key = (window.begin_ns, window.end_ns)
+        if key not in self._clocks:
+            is_there = self.reader.is_recorded("raw_clock_seconds")
+            self._clocks[key] = self.reader.clock_totals(window) if is_there else []
+        return self._clocks[key]
 
     def ops(self, window: Window, process: int) -> list[OpShare]:
         """The calls of a process in a part of the window."""

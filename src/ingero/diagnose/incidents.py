@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.impact import impact_of
 from ingero.diagnose.model import (
     Culprit,
+    Fact,
     Finding,
     FindingKind,
     Incident,
@@ -129,8 +131,17 @@ def _incident(part: Sequence[Found]) -> Incident:
         chain=tuple(finding.chain),
         fixes=tuple(finding.fixes),
         account=dict(account),
-        evidence=dict(finding.evidence),
+        evidence=dict(finding.evidence) | _sampled(case),
+        impact=impact_of(case) if case else None,
+        timeline=case.timeline if case else (),
     )
+
+
+def _sampled(case: Case | None) -> dict[str, Fact]:
+    """How much was read whole, where that is not all."""
+    if case is None or not case.is_sampled:
+        return {}
+    return {"epochs read whole": len(case.epochs), "epochs": case.epoch_count}
 
 
 def _lost_of_worst_victim(part: Sequence[Found]) -> int:

@@ -145,6 +145,34 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Impact:
+    """What the worst victim noticed, and what is usual for it (None where there is no reference).
+
+    A drain is the end of an epoch: a training step, a batch, a token. involuntary_ratio: of its time, the thread on the
+    path could have run or was throttled; voluntary sleep does not count. preemptions: of all its threads.
+    """
+
+    drains_per_s: float
+    usual_drains_per_s: float | None
+    p50_ns: int
+    usual_p50_ns: int | None
+    p99_ns: int
+    usual_p99_ns: int | None
+    involuntary_ratio: float
+    usual_involuntary_ratio: float | None
+    preemptions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A piece of an incident's timeline, from some time before it to some time after: lost share of wall time."""
+
+    begin_ns: int
+    end_ns: int
+    lost_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """One cause on one resource with one root, whoever its victims are.
 
@@ -173,6 +201,8 @@ class Incident:
     fixes: tuple[Fix, ...] = ()
     account: Mapping[str, int] = field(default_factory=dict)
     evidence: Mapping[str, Fact] = field(default_factory=dict)
+    impact: Impact | None = None
+    timeline: tuple[Moment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

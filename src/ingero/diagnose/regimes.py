@@ -7,20 +7,25 @@ reference is frozen while one goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.loss import MIN_EPOCHS, Reference
+from ingero.events import CLOCKS
 from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_NS = 1_500_000_000
+REFERENCE_NS = 30_000_000_000  # of healthy time whose clocks and culprits are read
 SAME_REGIME = 0.01  # means this close are one regime: healthy seconds of one loop differ by 0.1 to 0.7 %
 _SIGMA_OF_MAD = 1.48
+_MOST_POOLED = 256  # chunks of a reference; medians of so many do not move any more
+_SPARSE = 3  # a chunk that spans more than this times its own epochs is read epoch by epoch,
+_MOST_APART = 64  # this many of them
 _NOT_RECORDED = -1
 
 
@@ -28,15 +33,18 @@ _NOT_RECORDED = -1
 class Usual:
     """One class at its best: the reference, the clocks of each part per epoch (ns, order of CLOCKS), and when.
 
+    The clocks are 0 until `with_clocks` has read them. healthy: begins and ends of the stretches that the reference
+    comes from. windows: the longest of these, REFERENCE_NS at most: more would be read without telling more.
     chunk_noise_ratio: how much the means of healthy chunks differ, one sigma.
     """
 
     reference: Reference
-    empty_clock_ns: Array
-    enqueue_clock_ns: Array
-    drain_clock_ns: Array
+    empty_clock_ns: Array = field(default_factory=lambda: np.zeros(len(CLOCKS)))
+    enqueue_clock_ns: Array = field(default_factory=lambda: np.zeros(len(CLOCKS)))
+    drain_clock_ns: Array = field(default_factory=lambda: np.zeros(len(CLOCKS)))
     chunk_noise_ratio: float
     chunk_epochs: int
+    healthy: tuple[Array, Array]
     windows: tuple[Window, ...]
 
     def noise_of(self, epochs: int) -> float:
@@ -47,11 +55,11 @@ class Usual:
 
 def usual_epochs(epochs: Array) -> dict[int, Usual]:
     """The best regime of each class with enough epochs; `epochs` are of one lane, in order of time."""
+    keys = np.ascontiguousarray(epochs["class_key"])
     found: dict[int, Usual] = {}
-    for key in np.unique(epochs["class_key"]):
-        members = epochs[epochs["class_key"] == key]
-        if len(members) >= MIN_EPOCHS:
-            found[int(key)] = _usual(members)
+    for key, count in zip(*np.unique(keys, return_counts=True), strict=True):
+        if count >= MIN_EPOCHS:
+            found[int(key)] = _usual(epochs if count == len(epochs) else epochs[keys == key])
     return found
 
 
@@ -67,22 +75,23 @@ def reference_windows(usual: Mapping[int, Usual]) -> tuple[Window, ...]:
 
 
 def _usual(members: Array) -> Usual:
-    chunks = list(_chunks(members))
-    means = np.array([_lengths(chunk).mean() for chunk in chunks])  # a median does not see one stall in eight
-    best = chunks[int(means.argmin())]
-    slack = max(SAME_REGIME, 2 * _noise_of_mean(best))
-    healthy = [chunk for chunk, mean in zip(chunks, means, strict=True) if mean <= means.min() * (1 + slack)]
-    pool = np.concatenate(healthy)
-    usual = _reference(pool)
-    ratios = np.array([_lengths(chunk).mean() / max(usual.t_ns, 1) - 1 for chunk in healthy])
+    begins, ends = np.ascontiguousarray(members["a_ns"]), np.ascontiguousarray(members["b_ns"])
+    lengths = ends - begins
+    starts = _chunk_starts(begins, ends)
+    stops = np.append(starts[1:], len(members))
+    means = np.add.reduceat(lengths, starts) / (stops - starts)  # a median does not see one stall in eight
+    best = int(means.argmin())
+    slack = max(SAME_REGIME, 2 * _noise_of_mean(lengths[starts[best] : stops[best]]))
+    healthy = np.flatnonzero(means <= means.min() * (1 + slack))
+    pooled = healthy[np.unique(np.linspace(0, len(healthy) - 1, min(len(healthy), _MOST_POOLED)).astype(np.int64))]
+    usual = _reference(np.concatenate([members[starts[at] : stops[at]] for at in pooled]))
+    ratios = means[healthy] / max(usual.t_ns, 1) - 1
     return Usual(
         reference=usual,
-        empty_clock_ns=_clocks(pool, "empty"),
-        enqueue_clock_ns=_clocks(pool, "enqueue"),
-        drain_clock_ns=_clocks(pool, "drain"),
         chunk_noise_ratio=float(np.median(np.abs(ratios - np.median(ratios)))) * _SIGMA_OF_MAD,
-        chunk_epochs=int(np.median([len(chunk) for chunk in healthy])),
-        windows=tuple(Window(begin_ns=int(c["a_ns"][0]), end_ns=int(c["b_ns"][-1]) + 1) for c in healthy),
+        chunk_epochs=int(np.median(stops[healthy] - starts[healthy])),
+        healthy=_runs(begins[starts], ends[stops - 1], healthy),
+        windows=tuple(_windows(begins, ends, starts, stops, healthy)),
     )
 
 
@@ -101,18 +110,77 @@ def _reference(pool: Array) -> Reference:
     )
 
 
-def _chunks(members: Array) -> Iterator[Array]:
-    """Pieces of at least MIN_EPOCHS epochs and CHUNK_NS; what is left over joins the last one."""
+def with_clocks(usual: Mapping[int, Usual], read: Callable[[Window], Array]) -> dict[int, Usual]:
+    """The same with the clocks of their epochs. read: the whole epochs that ended in a window."""
+    if not usual:
+        return {}
+    whole: Array = np.concatenate([read(window) for window in reference_windows(usual)])
+    found = {}
+    for key, one in usual.items():
+        mine: Array = whole[whole["class_key"] == key]
+        inside = np.zeros(len(mine), bool)
+        for window in one.windows:
+            inside |= (mine["b_ns"] > window.begin_ns) & (mine["b_ns"] < window.end_ns)
+        pool = mine[inside]
+        if len(pool):
+            empty, enqueue, drain = (_clocks(pool, part) for part in ("empty", "enqueue", "drain"))
+            one = replace(one, empty_clock_ns=empty, enqueue_clock_ns=enqueue, drain_clock_ns=drain)  # noqa: PLW2901
+        found[key] = one
+    return found
+
+
+def at_best(epochs: Array, usual: Mapping[int, Usual]) -> Array:
+    """Which of these epochs the references come from, or have a class without one."""
+    keys = np.ascontiguousarray(epochs["class_key"])
+    chosen: Array = ~np.isin(keys, list(usual))
+    for key, one in usual.items():
+        begins, ends = one.healthy
+        run = np.searchsorted(begins, epochs["a_ns"], side="right") - 1
+        chosen |= (keys == key) & (run >= 0) & (epochs["b_ns"] <= ends[run.clip(min=0)])
+    return chosen
+
+
+def _runs(begins: Array, ends: Array, healthy: Array) -> tuple[Array, Array]:
+    """First begin and last end of each run of healthy chunks."""
+    breaks = np.flatnonzero(np.diff(healthy) > 1)
+    firsts, lasts = healthy[np.append(0, breaks + 1)], healthy[np.append(breaks, len(healthy) - 1)]
+    return begins[firsts], ends[lasts]
+
+
+def _windows(begins: Array, ends: Array, starts: Array, stops: Array, healthy: Array) -> list[Window]:
+    """The longest runs of healthy chunks, REFERENCE_NS in all, in order of time.
+
+    begins, ends: of the epochs. starts, stops: of the chunks, in epochs. Of a chunk whose epochs lie far apart each has
+    a window of its own.
+    """
+    runs = np.split(healthy, np.flatnonzero(np.diff(healthy) > 1) + 1)
+    chosen: list[Window] = []
+    left_ns = REFERENCE_NS
+    for at in (at for run in sorted(runs, key=len, reverse=True) for at in run.tolist()):
+        if left_ns <= 0:
+            break
+        first, last = int(starts[at]), int(stops[at])
+        spent = int((ends[first:last] - begins[first:last]).sum())
+        left_ns -= spent
+        if ends[last - 1] - begins[first] <= _SPARSE * spent:
+            chosen.append(Window(begin_ns=int(begins[first]), end_ns=int(ends[last - 1]) + 1))
+        else:
+            pairs = zip(begins[first:last][:_MOST_APART].tolist(), ends[first:last][:_MOST_APART].tolist(), strict=True)
+            chosen += [Window(begin_ns=begin, end_ns=end + 1) for begin, end in pairs]
+    return sorted(chosen, key=lambda one: one.begin_ns)
+
+
+def _chunk_starts(begins: Array, ends: Array) -> Array:
+    """Where pieces of at least MIN_EPOCHS epochs and CHUNK_NS begin; what is left over joins the last one."""
     starts = [0]
     while True:
         begin = starts[-1]
-        late_enough = int(np.searchsorted(members["b_ns"], members["a_ns"][begin] + CHUNK_NS))
+        late_enough = int(np.searchsorted(ends, begins[begin] + CHUNK_NS))
         after = max(begin + MIN_EPOCHS, late_enough + 1)
-        if after + MIN_EPOCHS > len(members):
+        if after + MIN_EPOCHS > len(begins):
             break
         starts.append(after)
-    ends = [*starts[1:], len(members)]
-    yield from (members[first:last] for first, last in zip(starts, ends, strict=True))
+    return np.array(starts, np.int64)
 
 
 def _lengths(epochs: Array) -> Array:
@@ -120,11 +188,10 @@ def _lengths(epochs: Array) -> Array:
     return lengths
 
 
-def _noise_of_mean(epochs: Array) -> float:
+def _noise_of_mean(lengths: Array) -> float:
     """Its standard error, as a ratio."""
-    lengths = _lengths(epochs)
     median = float(np.median(lengths))
-    return float(np.median(np.abs(lengths - median)) * _SIGMA_OF_MAD / max(median, 1) / len(epochs) ** 0.5)
+    return float(np.median(np.abs(lengths - median)) * _SIGMA_OF_MAD / max(median, 1) / len(lengths) ** 0.5)
 
 
 def _clocks(pool: Array, part: str) -> Array:

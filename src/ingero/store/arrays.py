@@ -49,6 +49,10 @@ _CALL_NUMBERS = (
     *("id", "start_ns", "duration_ns", "process", "pid", "tid", "source", "op", "arg0", "arg1", "arg2", "stream"),
     *("ret_code", "caller", "caller_library", "detail", "cgroup_id", "comm", "flags", "stack_hash"),
 )
+_LANE_NUMBERS = (
+    *("a_ns", "f_ns", "s_ns", "r_ns", "b_ns", "e_ns", "x_ns", "p_ns", "class_key", "flags", "launches", "a_tid"),
+    "empty_sleep_ns",
+)
 _EPOCH_PARTS = ("empty", "enqueue", "drain")
 _SECOND_NUMBERS = ("start_ns", "period_s", "process", "threads", "switches", "preemptions", "major_faults")
 
@@ -59,6 +63,17 @@ EPOCH_DTYPE = np.dtype(
     + [(f"{part}_clock_ns", "<i8", (len(CLOCKS),)) for part in _EPOCH_PARTS]
     + [("checkpoint_ns", "<i8", (CHECKPOINTS,))]
 )
+
+# One epoch of a lane in short: what finding lost time needs. Fields mean what they do in EPOCH_DTYPE; empty_sleep_ns is
+# the clock `sleep` of the empty part, -1 where not recorded.
+LANE_DTYPE = np.dtype([(name, "<i8") for name in _LANE_NUMBERS])
+
+# The exact sums of a lane, and after them the clocks of the three parts.
+LANE_SUMS = (
+    *("epochs", "incomplete", "launches", "bytes", "wall_ns", "empty_ns", "empty_unknown_ns", "x_ns", "enqueue_ns"),
+    *("enqueue_unknown_ns", "p_ns", "p_low_ns", "p_high_ns", "drain_ns", "drain_unknown_ns"),
+)
+CLOCK_SUMS = len(_EPOCH_PARTS) * len(CLOCKS)
 
 # What the threads of one process did in `period_s` seconds from start_ns on; major_faults: -1 where not recorded.
 CLOCK_SECOND_DTYPE = np.dtype([(name, "<i8") for name in _SECOND_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
@@ -97,6 +112,7 @@ EPOCH_COLUMNS = ", ".join(
     [f"e.{name}" for name in _EPOCH_NUMBERS]
     + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _EPOCH_PARTS for clock in CLOCK_COLUMNS]
 )
+LANE_COLUMNS = ", ".join([*_LANE_NUMBERS[:-1], f"coalesce(empty_sleep_ns, {NOT_RECORDED})"])
 SAMPLE_COLUMNS = ", ".join(_SAMPLE_NUMBERS)
 CLOCK_SECOND_COLUMNS = ", ".join((*_SECOND_NUMBERS[:-1], f"coalesce(major_faults, {NOT_RECORDED})", *CLOCK_COLUMNS))
 
@@ -108,6 +124,24 @@ def epochs(rows: Sequence[Sequence[int]], checkpoints: Sequence[bytes | None]) -
         if packed:
             times = np.frombuffer(packed, dtype="<i8")[:CHECKPOINTS]
             array["checkpoint_ns"][index, : len(times)] = times
+    return array
+
+
+def lane(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `LANE_COLUMNS` as an array of `LANE_DTYPE`."""
+    return _from_rows(rows, LANE_DTYPE)
+
+
+def without_clocks(lane: npt.NDArray[np.void], *, process: int, pid: int) -> npt.NDArray[np.void]:
+    """Epochs of `LANE_DTYPE` as `EPOCH_DTYPE`: what the short form does not hold is 0, clocks are not recorded."""
+    array = np.zeros(len(lane), EPOCH_DTYPE)
+    for name in set(_LANE_NUMBERS) & set(_EPOCH_NUMBERS):
+        array[name] = lane[name]
+    array["process"], array["pid"] = process, pid
+    array["r_low_ns"] = array["r_high_ns"] = lane["r_ns"]
+    array["f_tid"] = array["b_tid"] = lane["a_tid"]
+    for part in _EPOCH_PARTS:
+        array[f"{part}_clock_ns"] = NOT_RECORDED
     return array
 
 

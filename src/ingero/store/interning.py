@@ -17,6 +17,7 @@ class Interner:
         self._ids = stored
         self._next = max(stored.values(), default=0) + 1
         self._new: list[Row] = []
+        self._texts: dict[int, str] = {0: ""}  # those that were asked for
         self._lock = threading.Lock()
         self.refused = 0  # texts without a number, because there were too many
 
@@ -39,6 +40,13 @@ class Interner:
             self._new.append((number, text.encode("utf-8", "backslashreplace").decode()))
             self._ids[text] = number
             return number
+
+    def text_of(self, number: int) -> str:
+        """The text behind a number; "" where there is none. Looks through all of them the first time."""
+        if number not in self._texts:
+            with self._lock:
+                self._texts[number] = next((text for text, known in self._ids.items() if known == number), "")
+        return self._texts[number]
 
     def take_new(self) -> list[Row]:
         """Rows of raw_strings made since the last call."""

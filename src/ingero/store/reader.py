@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ingero.ops import Source
 from ingero.store import answers, arrays, histograms, host_events, legacy, machine, memory_queries, views
 from ingero.store.errors import NotRecordedError
+from ingero.store.lanes import Lane, LaneSums, has_digests, read_lane_sums, read_lanes
 from ingero.store.opening import Opened, open_database
 from ingero.store.records import (
     Call,
@@ -40,6 +41,7 @@ from ingero.store.records import (
     Snapshot,
     Stack,
     StackTime,
+    StoredIncident,
     Throttling,
     WakerTotals,
     Window,
@@ -391,6 +393,43 @@ class Reader:
             process=process,
         )
         return arrays.epochs([row[:-1] for row in rows], [row[-1] for row in rows])
+
+    def lanes(self, window: Window) -> list[Lane]:
+        """Every lane with the epochs that ended in the window, in short."""
+        if not self.is_recorded("raw_epochs"):
+            raise NotRecordedError("epochs", f"Ingero {self.older_version}")
+        return read_lanes(self._db, window)
+
+    def lane_sums(self, window: Window) -> list[LaneSums] | None:
+        """The exact sums of every lane, to within a commit at the window's edges; None where only epochs can tell."""
+        is_there = self.is_recorded("raw_epochs") and has_digests(self._db, window)
+        return read_lane_sums(self._db, window) if is_there else None
+
+    def stored_calls(self) -> int:
+        """How many recorded calls and host events the file holds, at most."""
+        rows = self._rows("SELECT (SELECT max(id) FROM raw_events), (SELECT min(id) FROM raw_events)")
+        last, first = rows[0]
+        return 0 if last is None or self.older_version else int(last) - int(first) + 1
+
+    def incidents(self, window: Window) -> list[StoredIncident]:
+        """Incidents that tracing found and that touch the window, oldest first."""
+        columns = ", ".join(StoredIncident.__dataclass_fields__)
+        return self._records(
+            StoredIncident,
+            f"SELECT {columns} FROM raw_incidents WHERE start_ns < :end AND coalesce(end_ns, :end) >= :begin "
+            f"ORDER BY start_ns, incident",
+            window,
+            table="raw_incidents",
+        )
+
+    def last_incident(self) -> int:
+        """The highest number an incident has; 0 where there is none."""
+        return int(self._rows("SELECT coalesce(max(incident), 0) FROM raw_incidents")[0][0])
+
+    def counted_until_ns(self) -> int:
+        """The end of the last second whose sums are stored."""
+        rows = self._rows("SELECT coalesce((SELECT max(start_ns) FROM raw_clock_seconds), 0)")
+        return int(rows[0][0]) + SECOND_NS
 
     def offcpu_rows(self, window: Window) -> npt.NDArray[np.void]:
         """Intervals off the CPU that ended in the window or began in it, by their begin: `arrays.OFFCPU_DTYPE`."""

@@ -513,3 +513,30 @@ class CausalChain:
     cuda_p50_us: int | None
     tail_ratio: float | None
     timeline: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredIncident:
+    """An incident that was found while it was recorded; end_ns None: it went on. victims to account: JSON texts."""
+
+    incident: int
+    session: int
+    cause: str
+    resource: str
+    root: str
+    kind: str
+    severity: str
+    start_ns: int
+    end_ns: int | None
+    lost_ns: int
+    lost_ratio: float | None
+    explained_ratio: float | None
+    peak: float | None
+    summary: str
+    victims: str
+    culprits: str
+    evidence: str
+    fixes: str
+    line: str
+    chain: str
+    account: str

@@ -35,6 +35,7 @@ _DETAIL = (
     ("raw_epochs", "b_ns"),
 )
 _AGGREGATES = (
+    ("raw_epoch_digest", "end_ns"),
     ("raw_snapshots", "time_ns"),
     ("raw_cpu_seconds", "time_ns"),
     ("raw_gpu_samples", "time_ns"),

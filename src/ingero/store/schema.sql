@@ -208,6 +208,23 @@ CREATE TABLE raw_epochs (
 ) STRICT;
 CREATE INDEX raw_epochs_end ON raw_epochs(b_ns);
 
+-- The epochs of one lane that one commit stored, in short (epoch_digest.py): kept for longer than they are.
+CREATE TABLE raw_epoch_digest (
+    id       INTEGER PRIMARY KEY,
+    session  INTEGER NOT NULL,
+    process  INTEGER NOT NULL,
+    pid      INTEGER NOT NULL,
+    device   INTEGER NOT NULL DEFAULT -1,      -- as raw_events.gpu_id
+    stream   INTEGER NOT NULL DEFAULT 0,
+    begin_ns INTEGER NOT NULL,                 -- first a_ns
+    end_ns   INTEGER NOT NULL,                 -- last b_ns
+    epochs   INTEGER NOT NULL,
+    classes  TEXT NOT NULL DEFAULT '',         -- texts of their class_key, one per line
+    packed   BLOB NOT NULL,
+    sums     BLOB NOT NULL
+) STRICT;
+CREATE INDEX raw_epoch_digest_end ON raw_epoch_digest(end_ns);
+
 -- Exact sums of a process's calls, outermost only. Several rows may share a key: sum them.
 CREATE TABLE raw_op_stats (
     id             INTEGER PRIMARY KEY,
@@ -623,10 +640,14 @@ CREATE TABLE raw_incidents (
     explained_ratio REAL,
     peak         REAL,
     summary      TEXT NOT NULL DEFAULT '',
+    kind         TEXT NOT NULL DEFAULT '',     -- incident, bottleneck, event
     victims      TEXT NOT NULL DEFAULT '[]',   -- JSON
     culprits     TEXT NOT NULL DEFAULT '[]',   -- JSON
     evidence     TEXT NOT NULL DEFAULT '{}',   -- JSON
-    fixes        TEXT NOT NULL DEFAULT '[]'    -- JSON
+    fixes        TEXT NOT NULL DEFAULT '[]',   -- JSON
+    line         TEXT NOT NULL DEFAULT 'null', -- JSON: file, line, function
+    chain        TEXT NOT NULL DEFAULT '[]',   -- JSON
+    account      TEXT NOT NULL DEFAULT '{}'    -- JSON: lost ns by part.state
 ) STRICT;
 
 CREATE TABLE raw_causal_chains (

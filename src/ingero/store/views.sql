@@ -342,7 +342,7 @@ FROM raw_scheduling s;
 CREATE VIEW incidents AS
 SELECT i.incident AS id, i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS node, i.cause,
        i.resource, i.root, i.severity, i.start_ns AS timestamp, i.end_ns, i.lost_ns, i.lost_ratio, i.explained_ratio,
-       i.peak, i.summary, i.victims, i.culprits, i.evidence, i.fixes
+       i.peak, i.summary, i.victims, i.culprits, i.evidence, i.fixes, i.kind, i.line, i.chain, i.account
 FROM raw_incidents i;
 
 CREATE VIEW causal_chains AS

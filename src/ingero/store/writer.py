@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.store import tables
+from ingero.store.epoch_digest import digest_rows
 from ingero.store.errors import StoreError, writing_error
 from ingero.store.interning import Interner
 from ingero.store.recording import Owner, Recording
@@ -303,6 +304,8 @@ class Writer:
                 for table, rows in batch.values():
                     refused = table
                     _insert(db, table, rows)
+                    if table is tables.EPOCHS:
+                        _insert(db, tables.EPOCH_DIGEST, digest_rows(rows, self._interner.text_of))
                 refused = None
                 self._end_of_commit(db, is_last=is_last)
                 db.execute("COMMIT")

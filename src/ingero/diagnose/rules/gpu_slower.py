@@ -20,7 +20,7 @@ def find(case: Case) -> Iterator[Finding]:
     if not claims:
         return
     lost = sum(claims.values())
-    usual = sum(one.reference.x_ns * int((case.epochs["class_key"] == key).sum()) for key, one in case.usual.items())
+    usual = sum(one.reference.x_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
     device = int(case.epochs["device"][0])
     yield Finding(

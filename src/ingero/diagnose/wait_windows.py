@@ -1,0 +1,42 @@
+"""Paths through the intervals off the CPU of a long recording: only those around what is asked for are read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.waits import Segment, Waits
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK_NS = 10_000_000_000  # a recording with 500 intervals a second is read in 30 ms per block
+_MOST_BLOCKS = 32
+
+
+class WaitWindows:
+    """As `Waits`, of any length of time. read: the intervals that touch a window."""
+
+    def __init__(self, read: Callable[[Window], Array]) -> None:
+        self._read = read
+        self._blocks: OrderedDict[tuple[int, int], Waits] = OrderedDict()
+
+    def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
+        """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
+        return self._around(begin_ns, end_ns).intervals(tid, begin_ns, end_ns)
+
+    def path(self, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
+        """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first."""
+        return self._around(begin_ns, end_ns).path(tid, begin_ns, end_ns)
+
+    def _around(self, begin_ns: int, end_ns: int) -> Waits:
+        key = (begin_ns // BLOCK_NS, end_ns // BLOCK_NS)
+        if key not in self._blocks:
+            self._blocks[key] = Waits(self._read(Window(begin_ns=key[0] * BLOCK_NS, end_ns=(key[1] + 1) * BLOCK_NS)))
+            if len(self._blocks) > _MOST_BLOCKS:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(key)
+        return self._blocks[key]

@@ -1,0 +1,123 @@
+"""The epochs of every lane in short: read from their digests, or from the epochs where a file has no digests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import arrays
+from ingero.store.epoch_digest import lane_epochs
+from ingero.store.records import Window
+from ingero.store.vocabulary import CLOCKS
+
+_Key: TypeAlias = "tuple[int, int, int, int]"
+_LANE = "process, pid, device, stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One lane in a window. epochs: `arrays.LANE_DTYPE`, by their end."""
+
+    process: int
+    pid: int
+    device: int
+    stream: int
+    epochs: npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSums:
+    """The exact sums of one lane. sums: by name of `arrays.LANE_SUMS`; clocks_ns: by part of the epoch and clock."""
+
+    process: int
+    pid: int
+    device: int
+    stream: int
+    sums: dict[str, int]
+    clocks_ns: npt.NDArray[np.int64]
+
+
+def has_digests(db: apsw.Connection, window: Window) -> bool:
+    """Whether the epochs of a window have digests: not in files that were recorded before there were any."""
+    if not list(db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'raw_epoch_digest'")):
+        return False
+    return bool(list(db.execute(f"SELECT 1 FROM raw_epoch_digest WHERE {_TOUCHES} LIMIT 1", _times(window))))
+
+
+def read_lanes(db: apsw.Connection, window: Window) -> list[Lane]:
+    """The lanes that have epochs that ended in the window."""
+    found = _of_digests(db, window) if has_digests(db, window) else _of_rows(db, window)
+    lanes = []
+    for (process, pid, device, stream), epochs in found.items():
+        inside = (epochs["b_ns"] >= window.begin_ns) & (epochs["b_ns"] < window.end_ns)
+        mine = epochs if inside.all() else epochs[inside]
+        if len(mine):
+            lanes.append(Lane(process=process, pid=pid, device=device, stream=stream, epochs=_in_order(mine)))
+    return lanes
+
+
+def read_lane_sums(db: apsw.Connection, window: Window) -> list[LaneSums]:
+    """The sums of the digests that touch the window: at its edges they reach up to one commit further."""
+    sums: dict[_Key, list[bytes]] = defaultdict(list)
+    sql = f"SELECT {_LANE}, sums FROM raw_epoch_digest WHERE {_TOUCHES}"
+    for *key, blob in _rows(db, sql, window):
+        sums[tuple(key)].append(blob)
+    found = []
+    width = len(arrays.LANE_SUMS)
+    for (process, pid, device, stream), blobs in sums.items():
+        total = np.frombuffer(b"".join(blobs), "<i8").reshape(len(blobs), -1).sum(axis=0)
+        found.append(
+            LaneSums(
+                process=process,
+                pid=pid,
+                device=device,
+                stream=stream,
+                sums=dict(zip(arrays.LANE_SUMS, total[:width].tolist(), strict=True)),
+                clocks_ns=total[width:].reshape(-1, len(CLOCKS)),
+            )
+        )
+    return found
+
+
+_TOUCHES = "end_ns >= :begin AND begin_ns < :end"
+
+
+def _of_digests(db: apsw.Connection, window: Window) -> dict[_Key, npt.NDArray[np.void]]:
+    packed: dict[_Key, list[tuple[bytes, str]]] = defaultdict(list)
+    sql = f"SELECT {_LANE}, packed, classes FROM raw_epoch_digest WHERE {_TOUCHES} ORDER BY id"
+    for process, pid, device, stream, blob, classes in _rows(db, sql, window):
+        packed[process, pid, device, stream].append((blob, classes))
+    texts = {text for rows in packed.values() for _, classes in rows for text in classes.split("\n")}
+    numbers = {"": 0} | {text: number for text in texts for (number,) in _number(db, text)}
+    return {key: lane_epochs(rows, lambda text: numbers.get(text, 0)) for key, rows in packed.items()}
+
+
+def _of_rows(db: apsw.Connection, window: Window) -> dict[_Key, npt.NDArray[np.void]]:
+    rows: dict[_Key, list[Sequence[int]]] = defaultdict(list)
+    sql = f"SELECT {_LANE}, {arrays.LANE_COLUMNS} FROM raw_epochs WHERE b_ns >= :begin AND b_ns < :end"
+    for process, pid, device, stream, *numbers in _rows(db, sql, window):
+        rows[process, pid, device, stream].append(numbers)
+    return {key: arrays.lane(mine) for key, mine in rows.items()}
+
+
+def _in_order(epochs: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    ends = epochs["b_ns"]
+    return epochs if (ends[1:] >= ends[:-1]).all() else epochs[np.argsort(ends, kind="stable")]
+
+
+def _number(db: apsw.Connection, text: str) -> list[tuple[Any, ...]]:
+    return list(db.execute("SELECT string FROM raw_strings WHERE text = ?", (text,)))
+
+
+def _times(window: Window) -> dict[str, int]:
+    return {"begin": window.begin_ns, "end": window.end_ns}
+
+
+def _rows(db: apsw.Connection, sql: str, window: Window) -> list[tuple[Any, ...]]:
+    return list(db.execute(sql, _times(window)))

@@ -1,0 +1,62 @@
+"""What is read of a long recording, and what is left of one that outgrew its size limit, still tells what was lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose import samples
+from ingero.diagnose.engine import diagnose
+from ingero.diagnose.model import Diagnosis
+from ingero.store.reader import open_reader
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+HOGGED = Step(late_ms=3, drain={"runq": 3, "sleep": 5})
+
+
+def hogs(scene: Scene, trainer: Actor) -> None:
+    scene.train(trainer, QUIET_S, LENGTH_S, HOGGED)
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+
+
+def again(path: Path) -> Diagnosis:
+    with open_reader(path) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        return diagnose(reader, window)
+
+
+def without(path: Path, table: str) -> Diagnosis:
+    db = apsw.Connection(str(path))
+    db.execute(f"DELETE FROM {table}")
+    db.close()
+    return again(path)
+
+
+def test_a_file_without_digests_gives_the_same_incident(tmp_path: Path) -> None:
+    whole = diagnosed(tmp_path, hogs)
+    assert without(tmp_path / "scene.db", "raw_epoch_digest").incidents == whole.incidents
+
+
+def test_a_sample_of_a_long_stretch_gives_the_same_loss_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = diagnosed(tmp_path, hogs).incidents
+    monkeypatch.setattr(samples, "MOST_EPOCHS", 200)
+    monkeypatch.setattr(samples, "_PIECE", 20)
+    (sampled,) = again(tmp_path / "scene.db").incidents
+    assert sampled.cause == whole.cause
+    assert sampled.lost_ns == pytest.approx(whole.lost_ns, rel=0.05)
+    assert sampled.evidence["epochs read whole"] == pytest.approx(150, abs=50)
+    assert sampled.evidence["epochs"] == pytest.approx(630, abs=20)
+
+
+def test_when_the_size_limit_has_taken_the_epochs_the_loss_is_told_without_an_owner(tmp_path: Path) -> None:
+    (whole,) = diagnosed(tmp_path, hogs).incidents
+    rest = without(tmp_path / "scene.db", "raw_epochs")
+    assert causes(rest) == ["unexplained"]
+    assert rest.incidents[0].lost_ns == pytest.approx(whole.lost_ns, rel=0.1)
