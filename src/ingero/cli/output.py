@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import click
 
@@ -16,14 +17,16 @@ class Output:
 
     def __init__(self) -> None:
         self.is_closed = False
+        self._writing = threading.Lock()  # findings come from a thread of their own
 
     def line(self, text: str) -> None:
         """Writes a line at once; nothing after the reader has gone."""
         if self.is_closed:
             return
         try:
-            click.echo(text)
-            sys.stdout.flush()
+            with self._writing:
+                click.echo(text)
+                sys.stdout.flush()
         except BrokenPipeError:
             self.is_closed = True
             drop_output()

@@ -40,6 +40,8 @@ def notices(settings: TraceSettings) -> Iterator[str]:
     """What the user should know before recording begins."""
     if settings.ring_bytes != settings.ringbuf_size:
         yield f"ring buffer: rounded up to {format_bytes(settings.ring_bytes)}, a power of two"
+    if not settings.record:
+        yield "no incident can be found without a recording: leave --record=false out to have findings"
 
 
 def kernel_sizes(settings: TraceSettings) -> KernelSizes:

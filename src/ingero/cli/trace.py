@@ -14,9 +14,11 @@ import rich_click as click
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.descriptors import raise_descriptor_limit
+from ingero.capture.live_findings import LiveFindings
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder
 from ingero.capture.rows import Sink
+from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
@@ -24,7 +26,7 @@ from ingero.cli.logs import logging_to
 from ingero.cli.output import EXIT_CLOSED_PIPE, Output
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
-from ingero.cli.trace_view import open_view
+from ingero.cli.trace_view import View, open_view
 from ingero.discover.kernel import read_kernel
 from ingero.store.writer import Writer
 
@@ -69,11 +71,15 @@ def _record(settings: TraceSettings) -> None:
         Recorder(kernel, sink, options) as recorder,
         _stop_signals() as was_stopped,
         open_view(output.line, as_json=settings.json, verbose=settings.verbose, database=database) as view,
+        _findings(sink, view) as findings,
     ):
         recorder.start()
         view.started(recorder, kernel)
         has_ended = _stop(was_stopped, settings, recorder)
-        recorder.run(should_stop=lambda: output.is_closed or has_ended(), on_second=view.second)
+        on_second = _both(findings.second_stored, view.second) if findings else view.second
+        recorder.run(should_stop=lambda: output.is_closed or has_ended(), on_second=on_second)
+        if findings:
+            findings.close()
         try:
             if isinstance(sink, Writer):
                 sink.flush()
@@ -89,6 +95,19 @@ def _sink(settings: TraceSettings) -> AbstractContextManager[Sink]:
     facts = session_facts(settings.pid, options=settings.as_texts(), not_traced=plan.not_traced(settings))
     owner = (settings.owner.uid, settings.owner.gid) if os.geteuid() == 0 else None
     return Writer(settings.db, session=facts, node=settings.node, max_db_bytes=settings.max_db, owner=owner)
+
+
+def _findings(sink: Sink, view: View) -> AbstractContextManager[LiveFindings | None]:
+    """Findings are read from the database: without one there are none."""
+    return LiveFindings(sink, view.finding) if isinstance(sink, Writer) else nullcontext()
+
+
+def _both(stored: Callable[[], None], show: Callable[[Second], None]) -> Callable[[Second], None]:
+    def on_second(second: Second) -> None:
+        stored()
+        show(second)
+
+    return on_second
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class Summary:
     """Sums over the recording."""
 
     def __init__(self, echo: Echo) -> None:
-        self._echo = echo
+        self.echo = echo
         self._calls: Counter[str] = Counter()
         self._call_ns: Counter[str] = Counter()
         self._culprits: Counter[str] = Counter()
@@ -49,7 +49,7 @@ class Summary:
 
     def write(self, recorder: Recorder, path: Path | None) -> None:
         """The closing lines. path: the database, None if nothing was kept."""
-        echo, elapsed = self._echo, time.monotonic() - self._began_s
+        echo, elapsed = self.echo, time.monotonic() - self._began_s
         echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {self._epochs} drains of the device")
         for name, ns in self._call_ns.most_common(6):
             echo(f"  {name:28} {format_count(self._calls[name]):>12} calls {format_ns(ns):>10}")

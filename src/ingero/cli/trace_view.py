@@ -17,7 +17,10 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.capture.recorded_calls import RecordedCall, RecordedCalls
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
+from ingero.cli.change_line import change_line
 from ingero.cli.trace_summary import Echo, Summary
+from ingero.diagnose.incident_json import incident_json
+from ingero.diagnose.tracking import Change
 from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.store.call_stacks import stack_of
@@ -36,6 +39,9 @@ class View(Protocol):
 
     def second(self, second: Second) -> None:
         """A second has been stored."""
+
+    def finding(self, change: Change) -> None:
+        """An incident was opened, updated or closed. Called in a thread of its own."""
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:
         """Everything is stored; path: the database, None if nothing was kept."""
@@ -123,6 +129,10 @@ class LineView:
                 or "  all is traced again"
             )
 
+    def finding(self, change: Change) -> None:
+        """One line."""
+        self._echo(change_line(change, time.time_ns()))
+
     def _show_calls(self, *, is_last: bool = False) -> None:
         calls, left_out = self._calls.take(is_last=is_last) if self._calls else ([], 0)
         for call in calls:
@@ -191,6 +201,10 @@ class JsonView:
             rung=second.rung,
             not_traced=second.not_traced,
         )
+
+    def finding(self, change: Change) -> None:
+        """Types `incident_opened`, `incident_updated` and `incident_closed`."""
+        self._write(f"incident_{change.kind.value}", incident=incident_json(change.incident))
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:
         """Type `finished`, after calls whose stacks were still waited for."""

@@ -99,8 +99,12 @@ class Scene:
         self._writer.append(table, rows)
         self._appended += len(rows)
         if self._appended >= _FLUSH_ROWS:
-            self._writer.flush()
-            self._appended = 0
+            self.flush()
+
+    def flush(self) -> None:
+        """Stores what was written so far: readers see it."""
+        self._writer.flush()
+        self._appended = 0
 
     # Who
 

@@ -20,6 +20,7 @@ from rich.live import Live
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
+from ingero.cli.change_line import change_line
 from ingero.cli.live.frame import frame
 from ingero.cli.live.gpu_watch import GpuWatch
 from ingero.cli.live.lines import ASCII, UNICODE, Screen
@@ -27,6 +28,7 @@ from ingero.cli.live.snapshot import Snapshots
 from ingero.cli.live.state import LiveState
 from ingero.cli.live.window import Window
 from ingero.cli.trace_summary import Summary
+from ingero.diagnose.tracking import Change
 
 _FRAME_S = 0.9  # a crowded table of processes is read 20 times a second; nobody reads a screen that often
 _LEAST_COLUMNS, _LEAST_ROWS = 20, 4  # below it nothing can be read; some terminals say 0 by 0
@@ -54,6 +56,7 @@ class LiveView:
         self._state = LiveState()
         self._is_drawing = self._is_over = self._is_to_stop = False
         self._drawn_s = 0.0
+        self._findings: list[str] = []
         self._handlers: dict[int, Any] = {}
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
@@ -70,15 +73,21 @@ class LiveView:
         if time.monotonic() - self._drawn_s >= _FRAME_S:
             self._show()
 
+    def finding(self, change: Change) -> None:
+        """The newest stands below the tables, all of them in the closing summary."""
+        self._findings.append(change_line(change, time.time_ns()))
+
     def finished(self, recorder: Recorder, path: Path | None) -> None:
         """The closing summary, on the normal screen."""
         self._leave_screen()
+        for line in self._findings:
+            self._summary.echo(line)
         self._summary.write(recorder, path)
 
     def _show(self) -> None:
         if self._snapshots is None or self._is_over:
             return
-        self._state = self._snapshots.state(self._window, self._gpus.latest(), self._log.texts)
+        self._state = self._snapshots.state(self._window, self._gpus.latest(), [*self._log.texts, *self._findings[-1:]])
         self._draw()
 
     def _draw(self) -> None:

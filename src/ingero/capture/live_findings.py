@@ -1,0 +1,156 @@
+"""Diagnoses the recording while it is written: a thread of its own, once a second, at most a fiftieth of a core.
+
+It reads what the writer has committed, as every other reader does, and gives the writer rows of incidents.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from ingero.diagnose.incident_json import culprit_json, fix_json, line_json, link_json, victim_json
+from ingero.diagnose.live import LiveDiagnosis
+from ingero.diagnose.model import Incident
+from ingero.diagnose.tracking import Change
+from ingero.errors import IngeroError
+from ingero.store import tables
+from ingero.store.reader import open_reader
+from ingero.store.tables import Row
+from ingero.store.writer import Writer
+
+log = logging.getLogger(__name__)
+
+MOST_OF_A_CORE = 0.02
+_LONGEST_PAUSE_S = 15.0
+_SECOND_S = 1.0  # between two looks in any case
+
+
+class LiveFindings:
+    """Incidents of a recording as they open, grow and close; a context manager around the recording.
+
+    on_change: called in this object's thread. The writer must be entered before and left after.
+    """
+
+    def __init__(self, writer: Writer, on_change: Callable[[Change], None]) -> None:
+        self._writer, self._on_change = writer, on_change
+        self._is_due, self._is_over = threading.Event(), threading.Event()
+        self._spent_s = 0.0
+        self._begin_ns, self._began_s = time.time_ns(), time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="ingero-diagnosis", daemon=True)
+
+    def __enter__(self) -> LiveFindings:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def second_stored(self) -> None:
+        """A second has been handed to the writer: there may be something to find."""
+        self._is_due.set()
+
+    def close(self) -> None:
+        """Looks a last time, and closes what is open."""
+        self._is_over.set()
+        self._is_due.set()
+        self._thread.join()
+
+    @property
+    def core_ratio(self) -> float:
+        """The share of a core that it has taken so far."""
+        return self._spent_s / max(time.monotonic() - self._began_s, 1e-9)
+
+    def _run(self) -> None:
+        try:
+            self._look_until_over()
+        except Exception:  # a bug of a rule must not end the recording
+            log.exception("findings stopped; the recording goes on, and ingero explain will say what it holds")
+
+    def _look_until_over(self) -> None:
+        self._is_due.wait()
+        with open_reader(self._writer.path) as reader:
+            diagnosis = LiveDiagnosis(reader, begin_ns=self._begin_ns, first_number=reader.last_incident() + 1)
+            while True:
+                self._is_due.wait()
+                self._is_due.clear()
+                is_last = self._is_over.is_set()
+                spent_s = self._look(diagnosis)
+                if is_last:
+                    break
+                self._is_over.wait(max(0.0, min(spent_s / MOST_OF_A_CORE, _LONGEST_PAUSE_S) - _SECOND_S))
+            for change in diagnosis.tracker.finish():
+                self._tell(change)
+
+    def _look(self, diagnosis: LiveDiagnosis) -> float:
+        """Tells what has changed; answers the CPU seconds that it took."""
+        began_s = time.thread_time()
+        try:
+            self._writer.flush()
+            for change in diagnosis.look():
+                self._tell(change)
+        except IngeroError as error:  # the disk refuses; the writer has said so
+            log.debug("not diagnosed: %s", error)
+        spent_s = time.thread_time() - began_s
+        self._spent_s += spent_s
+        return spent_s
+
+    def _tell(self, change: Change) -> None:
+        rows = incident_rows(change.incident, self._writer.session)
+        self._writer.append(tables.INCIDENTS, rows)
+        self._writer.append(tables.CAUSAL_CHAINS, chain_rows(change.incident, self._writer.session))
+        self._on_change(change)
+
+
+def incident_rows(one: Incident, session: int) -> list[Row]:
+    """Its row; a later one of the same number replaces it."""
+    return tables.INCIDENTS.rows(
+        1,
+        incident=one.number,
+        session=session,
+        cause=one.cause,
+        resource=one.resource,
+        root=one.root,
+        severity=one.severity.name,
+        start_ns=one.start_ns,
+        end_ns=one.end_ns,
+        lost_ns=one.lost_ns,
+        lost_ratio=one.lost_ratio,
+        explained_ratio=one.explained_ratio,
+        peak=one.peak_ratio,
+        summary=one.summary,
+        kind=one.kind.value,
+        victims=json.dumps([victim_json(victim) for victim in one.victims]),
+        culprits=json.dumps([culprit_json(culprit) for culprit in one.culprits]),
+        evidence=json.dumps(dict(one.evidence)),
+        fixes=json.dumps([fix_json(fix) for fix in one.fixes]),
+        line=json.dumps(line_json(one.line)),
+        chain=json.dumps([link_json(link) for link in one.chain]),
+        account=json.dumps(dict(one.account)),
+    )
+
+
+def chain_rows(one: Incident, session: int) -> list[Row]:
+    """The same in the shape in which Ingero 0.x stored chains."""
+    fixes = [f"{fix.text}: {fix.command}" if fix.command else fix.text for fix in one.fixes]
+    timeline = [
+        {"layer": "HOST", "op": one.cause, "detail": link.text, "dur_us": link.seen_ns // 1000} for link in one.chain
+    ]
+    return tables.CAUSAL_CHAINS.rows(
+        1,
+        chain=f"{session}-{one.number}",
+        session=session,
+        incident=one.number,
+        detected_ns=one.start_ns,
+        severity=one.severity.name,
+        summary=one.summary,
+        root_cause=one.cause,
+        explanation="; ".join(link.text for link in one.chain),
+        recommendations=json.dumps(fixes),
+        timeline=json.dumps(timeline),
+    )

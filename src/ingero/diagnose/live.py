@@ -1,0 +1,117 @@
+"""The diagnosis of a recording that goes on: the last minute against the best regime since it began.
+
+Epochs are read once, as digests, and kept: those of the references for as long as nothing better comes, the rest for a
+minute or, while an incident is open, since shortly before it began.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ingero.diagnose.engine import diagnose_evidence
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.regimes import usual_epochs
+from ingero.diagnose.rule import all_rules
+from ingero.diagnose.tracking import Change, IncidentTracker
+from ingero.store.lanes import Lane
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_Key: TypeAlias = "tuple[int, int, int]"
+
+SECOND_NS = 1_000_000_000
+LOOK_BACK_NS = 60 * SECOND_NS
+LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its loss is carried on
+_FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
+_BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
+_KEPT_READS = 64
+
+
+class LiveDiagnosis:
+    """Asked again and again; one thread. first_number: of the first incident."""
+
+    def __init__(self, reader: Reader, *, begin_ns: int, first_number: int = 1) -> None:
+        self._reader = reader
+        self._until_ns = self._forgot_ns = begin_ns
+        self._lanes: dict[_Key, Lane] = {}
+        self._reads: OrderedDict[tuple[int, int, int], Array] = OrderedDict()
+        self.tracker = IncidentTracker(first_number)
+
+    def look(self) -> list[Change]:
+        """What has changed since the last look; nothing where no second has been stored since."""
+        until_ns = self._reader.counted_until_ns()
+        if until_ns <= self._until_ns:
+            return []
+        self._take(Window(begin_ns=self._until_ns, end_ns=until_ns))
+        self._until_ns = until_ns
+        changes = self.tracker.update(self._diagnosis(until_ns), until_ns)
+        if until_ns - self._forgot_ns >= _FORGET_NS:
+            self._forgot_ns = until_ns
+            self._forget(until_ns)
+        return changes
+
+    def _diagnosis(self, until_ns: int) -> Diagnosis:
+        window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
+        return diagnose_evidence(
+            _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads), all_rules()
+        )
+
+    def _begin_ns(self, until_ns: int) -> int:
+        began_ns = self.tracker.earliest_start_ns
+        back_ns = until_ns - LOOK_BACK_NS
+        return back_ns if began_ns is None else max(min(back_ns, began_ns - _BEFORE_NS), until_ns - LONGEST_NS)
+
+    def _take(self, window: Window) -> None:
+        """The epochs that ended in a window that has not been read yet."""
+        for lane in self._reader.lanes(window):
+            key = (lane.process, lane.device, lane.stream)
+            known = self._lanes.get(key)
+            epochs = lane.epochs if known is None else np.concatenate([known.epochs, lane.epochs])
+            self._lanes[key] = replace(lane, epochs=epochs)
+
+    def _forget(self, until_ns: int) -> None:
+        """What is neither recent nor the best seen of its class; ended processes with nothing recent."""
+        begin_ns = self._begin_ns(until_ns)
+        for key, lane in list(self._lanes.items()):
+            epochs = lane.epochs
+            if epochs["b_ns"][-1] < begin_ns:
+                del self._lanes[key]
+            elif epochs["b_ns"][0] < begin_ns:
+                self._lanes[key] = replace(lane, epochs=epochs[_is_kept(epochs, begin_ns)])
+
+
+def _is_kept(epochs: Array, begin_ns: int) -> Array:
+    kept: Array = epochs["b_ns"] >= begin_ns
+    for class_key, usual in usual_epochs(epochs).items():
+        mine = epochs["class_key"] == class_key
+        for window in usual.windows:
+            kept = kept | (mine & (epochs["a_ns"] >= window.begin_ns) & (epochs["b_ns"] < window.end_ns))
+    return kept
+
+
+class _LiveEvidence(Evidence):
+    """The evidence of a window whose lanes are at hand. reads: whole epochs that were read before, by window."""
+
+    def __init__(
+        self, reader: Reader, window: Window, lanes: list[Lane], reads: OrderedDict[tuple[int, int, int], Array]
+    ) -> None:
+        super().__init__(reader, window, is_live=True)
+        self._lanes, self._reads = lanes, reads
+
+    def read_lanes(self) -> list[Lane]:
+        return self._lanes
+
+    def epochs(self, window: Window, process: int) -> Array:
+        key = (window.begin_ns, window.end_ns, process)
+        if key not in self._reads:
+            self._reads[key] = super().epochs(window, process)
+            if len(self._reads) > _KEPT_READS:
+                self._reads.popitem(last=False)
+        self._reads.move_to_end(key)
+        return self._reads[key]

@@ -1,0 +1,143 @@
+"""Incidents while they happen: what a diagnosis every second finds is opened once, updated, and closed.
+
+Identity is (cause, resource, root). Pure: the caller says up to when the evidence reaches.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ingero.diagnose.engine import UNEXPLAINED
+from ingero.diagnose.model import Diagnosis, FindingKind, Incident
+
+_Key = tuple[str, str, str]
+
+SECOND_NS = 1_000_000_000
+QUIET_NS = 6 * SECOND_NS  # an incident is over this long after its last loss; stretches bridge four quiet seconds
+SAME_NS = 10 * SECOND_NS  # it is the same one when it comes back within
+UPDATE_NS = 5 * SECOND_NS
+_GROWN = 1.2  # an update is worth telling when the loss has grown by this
+
+# How long a finding must last before it is told. The kernel's sums may come a second after the epochs, so that the
+# owner of a loss is sometimes not known at once; and a program that has just started always waits for something.
+_UNEXPLAINED_HOLD_NS = 3 * SECOND_NS
+_BOTTLENECK_HOLD_NS = 30 * SECOND_NS
+
+
+class ChangeKind(enum.Enum):
+    """What happened to an incident."""
+
+    OPENED = "opened"
+    UPDATED = "updated"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One incident and what happened to it; end_ns of the incident is None until it is closed."""
+
+    kind: ChangeKind
+    incident: Incident
+
+
+@dataclass(slots=True)
+class _Tracked:
+    incident: Incident
+    last_end_ns: int  # of what the last diagnosis saw of it
+    window_start_ns: int
+    carried_ns: int = 0  # lost before that start, which has left the window that is looked at
+    told_ns: int = 0
+    told_lost_ns: int = 0
+
+
+class IncidentTracker:
+    """The incidents of one recording. first_number: of the first one."""
+
+    def __init__(self, first_number: int = 1) -> None:
+        self._next_number = first_number
+        self._open: dict[_Key, _Tracked] = {}
+        self._closed: dict[_Key, _Tracked] = {}
+        self._waiting: dict[_Key, int] = {}  # since when a finding lasts that is not told yet
+
+    @property
+    def earliest_start_ns(self) -> int | None:
+        """When the oldest open incident began."""
+        return min((one.incident.start_ns for one in self._open.values()), default=None)
+
+    def update(self, diagnosis: Diagnosis, now_ns: int) -> list[Change]:
+        """What has changed by this diagnosis of the time until now_ns."""
+        latest = {_key(one): one for one in sorted(diagnosis.incidents, key=lambda one: one.start_ns)}
+        changes = [change for key, one in latest.items() for change in self._see(key, one, diagnosis.incidents, now_ns)]
+        self._waiting = {key: since for key, since in self._waiting.items() if key in latest}
+        over = [key for key, one in self._open.items() if now_ns - one.last_end_ns > QUIET_NS]
+        return changes + [self._close(key) for key in over]
+
+    def finish(self) -> list[Change]:
+        """Closes what is open: nobody watches any more."""
+        return [self._close(key) for key in list(self._open)]
+
+    def _see(self, key: _Key, one: Incident, everything: Sequence[Incident], now_ns: int) -> list[Change]:
+        end_ns = one.end_ns if one.end_ns is not None else now_ns
+        if key in self._open:
+            return self._go_on(self._open[key], one, end_ns, now_ns)
+        before = self._closed.get(key)
+        if now_ns - end_ns > QUIET_NS or (before and end_ns <= before.last_end_ns + SECOND_NS):
+            return []  # it is over, and what was told of it is still in the window
+        if now_ns - self._waiting.setdefault(key, now_ns) < _hold_ns(one) or _has_better_name(one, everything):
+            return []
+        if before and one.start_ns - before.last_end_ns <= SAME_NS:
+            self._open[key] = self._closed.pop(key)
+            before.told_ns = 0
+            return self._go_on(before, one, end_ns, now_ns)
+        incident = replace(one, number=self._next_number, end_ns=None)
+        self._next_number += 1
+        self._open[key] = _Tracked(incident, end_ns, one.start_ns, told_ns=now_ns, told_lost_ns=one.lost_ns)
+        return [Change(ChangeKind.OPENED, incident)]
+
+    def _go_on(self, tracked: _Tracked, one: Incident, end_ns: int, now_ns: int) -> list[Change]:
+        moved_ns = one.start_ns - tracked.window_start_ns
+        if moved_ns > SECOND_NS:
+            tracked.carried_ns += int(tracked.incident.lost_ratio * moved_ns)
+            tracked.window_start_ns = one.start_ns
+        known = tracked.incident
+        tracked.last_end_ns = max(tracked.last_end_ns, end_ns)
+        tracked.incident = replace(
+            one,
+            number=known.number,
+            start_ns=min(known.start_ns, one.start_ns),
+            end_ns=None,
+            lost_ns=max(known.lost_ns, tracked.carried_ns + one.lost_ns),
+            peak_ratio=max(known.peak_ratio, one.peak_ratio),
+            severity=max(known.severity, one.severity),
+        )
+        is_worth = tracked.incident.lost_ns >= _GROWN * tracked.told_lost_ns
+        if now_ns - tracked.told_ns < UPDATE_NS or not is_worth:
+            return []
+        tracked.told_ns, tracked.told_lost_ns = now_ns, tracked.incident.lost_ns
+        return [Change(ChangeKind.UPDATED, tracked.incident)]
+
+    def _close(self, key: _Key) -> Change:
+        tracked = self._closed[key] = self._open.pop(key)
+        tracked.incident = replace(tracked.incident, end_ns=tracked.last_end_ns)
+        return Change(ChangeKind.CLOSED, tracked.incident)
+
+
+def _key(one: Incident) -> _Key:
+    return (one.cause, one.resource, one.root)
+
+
+def _hold_ns(one: Incident) -> int:
+    if one.kind is FindingKind.BOTTLENECK:
+        return _BOTTLENECK_HOLD_NS
+    return _UNEXPLAINED_HOLD_NS if one.cause == UNEXPLAINED else 0
+
+
+def _has_better_name(one: Incident, everything: Sequence[Incident]) -> bool:
+    """Whether what is unexplained has an owner at the same time."""
+    if one.cause != UNEXPLAINED:
+        return False
+    mine = {victim.process for victim in one.victims}
+    named = (other for other in everything if other.cause != UNEXPLAINED and other.kind is one.kind)
+    return any(mine & {victim.process for victim in other.victims} for other in named)

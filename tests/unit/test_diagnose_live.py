@@ -1,0 +1,122 @@
+"""A diagnosis every second finds what one afterwards would, tells it once, and lets it go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.diagnose.live import LiveDiagnosis
+from ingero.diagnose.tracking import Change, ChangeKind
+from ingero.events import CLOCKS
+from ingero.store import tables
+from ingero.store.reader import open_reader
+
+SECOND_NS = 1_000_000_000
+HEALTHY = Step()
+HOGGED = Step(late_ms=2.5, drain={"runq": 2.5, "sleep": 5.0})
+
+
+Hog = Callable[[Scene, Actor, int], None]
+
+
+class Live:
+    """A recording second by second; `changes` by the second after which they were seen."""
+
+    def __init__(self, scene: Scene, look: Callable[[], list[Change]]) -> None:
+        self._scene, self._look = scene, look
+        self._trainer = scene.process(100, "python")
+        self._second = 0
+        self.changes: list[tuple[int, Change]] = []
+
+    def seconds(self, count: int, step: Step = HEALTHY, *, hog: Hog | None = None) -> None:
+        for _ in range(count):
+            second, self._second = self._second, self._second + 1
+            self._scene.train(self._trainer, second, second + 1, step)
+            clocks = {f"{name}_ns": 0 for name in CLOCKS}
+            self._scene.append(
+                tables.CLOCK_SECONDS, start_ns=self._scene.at(second), process=self._trainer.number, **clocks
+            )
+            if hog:
+                hog(self._scene, self._trainer, second)
+            self._scene.flush()
+            self.changes += [(self._second, change) for change in self._look()]
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(change.kind.value, change.incident.cause) for _, change in self.changes]
+
+
+def stress(scene: Scene, trainer: Actor, second: int) -> None:
+    scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+
+
+@contextmanager
+def live(folder: Path) -> Iterator[Live]:
+    path = folder / "scene.db"
+    with Scene(path, seconds=300) as scene:
+        scene.flush()
+        with open_reader(path) as reader:
+            yield Live(scene, LiveDiagnosis(reader, begin_ns=BEGIN_NS).look)
+
+
+def test_a_healthy_recording_tells_nothing(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(40)
+        assert recording.told() == []
+
+
+def test_an_incident_is_opened_within_two_seconds_and_closed_after_it(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(12, HOGGED, hog=stress)
+        recording.seconds(10)
+        opened_at, opened = recording.changes[0]
+        assert (opened.kind, opened.incident.cause) == (ChangeKind.OPENED, "cpu-contention")
+        assert opened_at <= 8 + 2
+        kinds = [kind for kind, cause in recording.told() if cause == "cpu-contention"]
+        assert (kinds[0], kinds[-1], kinds.count("opened"), kinds.count("closed")) == ("opened", "closed", 1, 1)
+
+
+def test_a_closed_incident_has_its_begin_its_end_and_all_of_its_loss(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(12, HOGGED, hog=stress)
+        recording.seconds(10)
+        closed = next(change.incident for _, change in recording.changes if change.kind is ChangeKind.CLOSED)
+        assert closed.end_ns is not None
+        assert (closed.start_ns - BEGIN_NS) / 1e9 == pytest.approx(8, abs=0.2)
+        assert (closed.end_ns - BEGIN_NS) / 1e9 == pytest.approx(20, abs=0.2)
+        assert closed.lost_ns == pytest.approx(12 * SECOND_NS * 2.45 / 10, rel=0.15)
+
+
+def test_an_incident_longer_than_the_look_back_stays_one_against_the_reference_from_before(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(90, HOGGED, hog=stress)
+        told = recording.told()
+        assert told.count(("opened", "cpu-contention")) == 1
+        assert "closed" not in [kind for kind, _ in told]
+        last = recording.changes[-1][1].incident
+        assert last.start_ns - BEGIN_NS == pytest.approx(8 * SECOND_NS, abs=0.2 * SECOND_NS)
+
+
+def test_what_comes_back_much_later_is_a_new_incident_against_the_same_reference(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(6)
+        recording.seconds(6, HOGGED, hog=stress)
+        recording.seconds(70)
+        recording.seconds(6, HOGGED, hog=stress)
+        opened = [change.incident.number for _, change in recording.changes if change.kind is ChangeKind.OPENED]
+        assert opened == [1, 2]
+
+
+def test_a_loss_without_an_owner_is_told_only_when_it_lasts(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(2, HOGGED)
+        assert recording.told() == []
+        recording.seconds(4, HOGGED)
+        assert recording.told()[0] == ("opened", "unexplained")
