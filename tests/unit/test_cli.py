@@ -137,3 +137,13 @@ def test_version_imports_nothing_that_is_slow_to_start() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_bug_is_no_answer(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(_path: Path) -> None:
+        raise RuntimeError("gremlins")
+
+    monkeypatch.setattr("ingero.cli.explain.open_reader", broken)
+    code, out, err = run("explain", "--db", str(tmp_path / "any.db"))
+    assert (code, out) == (2, "")
+    assert "RuntimeError: gremlins" in err

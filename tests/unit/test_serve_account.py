@@ -10,7 +10,7 @@ import pytest
 
 from ingero.events import CLOCKS
 from ingero.ops import BY_NAME, Source
-from ingero.serve.account import account_text
+from ingero.serve.account import account_text, header_lines
 from ingero.store import histograms, tables
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import SessionFacts
@@ -223,7 +223,9 @@ def test_what_the_size_limit_took_is_said_before_anything_else(tmp_path: Path) -
             row = tables.REMOVED.rows(1, name=name, kind=kind, until_ns=START_NS + 30 * MS, rows=rows, **removed)
             writer.append(tables.REMOVED, row)
     with open_reader(path) as opened:
-        lines = text(opened)
+        window = opened.window(None, START_NS)
+        assert window is not None
+        lines = "\n".join(header_lines(opened, window))
     assert "10.0 GiB" in line_with("--max-db", lines)
     assert "events before 20" in line_with("removed, to stay below", lines)
     assert "op_stats before 20" in line_with("kept by the minute only", lines)

@@ -1,38 +1,133 @@
-"""`ingero explain`: where the time of a recording went."""
+"""`ingero explain`: what went wrong in a recording, who did it, and where its time went."""
 
 from __future__ import annotations
 
+import json
 import os
-import time
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.window_options import parse_since_ns, window_of
+from ingero.diagnose.engine import UNEXPLAINED, diagnose
+from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
-from ingero.serve.account import account_text
+from ingero.serve.account import Extent, account_text, header_lines
+from ingero.serve.findings_json import diagnosis_json
+from ingero.serve.findings_text import not_looked_at_lines, verdict_lines
+from ingero.serve.per_process import per_process_json, per_process_lines
+from ingero.serve.stored_findings import stored_lines
+from ingero.serve.system_context import system_lines
 from ingero.store.locations import database_path
-from ingero.store.reader import open_reader
-from ingero.units import parse_duration_s
+from ingero.store.reader import Reader, open_reader
+from ingero.store.records import Window
+
+EXIT_FOUND = 1
 
 
-class EmptyRecordingError(IngeroError):
-    """The database holds nothing."""
+class UnknownRuleError(IngeroError):
+    """There is no such cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    pid: int | None
+    rule: str | None
+    per_process: bool
+    stacks: bool
 
 
 @click.command("explain")
 @click.option(
     "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
 )
-@click.option("--since", metavar="D", help="Only the last 90s, 5m, 1h30m of the recording.")
+@click.option("--since", "--last", metavar="D", help="Only the last 90s, 5m, 1h30m of the recording.")
+@click.option("--from", "begin", metavar="T", help='Only from here on: 14:05, "2026-11-21 14:05:30", unix seconds.')
+@click.option("--to", "end", metavar="T", help="Only until here.")
 @click.option("--pid", type=int, help="Only this process.")
+@click.option("--rule", metavar="CAUSE", help="Only incidents of this cause.")
+@click.option("--chains", is_flag=True, help="What tracing itself found and stored, instead of a new diagnosis.")
+@click.option("--per-process", is_flag=True, help="Every process with its calls, stalls and takers; the whole account.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (explain.schema.json).")
 @click.option("--stacks", is_flag=True, help="Show the whole stacks of the longest calls.")
-def command(db: Path | None, since: str | None, pid: int | None, stacks: bool) -> None:
-    """Say where the time of a recording went."""
-    path = database_path(db, os.environ, uid=os.getuid())
-    since_ns = int(parse_duration_s(since) * 1e9) if since else None
-    with open_reader(path) as reader:
-        window = reader.window(since_ns, time.time_ns())
-        if window is None:
-            raise EmptyRecordingError(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
-        for line in account_text(reader, window, pid=pid, whole_stacks=stacks):
-            click.echo(line)
+def command(
+    db: Path | None,
+    since: str | None,
+    begin: str | None,
+    end: str | None,
+    pid: int | None,
+    rule: str | None,
+    chains: bool,
+    per_process: bool,
+    as_json: bool,
+    stacks: bool,
+) -> None:
+    """Say what went wrong in a recording, who did it, and where its time went.
+
+    Exit code 0: no incident was found, 1: one was, 2: an error.
+    """
+    _check_rule(rule)
+    since_ns = parse_since_ns(since)
+    wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
+    with open_reader(database_path(db, os.environ, uid=os.getuid())) as reader:
+        window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
+        if chains:
+            for line in stored_lines(reader, window):
+                click.echo(line)
+            return
+        diagnosis = chosen(diagnose(reader, window), pid=pid, rule=rule)
+        if as_json:
+            found = diagnosis_json(diagnosis)
+            extra = {"per_process": per_process_json(reader, window, pid=pid)} if per_process else {}
+            click.echo(json.dumps(found | extra, indent=2))
+        else:
+            for line in _text(reader, window, diagnosis, wanted):
+                click.echo(line)
+    if diagnosis.incidents:
+        sys.exit(EXIT_FOUND)
+
+
+def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
+    """What of it is about one process, and of one cause."""
+    incidents = tuple(
+        one
+        for one in diagnosis.incidents
+        if (rule is None or one.cause == rule)
+        and (pid is None or not one.victims or any(victim.pid == pid for victim in one.victims))
+    )
+    return replace(
+        diagnosis,
+        incidents=incidents,
+        verdicts=tuple(one for one in diagnosis.verdicts if pid is None or one.pid == pid),
+        not_evaluated=tuple(one for one in diagnosis.not_evaluated if rule is None or one.cause == rule),
+    )
+
+
+def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted) -> Iterator[str]:
+    """The verdict first, then the machine, then the account."""
+    yield from header_lines(reader, window)
+    yield from verdict_lines(diagnosis)
+    context = list(system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
+    context += not_looked_at_lines(diagnosis)
+    yield from context
+    if context:
+        yield ""
+    if reader.older_version:
+        yield f"Recorded by Ingero {reader.older_version}, which kept no epochs and no clocks. What it found itself:"
+        yield from stored_lines(reader, window)
+        return
+    if wanted.per_process:
+        yield from per_process_lines(reader, window, pid=wanted.pid)
+    is_whole = wanted.per_process or wanted.stacks
+    extent = Extent.WHOLE if is_whole else Extent.SHORT if diagnosis.incidents else Extent.MOST
+    yield from account_text(reader, window, pid=wanted.pid, whole_stacks=wanted.stacks, extent=extent)
+
+
+def _check_rule(cause: str | None) -> None:
+    known = sorted({rule.cause for rule in all_rules()} | {UNEXPLAINED})
+    if cause is not None and cause not in known:
+        raise UnknownRuleError(f"there is no cause {cause!r}", hint=f"--rule with one of {', '.join(known)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from typing import ClassVar
 
 import rich_click as click
@@ -22,7 +23,8 @@ class LazyGroup(click.RichGroup):
     commands_by_name: ClassVar[dict[str, tuple[str, str]]] = {
         "check": ("ingero.cli.check", "Say whether this machine can be traced, and what mends it."),
         "trace": ("ingero.cli.trace", "Record what GPU processes do (needs root or capabilities)."),
-        "explain": ("ingero.cli.explain", "Say where the time of a recording went."),
+        "explain": ("ingero.cli.explain", "Say what went wrong in a recording, who did it, and where its time went."),
+        "compare": ("ingero.cli.compare", "Say what is different between two recordings: before and after a fix."),
         "query": ("ingero.cli.query", "Ask a recording in SQL, or list its calls."),
         "export": ("ingero.cli.export", "Write a recording for Perfetto, Chrome, flame graphs or pprof."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
@@ -68,6 +70,9 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         drop_output()
         sys.exit(EXIT_CLOSED_PIPE)
+    except Exception:  # a bug: its exit code must not be read as an answer such as "an incident was found"
+        traceback.print_exc()
+        sys.exit(EXIT_ERROR)
 
 
 if __name__ == "__main__":

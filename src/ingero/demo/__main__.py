@@ -18,8 +18,9 @@ from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from ingero.errors import IngeroError
 
-QUIET_S = 4.0
-DISTURBED_S = 4.0
+QUIET_S = 5.0
+DISTURBED_S = 5.0
+NOTHING_FOUND, INCIDENT_FOUND = 0, 1  # exit codes of explain
 _INGERO = [sys.executable, "-m", "ingero.cli.main"]
 
 
@@ -28,6 +29,13 @@ class NeedsRootError(IngeroError):
 
     def __init__(self) -> None:
         super().__init__("the demo records with real probes, which needs root", hint="sudo make demo")
+
+
+class ExplainFailedError(IngeroError):
+    """`ingero explain` ended with an error; it has said which."""
+
+    def __init__(self) -> None:
+        super().__init__("the recording could not be explained", hint="the message above says why")
 
 
 class RecorderFailedError(IngeroError):
@@ -62,8 +70,10 @@ def main() -> None:
         recorder.send_signal(signal.SIGINT)
         if recorder.wait():
             raise RecorderFailedError
-        _say(f"ingero explain --since {DISTURBED_S:.0f}s\n")
-        subprocess.run([*_INGERO, "explain", "--db", str(database), "--since", f"{DISTURBED_S:.0f}s"], check=True)
+        _say("ingero explain\n")
+        done = subprocess.run([*_INGERO, "explain", "--db", str(database)], check=False)
+        if done.returncode not in (NOTHING_FOUND, INCIDENT_FOUND):
+            raise ExplainFailedError
 
 
 def _record(pid: int, database: Path, stack: ExitStack) -> subprocess.Popen[str]:

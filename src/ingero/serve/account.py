@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import time
 from collections import Counter
@@ -11,13 +12,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ingero.diagnose.accounting import LaneAccount, Part, lane_accounts, main_lane
+from ingero.diagnose.accounting import LaneAccount, Part, accounts_of_sums, lane_accounts, main_lane
 from ingero.events import CLOCK_TEXTS, CLOCKS
 from ingero.identity import identity_text, short_id
 from ingero.ops import Source
 from ingero.serve.coverage import coverage_lines
 from ingero.serve.drain_lines import DrainLines, drain_lines
-from ingero.serve.gpu_lines import gpu_lines
 from ingero.serve.line_costs import line_cost_lines, line_costs
 from ingero.serve.memory_lines import memory_lines
 from ingero.serve.sample_lines import sample_lines, sampled_lines
@@ -42,20 +42,38 @@ _TOP_OPS = 12
 _TOP_KERNELS = 8
 _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
 _SHOWN_CULPRIT_NS = 1_000_000
+_MANY_EPOCHS = 20_000  # read one by one in half a second
+MANY_CALLS = 500_000  # recorded ones; their lines are told in a second
+
+
+class Extent(enum.Enum):
+    """How much of the account is shown. SHORT: sums only, of any length of recording; MOST: not what would have to read
+    more than MANY_CALLS recorded calls; WHOLE: everything.
+    """
+
+    SHORT = "short"
+    MOST = "most"
+    WHOLE = "whole"
 
 
 def account_text(
-    reader: Reader, window: Window, *, pid: int | None = None, whole_stacks: bool = False
+    reader: Reader,
+    window: Window,
+    *,
+    pid: int | None = None,
+    whole_stacks: bool = False,
+    extent: Extent = Extent.WHOLE,
 ) -> Iterator[str]:
     """Lines of the account of a window, of all processes or one. whole_stacks: of the longest calls."""
+    is_too_much = extent is Extent.MOST and reader.stored_calls() > MANY_CALLS
+    is_short = extent is Extent.SHORT or is_too_much
     book = StackBook(reader)
     processes = [process for process in reader.processes() if pid is None or process.pid == pid]
     totals = reader.op_totals(window)
     clocks = {total.process: total for total in reader.clock_totals(window)}
-    epochs = reader.epochs(window)
-    lanes = lane_accounts(epochs)
+    lanes = _lane_accounts(reader, window)
+    epochs = _epochs_by_lane(reader, window) if lanes and not is_short else {}
     containers = {one.cgroup_id: one for one in reader.containers()}
-    yield from _header(reader, window)
     yield from _not_traced(reader, window)
     with_calls = {total.process for total in totals}
     shown = [process for process in processes if process.process in with_calls]
@@ -64,31 +82,28 @@ def account_text(
     for process in shown:
         mine = [total for total in totals if total.process == process.process]
         lane = main_lane(lanes, process.process)
-        lines = _drain_lines(reader, window, epochs, lane, book)
+        lines = _drain_lines(reader, window, epochs, lane, book) if lane and epochs else None
         yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers, lines)
-        yield from memory_lines(reader, window, process.process, book)
-        yield from _lines_of_code(reader, window, process, mine, book, whole_stacks=whole_stacks)
-        yield from _outside_calls(reader, window, process, book)
+        if not is_short:
+            yield from _kernels(reader, window, process)
+            yield from memory_lines(reader, window, process.process, book)
+            yield from _lines_of_code(reader, window, process, mine, book, whole_stacks=whole_stacks)
+            yield from _outside_calls(reader, window, process, book)
         yield ""
     yield from _others(reader, window, processes, with_calls, clocks, book)
     yield from _in_flight(reader, window, book)
     yield from coverage_lines(reader, window)
     yield from _losses(reader, window)
+    if shown and is_too_much:
+        yield f"Left out: lines of code and longest calls, of more than {format_count(MANY_CALLS)} recorded calls."
+    if shown and is_short:
+        yield "The whole account: --per-process"
 
 
-def _header(reader: Reader, window: Window) -> Iterator[str]:
-    begin = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(window.begin_ns / 1e9))
-    yield f"{format_ns(window.duration_ns)} from {begin}"
-    snapshots = reader.snapshots(window)
-    cpu = [one.cpu_percent for one in snapshots if one.cpu_percent is not None]
-    if cpu:
-        memory = max(one.mem_percent or 0 for one in snapshots)
-        load = max(one.load_avg or 0 for one in snapshots)
-        mean = sum(cpu) / len(cpu)
-        yield f"machine: CPU {mean:.0f} % (most {max(cpu):.0f} %), memory {memory:.0f} %, load {load:.1f}"
-    yield from gpu_lines(reader, window)
+def header_lines(reader: Reader, window: Window) -> Iterator[str]:
+    """Which time this is about, and what of it the size limit has taken."""
+    yield f"{format_ns(window.duration_ns)} from {_moment(window.begin_ns)}"
     yield from _removed(reader, window)
-    yield ""
 
 
 def _not_traced(reader: Reader, window: Window) -> Iterator[str]:
@@ -143,15 +158,31 @@ def _process(
     if clocks:
         yield from _threads(clocks, culprits)
     yield from _calls(totals)
-    yield from _kernels(reader, window, process)
+
+
+def _lane_accounts(reader: Reader, window: Window) -> list[LaneAccount]:
+    """From the epochs themselves; of very many from sums, which at the window's edges are true to within a commit."""
+    sums = reader.lane_sums(window) or ()
+    if sum(one.sums["epochs"] for one in sums) > _MANY_EPOCHS:
+        return accounts_of_sums(sums)
+    return lane_accounts(reader.epochs(window))
+
+
+def _epochs_by_lane(reader: Reader, window: Window) -> dict[tuple[int, int, int], npt.NDArray[np.void]]:
+    return {(lane.process, lane.device, lane.stream): lane.epochs for lane in reader.lanes(window)}
 
 
 def _drain_lines(
-    reader: Reader, window: Window, epochs: npt.NDArray[np.void], lane: LaneAccount | None, book: StackBook
+    reader: Reader,
+    window: Window,
+    epochs: Mapping[tuple[int, int, int], npt.NDArray[np.void]],
+    lane: LaneAccount,
+    book: StackBook,
 ) -> DrainLines | None:
-    if lane is None:
+    own = epochs.get((lane.process, lane.device, lane.stream))
+    if own is None:
         return None
-    return drain_lines(epochs, lane, reader.drain_stacks(window, process=lane.process), book)
+    return drain_lines(own, lane, reader.drain_stacks(window, process=lane.process), book)
 
 
 def _lines_of_code(

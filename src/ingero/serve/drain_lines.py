@@ -57,12 +57,9 @@ class DrainLines:
 
 
 def drain_lines(
-    epochs: npt.NDArray[np.void], lane: LaneAccount, stack_at: Mapping[int, int], book: StackBook
+    own: npt.NDArray[np.void], lane: LaneAccount, stack_at: Mapping[int, int], book: StackBook
 ) -> DrainLines:
-    """Where a lane lost its time. stack_at: when a recorded drain returned -> the hash of its stack."""
-    own = epochs[
-        (epochs["process"] == lane.process) & (epochs["device"] == lane.device) & (epochs["stream"] == lane.stream)
-    ]
+    """Where a lane lost its time. own: its epochs. stack_at: return of a recorded drain -> the hash of its stack."""
     book.read(stack_at.values())
     return DrainLines(
         empty=_losses(own["a_ns"], own["e_ns"], stack_at, book),

@@ -1,0 +1,79 @@
+"""The stretch of a recording that a command is asked about: --since, --last, --from and --to."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+from ingero.errors import IngeroError
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+from ingero.units import parse_duration_s
+
+_HINT = 'write it like 14:05, 14:05:30, "2026-11-21 14:05:30" or as unix seconds'
+
+
+class EmptyRecordingError(IngeroError):
+    """The database holds nothing."""
+
+
+class MomentError(IngeroError):
+    """A text is no moment, or the moments leave nothing between them."""
+
+
+def window_of(
+    reader: Reader, *, since_ns: int | None = None, begin: str | None = None, end: str | None = None
+) -> Window:
+    """The window of the options; all of the recording without any.
+
+    Raises:
+        EmptyRecordingError, MomentError: there is no such time.
+    """
+    whole = reader.window(None, time.time_ns())
+    if whole is None:
+        raise EmptyRecordingError(f"{reader.path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+    end_ns = min(parse_moment_ns(end, whole), whole.end_ns) if end else whole.end_ns
+    begin_ns = max(parse_moment_ns(begin, whole), whole.begin_ns) if begin else whole.begin_ns
+    if since_ns is not None:
+        begin_ns = max(begin_ns, end_ns - since_ns)
+    if begin_ns >= end_ns:
+        raise MomentError(
+            "nothing was recorded between these moments",
+            hint=f"the recording goes from {_text(whole.begin_ns)} to {_text(whole.end_ns)}",
+        )
+    return Window(begin_ns=begin_ns, end_ns=end_ns)
+
+
+def parse_since_ns(text: str | None) -> int | None:
+    """Length of the end of a recording; before the file is opened, so that a typing error is named first.
+
+    Raises:
+        QuantityError: it is no duration.
+    """
+    return int(parse_duration_s(text) * 1e9) if text else None
+
+
+def parse_moment_ns(text: str, whole: Window) -> int:
+    """Unix ns of a moment; a time without a day is of the day on which the recording ended, or of the one before.
+
+    Raises:
+        MomentError: it is none.
+    """
+    if text.replace(".", "", 1).isdigit():
+        return int(float(text) * 1e9)
+    try:
+        if "-" in text:
+            return int(datetime.fromisoformat(text).timestamp() * 1e9)
+        last = datetime.fromtimestamp(whole.end_ns / 1e9)  # noqa: DTZ006  # users write local time
+        moment = datetime.combine(last.date(), datetime.strptime(text, _format(text)).time())  # noqa: DTZ007
+    except ValueError as error:
+        raise MomentError(f"{text!r} is no moment", hint=_HINT) from error
+    return int((moment if moment <= last else moment - timedelta(days=1)).timestamp() * 1e9)
+
+
+def _format(text: str) -> str:
+    return "%H:%M:%S" if text.count(":") > 1 else "%H:%M"
+
+
+def _text(unix_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))

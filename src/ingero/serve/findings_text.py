@@ -1,0 +1,193 @@
+"""A diagnosis as text: incidents worst first, what was said of each process, and what could not be looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from ingero.diagnose.model import (
+    Culprit,
+    Diagnosis,
+    FindingKind,
+    Impact,
+    Incident,
+    Link,
+    Moment,
+    ProcessVerdict,
+    Victim,
+)
+from ingero.events import CLOCK_TEXTS
+from ingero.units import format_count, format_ns, format_percent
+
+_BAR = 20  # columns
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_TOP_BUCKETS = 5
+_TOP_CULPRITS = 6
+_TOP_NOT_EVALUATED = 6  # reasons; the rest is one line
+_SHOWN_SHARE = 0.02  # of the incident's loss
+_KINDS = {
+    FindingKind.INCIDENT: "incident",
+    FindingKind.BOTTLENECK: "bottleneck, for as long as it was seen",
+    FindingKind.EVENT: "event",
+}
+_PARTS = {
+    "empty": "nothing enqueued",
+    "enqueue": "while enqueuing",
+    "device": "device",
+    "late": "picked up late",
+}
+
+
+def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """The headline, the incidents with their proof, and the verdict of each process."""
+    yield headline(diagnosis)
+    yield ""
+    for incident in diagnosis.incidents:
+        yield from incident_lines(incident)
+        yield ""
+    for verdict in diagnosis.verdicts:
+        yield _verdict(verdict)
+    if diagnosis.verdicts:
+        yield ""
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """How many of which severity, or why silence is no all-clear."""
+    if diagnosis.incidents:
+        count = len(diagnosis.incidents)
+        severities = sorted({one.severity for one in diagnosis.incidents}, reverse=True)
+        parts = (f"{sum(one.severity is s for one in diagnosis.incidents)} {s.name}" for s in severities)
+        return f"{count} incident{'s' if count > 1 else ''} found ({', '.join(parts)})"
+    if diagnosis.verdicts:
+        return "No incident found."
+    return "No verdict: the recording holds no epochs of a device, so that no lost time can be proven."
+
+
+def incident_lines(incident: Incident) -> Iterator[str]:
+    """One incident: what happened, when, what it cost, who did it, how that is known, and what to do."""
+    yield f"{incident.severity.name}  {incident.cause}  [{_KINDS[incident.kind]} {incident.number}]"
+    yield f"  {incident.summary}"
+    yield f"  {_when(incident)}"
+    if incident.lost_ns:
+        yield _cost(incident)
+    if incident.impact:
+        yield from impact_lines(incident.impact)
+    yield from timeline_lines(incident.timeline)
+    yield from _account(incident)
+    yield from _victims(incident.victims)
+    yield from _culprits(incident.culprits)
+    if incident.line:
+        yield f"  line: {incident.line}"
+    yield from _chain(incident.chain)
+    for fix in incident.fixes:
+        yield f"  try: {fix.text}"
+        if fix.command:
+            yield f"       {fix.command}"
+
+
+def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Causes that could not be evaluated, by reason: silence about them is no all-clear."""
+    by_reason: dict[str, list[str]] = {}
+    for one in diagnosis.not_evaluated:
+        by_reason.setdefault(one.reason, []).append(one.cause)
+    if by_reason:
+        yield "Not evaluated, so that silence about these is no all-clear:"
+    for reason, causes in list(by_reason.items())[:_TOP_NOT_EVALUATED]:
+        yield f"  {', '.join(causes)} ({reason})"
+    rest = list(by_reason.values())[_TOP_NOT_EVALUATED:]
+    if rest:
+        yield f"  and {sum(map(len, rest))} more causes"
+
+
+def impact_lines(impact: Impact) -> Iterator[str]:
+    """Throughput and p99 against the reference; time off the CPU against the thread's will."""
+    rate = f"  drains a second {impact.drains_per_s:.3g}"
+    if impact.usual_drains_per_s:
+        rate += f" (usually {impact.usual_drains_per_s:.3g}, {_change(impact.drains_per_s, impact.usual_drains_per_s)})"
+    p99 = f"p99 {format_ns(impact.p99_ns)}"
+    if impact.usual_p99_ns:
+        p99 += f" (usually {format_ns(impact.usual_p99_ns)}, {_change(impact.p99_ns, impact.usual_p99_ns)})"
+    yield f"{rate}, {p99}"
+    share = f"  off the CPU against its will {format_percent(impact.involuntary_ratio)} of its time"
+    if impact.usual_involuntary_ratio is not None:
+        share += f" (usually {format_percent(impact.usual_involuntary_ratio)})"
+    yield share + (f", {format_count(impact.preemptions)} preemptions" if impact.preemptions else "")
+
+
+def timeline_lines(moments: Sequence[Moment]) -> Iterator[str]:
+    """The lost share over time as a row of blocks."""
+    if not moments:
+        return
+    bars = "".join(_BLOCKS[min(len(_BLOCKS) - 1, -(-int(one.lost_ratio * 1000) * 8 // 1000))] for one in moments)
+    first, last = moments[0], moments[-1]
+    each = format_ns(first.end_ns - first.begin_ns)
+    yield f"  {_clock(first.begin_ns)} |{bars}| {_clock(last.end_ns)}  lost share, {each} each"
+
+
+def _cost(incident: Incident) -> str:
+    parts = [f"lost {format_ns(incident.lost_ns)}, {format_percent(incident.lost_ratio)} of its time"]
+    if incident.peak_ratio > incident.lost_ratio:
+        parts.append(f"{format_percent(incident.peak_ratio)} in its worst second")
+    parts.append(f"{format_percent(incident.explained_ratio)} of the loss explained")
+    return f"  {'; '.join(parts)}"
+
+
+def _when(incident: Incident) -> str:
+    begin = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(incident.start_ns / 1e9))
+    if incident.end_ns is None:
+        return f"since {begin}, and it goes on"
+    if incident.end_ns <= incident.start_ns:
+        return f"at {begin}"
+    return f"{begin} to {_clock(incident.end_ns)} ({format_ns(incident.end_ns - incident.start_ns)})"
+
+
+def _account(incident: Incident) -> Iterator[str]:
+    """The lost time that it owns, by part of the epoch and state of the thread on the path."""
+    total = sum(incident.account.values())
+    shown = sorted(incident.account.items(), key=lambda item: -item[1])[:_TOP_BUCKETS]
+    for name, ns in shown:
+        if total and ns >= _SHOWN_SHARE * total:
+            part, _, state = name.partition(".")
+            place = f"{_PARTS.get(part, part)}: {CLOCK_TEXTS.get(state, state)}" if state != part else _PARTS[part]
+            bar = "#" * max(1, round(_BAR * ns / total))
+            yield f"    {format_ns(ns):>9} {bar:<{_BAR}} {place}"
+
+
+def _victims(victims: Sequence[Victim]) -> Iterator[str]:
+    if len(victims) > 1:
+        names = (f"{one.name} [{one.pid}]" + (f" rank {one.rank}" if one.rank is not None else "") for one in victims)
+        yield f"  victims: {', '.join(names)}"
+
+
+def _culprits(culprits: Sequence[Culprit]) -> Iterator[str]:
+    for one in culprits[:_TOP_CULPRITS]:
+        switches = f", {format_count(one.switches)} switches" if one.switches else ""
+        place = f" in {one.container}" if one.container else ""
+        spent = f"{format_ns(one.lost_ns)}" if one.lost_ns else ""
+        yield f"  culprit: {one.name} [{one.pid}]{place}  {spent}{switches}".rstrip()
+    if len(culprits) > _TOP_CULPRITS:
+        rest = culprits[_TOP_CULPRITS:]
+        yield f"  and {len(rest)} more culprits, {format_ns(sum(one.lost_ns for one in rest))}"
+
+
+def _chain(chain: Sequence[Link]) -> Iterator[str]:
+    for place, link in enumerate(chain, 1):
+        times = f" {format_ns(link.seen_ns)}" if link.seen_ns else ""
+        if link.expected_ns is not None:
+            times += f" (expected {format_ns(link.expected_ns)})"
+        yield f"  {place}. {link.text}{':' if times else ''}{times}"
+        proof = "; ".join(text for text in (link.structure, link.order) if text)
+        if proof:
+            yield f"     known by: {proof}"
+
+
+def _verdict(verdict: ProcessVerdict) -> str:
+    return f"{verdict.name} [{verdict.pid}]: {verdict.text}"
+
+
+def _change(now: float, usual: float) -> str:
+    return f"{100 * (now / usual - 1):+.0f} %"
+
+
+def _clock(unix_ns: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))

@@ -1,0 +1,32 @@
+"""The machine while it was recorded, in a few lines: CPU, memory, load, and how busy its GPUs called themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.serve.gpu_lines import gpu_lines
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+from ingero.units import format_bytes, format_ns, format_percent
+
+
+def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Iterator[str]:
+    """One line per subject; nothing where nothing was sampled."""
+    snapshots = reader.snapshots(window)
+    cpu = [one.cpu_percent for one in snapshots if one.cpu_percent is not None]
+    if cpu:
+        memory = max(one.mem_percent or 0 for one in snapshots)
+        load = max(one.load_avg or 0 for one in snapshots)
+        mean = sum(cpu) / len(cpu)
+        yield f"machine: CPU {mean:.0f} % (most {max(cpu):.0f} %), memory {memory:.0f} %, load {load:.1f}"
+    swap = max((one.swap_used_bytes or 0 for one in snapshots), default=0)
+    if swap:
+        yield f"swap in use: {format_bytes(swap)}"
+    stalled = sum(one.psi_cpu_some_ns or 0 for one in snapshots)
+    if stalled > 0.01 * window.duration_ns:
+        share = format_percent(min(1.0, stalled / window.duration_ns))
+        yield f"some task waited for a CPU for {format_ns(stalled)}, {share} of the time (PSI)"
+    gpus = list(gpu_lines(reader, window))
+    yield from gpus
+    if gpus and has_incident:
+        yield "That is how busy they call themselves; what they waited for is above."

@@ -1,0 +1,97 @@
+"""`ingero trace` says while it records what goes wrong, stores it, and `ingero explain` agrees."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ingero.demo.faults import Fault, Target
+from ingero.demo.gpusim import build
+from ingero.demo.workloads.program import Program
+from tests.integration.targets import rows
+from tests.integration.tracing import Tracer, tracing
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((ROOT / "src/ingero/cli/trace_events.schema.json").read_text())
+HEALTHY_S = 6.0
+
+
+@dataclass
+class Hogged:
+    """A training loop that hogs disturbed, and what the tracer said of it."""
+
+    pid: int
+    began_ns: int
+    messages: list[dict[str, Any]]
+    database: Path
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        return [one["incident"] for one in self.messages if one["type"] == kind]
+
+
+@pytest.fixture(scope="module")
+def hogged(tmp_path_factory: pytest.TempPathFactory) -> Hogged:
+    """CPU hogs disturb a training loop for six seconds after six quiet ones."""
+    folder = tmp_path_factory.mktemp("live")
+    knobs, host_knobs = folder / "gpu.knobs", folder / "host.knobs"
+    environment = {**os.environ, **build.environment(build.build(), ctl=knobs, sched="block")}
+    arguments = ("--seconds", 60, "--workers", 1, "--knob", host_knobs, "--out", folder / "steps.jsonl")
+    with Program.module("train", *arguments, environment=environment) as trainer:
+        trainer.wait_for("ready")
+        with tracing(folder, pids=[trainer.pid]) as tracer:
+            reader = threading.Thread(target=lambda: read(tracer))
+            reader.start()
+            time.sleep(HEALTHY_S)
+            began_ns = time.time_ns()
+            with Fault("cpu_hog").apply(Target(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)):
+                time.sleep(HEALTHY_S)
+            tracer.process.send_signal(signal.SIGINT)
+            reader.join()
+            tracer.process.wait()
+        return Hogged(trainer.pid, began_ns, tracer.messages, tracer.database)
+
+
+def read(tracer: Tracer) -> None:
+    """Every line until the tracer ends."""
+    assert tracer.process.stdout is not None
+    tracer.messages += [json.loads(line) | {"read_ns": time.time_ns()} for line in tracer.process.stdout]
+
+
+def test_hogs_open_an_incident_while_they_run(hogged: Hogged) -> None:
+    opened = hogged.told("incident_opened")
+    assert "cpu-contention" in [one["cause"] for one in opened]
+    assert hogged.pid in [victim["pid"] for one in opened for victim in one["victims"]]
+
+
+def test_every_message_is_as_the_schema_says(hogged: Hogged) -> None:
+    for message in hogged.messages:
+        jsonschema.validate({name: value for name, value in message.items() if name != "read_ns"}, SCHEMA)
+
+
+def test_the_incident_is_stored_and_closed(hogged: Hogged) -> None:
+    found = rows(hogged.database, "SELECT cause, end_ns > timestamp, lost_ns > 0 FROM incidents")
+    assert ("cpu-contention", 1, 1) in found
+    chains = rows(hogged.database, "SELECT root_cause, incident FROM causal_chains")
+    assert "cpu-contention" in [cause for cause, _ in chains]
+
+
+def test_explain_finds_the_same_cause_and_says_so_by_its_exit_code(hogged: Hogged) -> None:
+    command = [sys.executable, "-m", "ingero.cli.main", "explain", "--db", str(hogged.database)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "cpu-contention" in [one["cause"] for one in json.loads(done.stdout)["incidents"]]
+    chains = subprocess.run([*command, "--chains"], capture_output=True, text=True, check=True).stdout
+    assert "cpu-contention" in chains

@@ -1,0 +1,207 @@
+"""`ingero explain` and `ingero compare`: the verdict first, exit codes for scripts, and JSON as the schema says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from ingero.cli.compare import command as compare
+from ingero.cli.explain import command as explain
+from ingero.cli.window_options import MomentError, parse_moment_ns
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.store import tables
+from ingero.store.records import Window
+from ingero.units import QuantityError
+from tests.unit.rules.golden import LENGTH_S, QUIET_S
+
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "src/ingero/cli/explain.schema.json").read_text())
+SECOND_NS = 1_000_000_000
+HOGGED = Step(late_ms=3, drain={"runq": 3, "sleep": 5})
+CALLS = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
+
+
+def trainer(scene: Scene) -> Actor:
+    one = scene.process(100, "python")
+    worker = scene.process(101, "pt_data_worker", parent=one)
+    clocks = {f"{name}_ns": 0 for name in ("run", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")}
+    for actor, runq_ms in ((one, 1500), (worker, 20)):
+        scene.append(
+            tables.CLOCK_SECONDS,
+            start_ns=scene.at(1),
+            process=actor.number,
+            runq_ns=runq_ms * 10**6,
+            switches=77,
+            **clocks,
+        )
+    return one
+
+
+def recording(path: Path, *, is_hogged: bool, seed: int = 1) -> Path:
+    with Scene(path, seconds=LENGTH_S, seed=seed) as scene:
+        one = trainer(scene)
+        scene.train(one, 0, QUIET_S, Step(), calls=CALLS)
+        scene.train(one, QUIET_S, LENGTH_S, HOGGED if is_hogged else Step(), calls=CALLS)
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            if is_hogged:
+                scene.took(one, 900, "stress-ng", second, 300, switches=100)
+    return path
+
+
+@pytest.fixture
+def hogged(tmp_path: Path) -> Path:
+    return recording(tmp_path / "hogged.db", is_hogged=True)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Path:
+    return recording(tmp_path / "healthy.db", is_hogged=False, seed=2)
+
+
+def run(path: Path, *options: str) -> Result:
+    return CliRunner().invoke(explain, ["--db", str(path), *options])
+
+
+def lines(path: Path, *options: str) -> list[str]:
+    return run(path, *options).output.splitlines()
+
+
+def found(path: Path, *options: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(run(path, "--json", *options).output)
+    return answer
+
+
+def test_the_exit_code_says_whether_an_incident_was_found(hogged: Path, healthy: Path) -> None:
+    assert (run(hogged).exit_code, run(healthy).exit_code) == (1, 0)
+
+
+def test_the_verdict_stands_before_the_machine_and_the_account(hogged: Path) -> None:
+    shown = lines(hogged)
+    headline = shown.index("1 incident found (1 HIGH)")
+    assert headline < next(index for index, line in enumerate(shown) if "drains of device 0" in line)
+
+
+def test_an_incident_shows_its_cost_its_culprit_and_what_mends_it(hogged: Path) -> None:
+    shown = "\n".join(lines(hogged))
+    assert re.search(r"lost 1\.\d+ s, \d\d % of its time; .*; 100 % of the loss explained", shown)
+    assert re.search(r"culprit: stress-ng \[900\]  1\.\d\d s, 600 switches", shown)
+    assert re.search(
+        r"drains a second 10\d \(usually 15\d, -3\d %\), p99 9\.5\d ms \(usually 6\.\d+ ms, \+\d+ %\)", shown
+    )
+    assert "picked up late: runnable, others ran" in shown
+    assert "  try: " in shown
+
+
+def test_the_timeline_is_empty_before_and_full_within(hogged: Path) -> None:
+    incident = found(hogged)["incidents"][0]
+    before = [one["lost_ratio"] for one in incident["timeline"] if one["end_ns"] <= incident["start_ns"]]
+    within = [one["lost_ratio"] for one in incident["timeline"] if one["begin_ns"] > incident["start_ns"]]
+    assert before
+    assert max(before) < 0.03
+    assert min(within) > 0.25
+
+
+def test_json_is_as_the_schema_says(hogged: Path, healthy: Path) -> None:
+    for path in (hogged, healthy):
+        jsonschema.validate(found(path, "--per-process"), SCHEMA)
+
+
+def test_a_healthy_recording_says_so_of_each_process(healthy: Path) -> None:
+    shown = lines(healthy)
+    assert "No incident found." in shown
+    assert any(line.startswith("python [100]: ") for line in shown)
+
+
+def test_only_one_cause_is_shown_when_asked(hogged: Path) -> None:
+    assert run(hogged, "--rule", "cpu-contention").exit_code == 1
+    assert run(hogged, "--rule", "data-starvation").exit_code == 0
+
+
+def test_an_unknown_cause_comes_with_those_there_are(hogged: Path) -> None:
+    error = run(hogged, "--rule", "gremlins").exception
+    assert "gremlins" in str(error)
+    assert "cpu-contention" in getattr(error, "hint", "")
+
+
+def test_incidents_of_another_process_are_left_out(hogged: Path) -> None:
+    assert found(hogged, "--pid", "100")["incidents"]
+    assert found(hogged, "--pid", "4")["incidents"] == []
+
+
+def test_per_process_names_workers_stalls_and_takers(hogged: Path) -> None:
+    shown = "\n".join(lines(hogged, "--per-process"))
+    assert "pt_data_worker [101], worker of 100" in shown
+    assert re.search(r"off the CPU against its will 1\.50 s of 13\.0 s \(12 %.*77 context switches", shown)
+    assert "stress-ng [900]: CPU stolen 1.80 s, 600 switches" in shown
+    assert re.search(r"cudaLaunchKernel +[\d,]+ +\S+ us +\S+ us +\S+ us", shown)
+
+
+def test_the_account_is_short_where_there_is_a_verdict_and_whole_when_asked(hogged: Path) -> None:
+    assert "The whole account: --per-process" in lines(hogged)
+    assert "The whole account: --per-process" not in lines(hogged, "--per-process")
+
+
+def test_what_was_not_traced_is_not_evaluated_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "blind.db"
+    with Scene(path, seconds=LENGTH_S, not_traced={"culprits": "switched off"}) as scene:
+        scene.train(trainer(scene), 0, LENGTH_S, Step())
+    assert any("cpu-contention" in line and "switched off" in line for line in lines(path))
+
+
+def test_a_part_of_the_recording_can_be_asked_about(hogged: Path) -> None:
+    begin, end = BEGIN_NS // SECOND_NS + 1, BEGIN_NS // SECOND_NS + 5
+    window = found(hogged, "--from", str(begin), "--to", str(end))["window"]
+    assert (window["begin_ns"], window["end_ns"]) == (begin * SECOND_NS, end * SECOND_NS)
+    assert found(hogged, "--last", "3s")["window"]["duration_ns"] == 3 * SECOND_NS
+
+
+def test_a_time_without_a_day_is_the_last_one_before_the_end() -> None:
+    whole = Window(begin_ns=0, end_ns=1_760_000_000 * SECOND_NS)
+    moment = parse_moment_ns("00:00:30", whole)
+    assert 0 < whole.end_ns - moment <= 24 * 3600 * SECOND_NS
+    late = parse_moment_ns("23:59:59", whole)
+    assert 0 < whole.end_ns - late <= 24 * 3600 * SECOND_NS
+
+
+def test_what_is_no_moment_comes_with_an_example(hogged: Path) -> None:
+    assert isinstance(run(hogged, "--from", "yesterday").exception, MomentError)
+    assert isinstance(run(hogged, "--since", "soon").exception, QuantityError)
+
+
+def test_moments_with_nothing_between_come_with_when_it_was_recorded(hogged: Path) -> None:
+    error = run(hogged, "--to", "1000").exception
+    assert isinstance(error, MomentError)
+    assert "the recording goes from" in error.hint
+
+
+def compared(before: Path, after: Path) -> tuple[int, dict[str, Any]]:
+    result = CliRunner().invoke(compare, [str(before), str(after), "--json"])
+    return result.exit_code, json.loads(result.output)
+
+
+def test_a_mended_recording_is_better_and_its_cause_is_gone(hogged: Path, healthy: Path) -> None:
+    code, answer = compared(hogged, healthy)
+    assert (code, answer["verdict"], answer["causes"][0]["verdict"]) == (0, "better", "only before")
+    assert answer["change_ratio"] == pytest.approx(-0.17, abs=0.03)
+
+
+def test_a_slower_recording_is_worse_by_its_exit_code(hogged: Path, healthy: Path) -> None:
+    code, answer = compared(healthy, hogged)
+    assert (code, answer["verdict"], answer["causes"][0]["verdict"]) == (1, "worse", "only after")
+
+
+def test_two_recordings_of_the_same_do_not_differ_beyond_noise(tmp_path: Path, healthy: Path) -> None:
+    code, answer = compared(healthy, recording(tmp_path / "again.db", is_hogged=False, seed=9))
+    assert (code, answer["verdict"]) == (0, "no difference beyond noise")
+    assert {one["verdict"] for one in answer["ops"]} == {"no difference beyond noise"}
+
+
+def test_calls_and_classes_are_shown_side_by_side(hogged: Path, healthy: Path) -> None:
+    shown = CliRunner().invoke(compare, [str(hogged), str(healthy)]).output
+    assert shown.startswith("better: -1")
+    assert re.search(r"cudaStreamSynchronize +[\d,]+ +[\d,]+ ", shown)
