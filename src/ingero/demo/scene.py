@@ -5,7 +5,8 @@ It serves the demos of machines without root and the golden pairs of the rules. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +59,15 @@ class Actor:
 class Scene:
     """Writes one recording; a context manager. What a method writes is stored as the recorder would have."""
 
-    def __init__(self, path: Path, *, seconds: float, not_traced: Mapping[str, str] | None = None, seed: int = 1):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        seconds: float,
+        not_traced: Mapping[str, str] | None = None,
+        options: Mapping[str, str | int | float | bool | None] | None = None,
+        seed: int = 1,
+    ):
         self.path = path
         self._end_ns = BEGIN_NS + int(seconds * SECOND_NS)
         facts = SessionFacts(
@@ -66,11 +75,13 @@ class Scene:
             started_ns=BEGIN_NS,
             cpu_count=4,
             not_traced=dict(not_traced or {}),
+            options=dict(options or {}),
             ingero_ver="scene",
         )
         self._writer = Writer(path, session=facts, node="scene", clock=lambda: self._end_ns)
         self._random = np.random.default_rng(seed)
         self._appended = 0
+        self._stacks: set[int] = set()
 
     def __enter__(self) -> Scene:
         self._writer.__enter__()
@@ -294,6 +305,38 @@ class Scene:
             max_sm_clock_mhz=1980,
             throttle_reasons=reasons,
         )
+
+    def second(self, actor: Actor, at_s: float, **clocks_ms: float) -> None:
+        """What the threads of a process did in one second, by name of CLOCKS in ms; asleep for the rest."""
+        spent = {name: _ns(clocks_ms.get(name, 0)) for name in CLOCKS}
+        spent["sleep"] = max(spent["sleep"], SECOND_NS - sum(spent.values()))
+        clocks: dict[str, Value] = {f"{name}_ns": ns for name, ns in spent.items()}
+        self.append(tables.CLOCK_SECONDS, start_ns=self.at(at_s), process=actor.number, threads=1, **clocks)
+
+    def stack(self, frames: Sequence[tuple[str, int, str]]) -> int:
+        """The number of a stack of (file, line, function), innermost first."""
+        number = self.text(f"stack {frames}")
+        if number not in self._stacks:
+            self._stacks.add(number)
+            stored = [{"py_file": file, "py_line": line, "py_func": function} for file, line, function in frames]
+            self.append(tables.STACKS, hash=number, ips="[]", frames=json.dumps(stored))
+        return number
+
+    def sample(
+        self,
+        actor: Actor,
+        at_s: float,
+        stack: Sequence[tuple[str, int, str]],
+        *,
+        state: str = "run",
+        ms: float = 20,
+        is_collecting: bool = False,
+        tid: int | None = None,
+    ) -> None:
+        """A thread (the main one) was at this stack of (file, line, function), innermost first, outside any call."""
+        known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid}
+        known |= {"time_ns": self.at(at_s), "state": THREAD_STATES.index(state), "weight_ns": _ns(ms)}
+        self.append(tables.SAMPLES, is_collecting=int(is_collecting), stack_hash=self.stack(stack), **known)
 
     def took(
         self,

@@ -15,9 +15,11 @@ from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
 from ingero.diagnose.regimes import Usual, at_best, reference_windows, usual_epochs, with_clocks
+from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows
 from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
 from ingero.diagnose.timeline import timeline
+from ingero.diagnose.usual_work import Steps, beyond_usual, work_growth
 from ingero.diagnose.wait_windows import BLOCK_NS
 from ingero.diagnose.waits import Segment
 from ingero.events import CLOCKS
@@ -76,6 +78,7 @@ class Case:
     left: dict[Bucket, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     siblings: Sequence[Case] = ()  # every case of the window, this one, too
+    resynced: Resynced | None = None  # its epochs are cut otherwise than in the reference: compared per launch
 
     def __post_init__(self) -> None:
         """Everything waits for an owner."""
@@ -265,7 +268,19 @@ class Case:
             epoch = self.epochs[index]
             if self.excess_ns[index] > 0 and epoch[length] > _WORTH_NS:
                 found += self.evidence.waits.path(int(epoch[tid]), int(epoch[begin]), int(epoch[end]))
-        return found
+        return list(beyond_usual(found, self._work_growth)) or found
+
+    @cached_property
+    def _work_growth(self) -> dict[int, float]:
+        """Of its workers, by process: the share of their CPU time per step that is beyond the reference."""
+        workers = (one.process for one in self.evidence.processes.values() if one.pid in self.family)
+        lane = self.evidence.lanes[self.process.process]
+        ends = lane["b_ns"]
+        steps = [lane[(ends >= one.begin_ns) & (ends < one.end_ns)] for one in self.baselines]
+        usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
+        now = Steps((self.window,), float((self.epochs["b_ns"] - self.epochs["a_ns"]).mean()))
+        mine = [number for number in workers if number != self.process.process]
+        return work_growth(self.evidence, mine, now, Steps(self.baselines, usual_ns))
 
     def line_of(self, change: OpChange) -> CodeLine | None:
         """The workload's own line that spent most of the recorded time of these calls in the case."""
@@ -323,9 +338,12 @@ class _Lane:
         self._evidence, self._process = evidence, process
         self._ends = np.ascontiguousarray(lane["b_ns"])
         self._idle = idle_ns(evidence, process, lane)
-        self._epochs = shortened(lane, self._idle)
+        self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
 
     def cases(self) -> Iterator[Case]:
+        if (found := resynced(self._epochs)) and (case := self._resynced(found)):
+            yield case
+            self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
         usual = usual_epochs(self._epochs)
         excess = excess_ns(self._epochs, usual)
         stretches = lossy_stretches(self._epochs, usual, excess)
@@ -370,9 +388,32 @@ class _Lane:
             timeline=timeline(self._epochs, excess, stretch.window),
         )
 
+    def _resynced(self, found: Resynced) -> Case | None:
+        """Compared per launch; None where the launches are not of the same work."""
+        members = self._epochs[found.inside]
+        now, before = (self._sample(one, np.zeros(len(one))) for one in (members, self._epochs[found.usual]))
+        if not is_same_work(now, before):
+            return None
+        wall, loss = int((members["b_ns"] - members["a_ns"]).sum()), found.loss_ns(members)
+        return Case(
+            evidence=self._evidence,
+            process=self._process,
+            kind=FindingKind.INCIDENT,
+            window=found.window,
+            epochs=now,
+            epoch_count=len(members),
+            usual=with_clocks(usual_epochs(self._epochs[found.usual]), self._whole),
+            excess_ns=(now["b_ns"] - now["a_ns"]) - found.wanted_ns(now),
+            wall_ns=wall,
+            loss_ns=loss,
+            peak_ratio=loss / max(wall, 1),
+            buckets=lost_buckets(now, before, int(members["launches"].sum())),
+            resynced=found,
+        )
+
     def _bottleneck(self, is_best: Array, usual: Mapping[int, Usual]) -> Case | None:
-        """Where the device is kept waiting even at best; nothing where that is little."""
-        wall = int((self._epochs["b_ns"] - self._epochs["a_ns"])[is_best].sum())
+        """Where the device is kept waiting even at best; nothing where that is little of the time, idle or not."""
+        wall = int(self._elapsed_ns[is_best].sum())
         waited = sum(float(length[is_best].sum()) for length in _host_lengths(self._epochs).values())
         if waited < BOTTLENECK_RATIO * wall or waited < MIN_LOSS_NS:
             return None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ingero.diagnose.cases import Case, find_cases
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence import SAMPLES, Evidence
 from ingero.diagnose.incidents import Found, merge
 from ingero.diagnose.model import (
     Bucket,
     Diagnosis,
     Fact,
     Finding,
+    Fix,
     Incident,
     NotEvaluated,
     ProcessVerdict,
@@ -26,6 +27,7 @@ from ingero.store.records import Window
 MIN_SHARE = 0.10  # of the loss, before a cause is named
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 UNEXPLAINED = "unexplained"
+_OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
 
 def diagnose(reader: Reader, window: Window) -> Diagnosis:
@@ -86,8 +88,16 @@ def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
         summary=f"{case.process.name} lost time of which {1 - explained:.0%} has no owner that can be proven{place}",
         claims=_rest(case.left),
         root=str(case.process.pid),
+        fixes=_way_on(case.evidence, where),
         evidence=facts | {"explained (ratio)": explained},
     )
+
+
+def _way_on(evidence: Evidence, where: Bucket | None) -> tuple[Fix, ...]:
+    """How to record what would tell more."""
+    if where is None or where.state not in _OF_THE_PROGRAM or not evidence.missing((SAMPLES,)):
+        return ()
+    return (Fix(text="record with stacks: they say at which line it was", command="sudo ingero trace --stack=true"),)
 
 
 def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:

@@ -42,6 +42,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _UNUSABLE = int(EpochFlag.COVERAGE_CHANGED | EpochFlag.FIRST_UNKNOWN)
 _LONGEST_TREE = 64
 _STOPPED = 0.5  # of the clocks of its threads
+_NO_SAMPLES: Array = np.zeros(0, arrays.SAMPLE_DTYPE)
+_NO_SECONDS: Array = np.zeros(0, arrays.CLOCK_SECOND_DTYPE)
 
 # What a rule may need, and the table that holds it. A source of events that is not traced has its name in `not_traced`.
 EPOCHS = "epochs"
@@ -49,8 +51,9 @@ CLOCKS = "clock_seconds"
 OFFCPU = "offcpu"
 CULPRITS = "culprits"
 OP_STATS = "op_stats"
+SAMPLES = "samples"
 _TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
-_TABLES |= {name: f"raw_{name}" for name in ("samples", "gpu_samples", "scheduling", "allocations", "communicators")}
+_TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
 
 
 class Evidence:
@@ -67,6 +70,7 @@ class Evidence:
         self._ops: dict[tuple[int, int, int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
+        self._samples: dict[tuple[int, int, int], Array] = {}
 
     # What was there
 
@@ -94,6 +98,8 @@ class Evidence:
                 return f"{name} not traced: {self.not_traced[name]}"
             if not self.reader.is_recorded(_TABLES.get(name, name)):
                 return f"{name.replace('_', ' ')}: not in this recording"
+            if name == SAMPLES and any(json.loads(one.options).get("stack") is False for one in self.sessions):
+                return "samples not taken: switched off (stack)"
         return ""
 
     @cached_property
@@ -296,6 +302,31 @@ class Evidence:
     def events(self, window: Window, sources: Sequence[int], process: int | None = None) -> Array:
         """Recorded calls or host events of these sources, `store.arrays.CALL_DTYPE`."""
         return self.reader.call_rows(window, sources=sources, process=process)
+
+    def clock_seconds(self, window: Window, process: int) -> Array:
+        """What the threads of a process did by second in a part of the window, `store.arrays.CLOCK_SECOND_DTYPE`."""
+        is_there = self.reader.is_recorded("raw_clock_seconds")
+        return self.reader.clock_seconds(window, process=process) if is_there else _NO_SECONDS
+
+    def samples(self, window: Window, process: int) -> Array:
+        """Where the threads of a process were outside traced calls, `store.arrays.SAMPLE_DTYPE`."""
+        key = (window.begin_ns, window.end_ns, process)
+        if key not in self._samples:
+            is_there = self.reader.is_recorded("raw_samples")
+            self._samples[key] = self.reader.sample_rows(window, process=process) if is_there else _NO_SAMPLES
+        return self._samples[key]
+
+    @cached_property
+    def thread_names(self) -> dict[int, str]:
+        """The names of the threads of traced processes."""
+        return self.reader.thread_names() if self.reader.is_recorded("raw_threads") else {}
+
+    @cached_property
+    def waker_names(self) -> dict[int, str]:
+        """The names of processes that ended sleeps of traced threads, by pid; where that is not known by thread."""
+        is_there = self.reader.is_recorded("raw_wakers")
+        rows = [one for number in self.processes for one in self.wakers(number)] if is_there else []
+        return {one.waker_pid or one.waker_tid: one.waker_name for one in rows if one.waker_name}
 
     def call_line(self, window: Window, process: int, source: int, op: int) -> CodeLine | None:
         """The Python line that spent most of the recorded time in one operation; None where no stack has one."""

@@ -38,7 +38,7 @@ def _empty(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
     total = float((epochs["e_ns"] - usual.reference.e_ns).sum())
     clocks = epochs["empty_clock_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
-    _spread(sums, Part.EMPTY, total, (clocks[known] - usual.empty_clock_ns).sum(axis=0))
+    spread(sums, Part.EMPTY, total, (clocks[known] - usual.empty_clock_ns).sum(axis=0))
 
 
 def _busy(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
@@ -54,7 +54,7 @@ def _busy(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
     host = max(0.0, low if is_device_slower else max(low, min(high, total)))
     clocks = epochs["enqueue_clock_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
-    _spread(sums, Part.ENQUEUE, host, (clocks[known] - usual.enqueue_clock_ns).sum(axis=0))
+    spread(sums, Part.ENQUEUE, host, (clocks[known] - usual.enqueue_clock_ns).sum(axis=0))
     stopped = min(_stopped(epochs, usual), max(total - host, 0.0))
     sums[Bucket(Part.LATE, "stopped")] += stopped
     sums[Bucket(Part.DEVICE, DEVICE)] += total - host - stopped
@@ -72,13 +72,18 @@ def _late(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
     total = float((epochs["p_ns"] - usual.reference.p_ns).sum())
     clocks = epochs["drain_clock_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
-    grown = np.zeros(len(CLOCKS))
-    for index in _WAITING:
-        grown[index] = (clocks[known, index] - usual.drain_clock_ns[index]).sum()
-    _spread(sums, Part.LATE, total, grown, is_partial=True)
+    grown = kept_waiting((clocks[known] - usual.drain_clock_ns).sum(axis=0))
+    spread(sums, Part.LATE, total, grown, is_partial=True)
 
 
-def _spread(sums: dict[Bucket, float], part: Part, total: float, grown: Array, *, is_partial: bool = False) -> None:
+def kept_waiting(clock_ns: Array) -> Array:
+    """Of the clocks of a drain, those that can keep a finished wait from returning."""
+    kept = np.zeros(len(CLOCKS))
+    kept[list(_WAITING)] = clock_ns[list(_WAITING)]
+    return kept
+
+
+def spread(sums: dict[Bucket, float], part: Part, total: float, grown: Array, *, is_partial: bool = False) -> None:
     """`total` over the clocks by their growth. What they do not cover is unknown; more than the total is scaled down.
 
     is_partial: the clocks are of a longer time than the part, so that they bound it.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.roles import is_asking
 from ingero.diagnose.samples import sample_windows
-from ingero.diagnose.waits import Segment
+from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
 from ingero.store.records import Process
 
@@ -19,6 +21,22 @@ _WORTH_NS = 500_000  # shorter gaps are not asked about
 _SERVES = 0.05  # of the sleep with an empty device ends by somebody outside: the process serves requests
 _FEW = 2_000  # gaps that are followed without asking first whether anybody outside ever woke the process
 _ANY_DEMAND = 0.001  # of the window asleep until somebody outside ended it; less is no service
+_ALWAYS = 0.95  # of the epochs with a sleep of its own: that is its pace
+_IRREGULAR = 0.10  # of the epochs that sleep do so another number of times than most: it polls
+_MANY = 100  # epochs that slept, before a pause that was always there belongs to the step
+_ALIKE = 0.05  # MAD/median of those pauses
+_INTERPRETER = 0.10  # waits for the interpreter lock beside sleeps of the same length: neither proves a poll
+
+
+@dataclass(slots=True)
+class _Sleeps:
+    """Sleeps with an empty device of the draining thread, per gap, by who ended them."""
+
+    outside_ns: Array
+    timer_ns: Array
+    timers: Array
+    gil_ns: int = 0
+    outside: list[Segment] = field(default_factory=list)
 
 
 def shortened(epochs: Array, idle: Array) -> Array:
@@ -39,28 +57,34 @@ def shortened(epochs: Array, idle: Array) -> Array:
 def idle_ns(evidence: Evidence, process: Process, lane: Array) -> Array:
     """Per epoch, the sleep of the draining thread that ended in somebody outside the process and its workers.
 
-    A sleep that a timer ends is idle, too, where the process is seen to serve requests: that is a poll loop. Of very
-    many gaps a sample is followed; the rest is idle for the share of its sleep that the sample was.
+    Not so where the process trains or asks: then it waits for an answer. A sleep that a timer ends is idle where the
+    process is seen to serve requests or to poll. Of very many gaps a sample is followed; the rest is idle for the share
+    of its sleep that the sample was.
     """
     idle = np.zeros(len(lane))
     asleep = (lane["empty_sleep_ns"] < 0) | (lane["empty_sleep_ns"] > _WORTH_NS)
     gaps = np.flatnonzero((lane["e_ns"] > _WORTH_NS) & asleep)
     if not len(gaps) or not evidence.has_offcpu:
         return idle
-    if (len(gaps) > _FEW or evidence.is_live) and not _may_serve(evidence, process):
+    if (len(gaps) > _FEW or evidence.is_live) and not _may_be_idle(evidence, process):
         return idle
     asked = _asked(lane, gaps)
-    outside, timer = _followed(evidence, process, lane, asked)
-    total = outside.sum() + timer.sum()
-    if total and outside.sum() > _SERVES * total:
-        outside += timer
-    idle[asked] = outside
+    idle[asked] = _idle_of(evidence, process, _followed(evidence, process, lane, asked), len(lane))
     if len(asked) < len(gaps):
         rest = np.setdiff1d(gaps, asked, assume_unique=True)
         slept = np.maximum(lane["empty_sleep_ns"], 0)
-        idle[rest] = slept[rest] * min(1.0, outside.sum() / max(int(slept[asked].sum()), 1))
+        idle[rest] = slept[rest] * min(1.0, idle[asked].sum() / max(int(slept[asked].sum()), 1))
     result: Array = np.minimum(idle, lane["e_ns"])
     return result
+
+
+def _idle_of(evidence: Evidence, process: Process, found: _Sleeps, epochs: int) -> Array:
+    idle = np.zeros(len(found.outside_ns))
+    if not (found.outside and is_asking(evidence, process, found.outside)):
+        idle += found.outside_ns
+    if _serves(idle, found) or _polls(found, epochs):
+        idle += found.timer_ns
+    return idle
 
 
 def _asked(lane: Array, gaps: Array) -> Array:
@@ -74,33 +98,70 @@ def _asked(lane: Array, gaps: Array) -> Array:
     return chosen
 
 
-def _followed(evidence: Evidence, process: Process, lane: Array, asked: Array) -> tuple[Array, Array]:
-    """Per gap: asleep until somebody outside, and until a timer."""
-    outside, timer = np.zeros(len(asked)), np.zeros(len(asked))
+def _followed(evidence: Evidence, process: Process, lane: Array, asked: Array) -> _Sleeps:
+    found = _Sleeps(np.zeros(len(asked)), np.zeros(len(asked)), np.zeros(len(asked)))
     family = evidence.family(process.process)
-    times = zip(*(lane[name][asked].tolist() for name in ("a_tid", "a_ns", "f_ns")), strict=True)
-    for index, (tid, begin_ns, end_ns) in enumerate(times):
-        for one in evidence.waits.path(tid, begin_ns, end_ns):
-            if one.state == "sleep" and one.pid == process.pid:
-                if _is_outside(one, family):
-                    outside[index] += one.duration_ns
-                elif one.waker_kind == "timer" and one.depth == 0:
-                    timer[index] += one.duration_ns
-    return outside, timer
+    times = zip(*(lane[name][asked].tolist() for name in ("a_tid", "a_ns", "f_ns", "empty_sleep_ns")), strict=True)
+    for index, (tid, begin_ns, end_ns, asleep_ns) in enumerate(times):
+        path = evidence.waits.path(tid, begin_ns, end_ns)
+        for one in path:
+            if one.pid == process.pid:
+                _count(found, index, one, family)
+        if 2 * found.outside_ns[index] > sum(one.duration_ns for one in path if one.state == "sleep"):
+            # a path ends with the last sleep of its last link: what came before is that waker's, too
+            found.outside_ns[index] += max(0, asleep_ns - sum(one.duration_ns for one in path))
+    return found
 
 
-def _may_serve(evidence: Evidence, process: Process) -> bool:
-    """Whether sleeps of the process were ended by the network or by other processes, to an extent."""
+def _may_be_idle(evidence: Evidence, process: Process) -> bool:
+    """Whether sleeps of the process were ended by the network, by timers or by other processes, to an extent."""
     family = evidence.family(process.process)
     slept = sum(
         one.sleep_ns
         for one in evidence.wakers(process.process)
-        if one.waker_kind == "network" or (one.waker_pid > 0 and one.waker_pid not in family)
+        if one.waker_kind in {"network", "timer"} or (one.waker_pid > 0 and one.waker_pid not in family)
     )
     return slept > _ANY_DEMAND * evidence.window.duration_ns
 
 
-def _is_outside(one: Segment, family: set[int]) -> bool:
+def _count(found: _Sleeps, index: int, one: Segment, family: set[int]) -> None:
+    if one.state == GIL:
+        found.gil_ns += one.duration_ns
+    elif one.state == "sleep" and is_outside(one, family):
+        found.outside_ns[index] += one.duration_ns
+        found.outside.append(one)
+    elif one.state == "sleep" and one.waker_kind == "timer" and one.depth == 0:
+        found.timer_ns[index] += one.duration_ns
+        found.timers[index] += 1
+
+
+def _serves(outside_ns: Array, found: _Sleeps) -> bool:
+    """Whether enough of its sleep ended by a request."""
+    asked = float(outside_ns.sum())
+    return asked > _SERVES * (asked + float(found.timer_ns.sum()))
+
+
+def _polls(found: _Sleeps, epochs: int) -> bool:
+    """Whether its own sleeps are a loop that looks for work: now none, now one, now many before the next epoch.
+
+    A pause in a callback comes once in each step, as long as ever, or the loop has done without it before.
+    """
+    counts = found.timers[found.timers > 0]
+    if not len(counts) or found.gil_ns > _INTERPRETER * found.timer_ns.sum():
+        return False
+    if float((counts != np.median(counts)).mean()) > _IRREGULAR:
+        return True
+    return len(counts) >= _ALWAYS * epochs and not _is_steady(found.timer_ns[found.timers > 0])
+
+
+def _is_steady(asleep_ns: Array) -> bool:
+    """Whether enough steps slept alike to say that the pause belongs to the step."""
+    median = float(np.median(asleep_ns))
+    return len(asleep_ns) >= _MANY and float(np.median(np.abs(asleep_ns - median))) <= _ALIKE * median
+
+
+def is_outside(one: Segment, family: set[int]) -> bool:
+    """Whether somebody outside the process and its workers ended this sleep."""
     if one.waker_kind == "thread":
         return one.waker_pid > 0 and one.waker_pid not in family
     return one.waker_kind == "network"

@@ -14,6 +14,7 @@ from ingero.store.vocabulary import IDLE_PID
 
 HOST_PARTS = (Part.EMPTY, Part.ENQUEUE, Part.LATE)
 RUNNABLE = ("runq", "yielded")
+KEPT_FROM_RUNNING = frozenset((*RUNNABLE, "throttled"))  # states whose time belongs to whoever had the CPU
 MIN_SHARE = 0.05  # of the time taken; smaller takers are noise around the one that matters
 _MOST_NAMES = 4
 _OWN_ANSWERS = 0.5

@@ -10,11 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.gil_waits import gil_waits
 from ingero.events import THREAD_STATES, WAKER_KINDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,11 +23,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_DEPTH = 12
 GIL = "gil"  # the state of a segment that waits for the interpreter lock of its process
 _THREAD = WAKER_KINDS.index("thread")
-_TIMER = WAKER_KINDS.index("timer")
-# A thread that waits for CPython's interpreter lock sleeps for the switch interval (5 ms unless changed), asks for the
-# lock, and sleeps again until another thread of its process hands it over.
-GIL_WAIT_NS = (4_900_000, 5_800_000)
-_GIL_NEXT_NS = 500_000
 _SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
 
 
@@ -63,7 +59,6 @@ class Waits:
     def __init__(self, offcpu: Array) -> None:
         self._of_thread: dict[int, Array] = {}
         self._ends: dict[int, list[int]] = {}
-        self._gil: dict[int, set[int]] = {}  # begins of intervals
         by_thread: dict[int, list[int]] = defaultdict(list)
         for index, tid in enumerate(offcpu["tid"].tolist()):
             by_thread[tid].append(index)
@@ -73,7 +68,8 @@ class Waits:
             order = np.argsort(ends, kind="stable")
             self._of_thread[tid] = mine[order]
             self._ends[tid] = ends[order].tolist()
-            self._gil[tid] = set(_gil_waits(mine[order]))
+        self._gil = gil_waits(self._of_thread)
+        self._pid_of = {tid: int(mine["pid"][0]) for tid, mine in self._of_thread.items()}
 
     def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
         """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
@@ -112,14 +108,23 @@ class Waits:
         elif int(interval["start_ns"]) in self._gil[int(interval["tid"])]:
             found.append(_segment(interval, GIL, start, woken, depth))
         else:
-            found.append(_segment(interval, _state(state), start, woken, depth, is_end=True))
+            found.append(self._end(interval, _state(state), start, woken, depth))
+
+    def _end(self, interval: Any, state: str, begin: int, end: int, depth: int) -> Segment:
+        """A sleep whose waker is not followed; a thread that was never seen itself stands for its process."""
+        tid = int(interval["waker_tid"])
+        return replace(
+            _segment(interval, state, begin, end, depth),
+            waker_kind=WAKER_KINDS[int(interval["waker_kind"])],
+            waker_pid=int(interval["waker_pid"]) or self._pid_of.get(tid, tid),
+        )
 
     def _follow(self, found: list[Segment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
         """What the waker of a sleep did until it woke the sleeper at at_ns."""
         tid = int(sleeper["waker_tid"])
         now = at_ns
         if tid not in self._of_thread:
-            found.append(_segment(sleeper, "sleep", begin_ns, at_ns, depth - 1, is_end=True))
+            found.append(self._end(sleeper, "sleep", begin_ns, at_ns, depth - 1))
             return
         for interval in reversed(list(self.intervals(tid, begin_ns, at_ns))):
             end = int(interval["start_ns"] + interval["duration_ns"])
@@ -135,19 +140,6 @@ class Waits:
             found.append(_ran(self._of_thread[tid][0], begin_ns, now, depth))
 
 
-def _gil_waits(intervals: Array) -> list[int]:
-    """Begins of the intervals that wait for the interpreter lock; the intervals are of one thread, by their end."""
-    begins, lengths = intervals["start_ns"], intervals["duration_ns"]
-    asleep = intervals["woken_ns"] - begins
-    timed = (intervals["waker_kind"] == _TIMER) & (asleep >= GIL_WAIT_NS[0]) & (asleep <= GIL_WAIT_NS[1])
-    soon = np.zeros(len(intervals), bool)
-    soon[:-1] = begins[1:] - (begins + lengths)[:-1] < _GIL_NEXT_NS
-    goes_on = np.zeros(len(intervals), bool)
-    goes_on[:-1] = timed[1:] | ((intervals["waker_kind"] == _THREAD) & (asleep < 4 * GIL_WAIT_NS[1]))[1:]
-    waits: list[int] = begins[timed & soon & goes_on].tolist()
-    return waits
-
-
 def _is_handed_over(interval: Any) -> bool:
     """Whether the path left this thread for its waker: what it did before its sleep is not on the path."""
     return int(interval["state"]) in _SLEEPING and int(interval["waker_kind"]) == _THREAD
@@ -157,7 +149,7 @@ def _state(number: int) -> str:
     return THREAD_STATES[number] if 0 <= number < len(THREAD_STATES) else "unknown"
 
 
-def _segment(interval: Any, state: str, begin: int, end: int, depth: int, *, is_end: bool = False) -> Segment:
+def _segment(interval: Any, state: str, begin: int, end: int, depth: int) -> Segment:
     return Segment(
         pid=int(interval["pid"]),
         tid=int(interval["tid"]),
@@ -168,8 +160,6 @@ def _segment(interval: Any, state: str, begin: int, end: int, depth: int, *, is_
         end_ns=end,
         culprit_pid=int(interval["culprit_pid"]) if state in {"runq", "yielded"} else 0,
         culprit_name=int(interval["culprit_name"]) if state in {"runq", "yielded"} else 0,
-        waker_kind=WAKER_KINDS[int(interval["waker_kind"])] if is_end else "none",
-        waker_pid=int(interval["waker_pid"]) if is_end else 0,
         depth=depth,
     )
 

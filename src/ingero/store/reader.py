@@ -144,6 +144,10 @@ class Reader:
         where = "WHERE is_target" if only_targets else ""
         return self._records(Process, f"SELECT {columns} FROM raw_processes {where} ORDER BY process")
 
+    def thread_names(self) -> dict[int, str]:
+        """The last name of each thread seen, by thread id."""
+        return dict(self._rows("SELECT tid, name FROM raw_threads ORDER BY last_seen_ns", table="raw_threads"))
+
     def is_live(self, now_ns: int) -> bool:
         """Whether somebody is recording into the file at this moment."""
         seen = self._rows("SELECT max(last_seen_ns) FROM raw_sessions WHERE stopped_ns IS NULL")[0][0]

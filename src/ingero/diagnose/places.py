@@ -1,0 +1,205 @@
+"""Where threads were, from samples of them: the line at which most of some chosen time was spent, and doing what."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import CodeLine
+from ingero.diagnose.waits import Segment
+from ingero.events import THREAD_STATES
+from ingero.store.call_stacks import CallStack, PythonPlace
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Spans: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]  # by thread: from, to, in ns
+
+RUN = THREAD_STATES.index("run")
+SLEEP = THREAD_STATES.index("sleep")
+MIN_SAMPLES = 5  # fewer name no line
+_SIGMAS = 2  # a sampled time is believed to be at most so much more
+_PASSING = re.compile(r"/multiprocessing/(queues|reductions?|connection|synchronize|managers|shared_memory)\.py$")
+_LOADER = re.compile(r"/utils/data/")
+_GETTERS = frozenset(("__getitem__", "__getitems__"))
+_WAITS_FOR_ITEMS = re.compile(r"/(queue|threading|concurrent/futures/\w+|asyncio/\w+)\.py$")
+_ASKS_ANOTHER = re.compile(
+    r"/(multiprocessing/managers|http/client|xmlrpc/client|urllib3/\w+|redis/\w+|grpc/_channel)\.py$"
+)
+
+
+class Doing(enum.Enum):
+    """What a thread on a CPU outside calls was busy with, as far as its stack shows."""
+
+    COLLECTING = "collecting garbage"
+    PASSING = "passing items between processes"
+    LOADING = "loading data"
+    COMPUTING = "computing"
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Samples of one thread in one state with one stack."""
+
+    tid: int
+    is_collecting: bool
+    stack: CallStack | None
+    count: int
+    ns: int
+
+    @property
+    def doing(self) -> Doing:
+        """What it was busy with."""
+        return Doing.COLLECTING if self.is_collecting else doing_of(self.stack)
+
+    @property
+    def line(self) -> CodeLine | None:
+        """The user's own line, else the innermost one; a native function where there is no Python."""
+        if self.stack is None:
+            return None
+        if self.stack.own:
+            return _line(self.stack.own)
+        native = self.stack.issuer
+        return CodeLine(file=native.file, line=0, function=native.symbol) if native else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Sampled time of one kind. line: where most of it went; at_most_ns: what it may be, with the samples' error."""
+
+    ns: float
+    count: int
+    line: CodeLine | None
+
+    @property
+    def at_most_ns(self) -> float:
+        """The upper end of what the samples say."""
+        return self.ns * (1 + _SIGMAS / math.sqrt(max(self.count, 1)))
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are enough samples to name it."""
+        return self.count >= MIN_SAMPLES
+
+
+def doing_of(stack: CallStack | None) -> Doing:
+    """What a running thread with this stack is busy with."""
+    frames = stack.python if stack else ()
+    if frames and _PASSING.search(frames[0].file):
+        return Doing.PASSING
+    iterates = False
+    for place in reversed(frames):
+        iterates = iterates or place.function.rpartition(".")[2] == "__next__"
+        if _LOADER.search(place.file) or (iterates and place.function.rpartition(".")[2] in _GETTERS):
+            return Doing.LOADING
+    return Doing.COMPUTING
+
+
+def waits_for_items(stack: CallStack | None) -> bool:
+    """Whether a sleeping thread waits for something that another one makes (a queue, a condition, a future)."""
+    return bool(stack and stack.python and _WAITS_FOR_ITEMS.search(stack.python[0].file))
+
+
+def asks_another(stack: CallStack | None) -> bool:
+    """Whether a sleeping thread waits for the answer of another process that it has asked."""
+    return bool(stack and any(_ASKS_ANOTHER.search(place.file) for place in stack.python))
+
+
+# Chosen time
+
+
+def empty_spans(epochs: Array) -> Spans:
+    """When nothing was enqueued, by draining thread."""
+    return _spans(epochs, "a_tid", "a_ns", "f_ns")
+
+
+def host_spans(epochs: Array) -> Spans:
+    """When nothing was enqueued and while it was enqueued, by the threads on the path."""
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for part in (empty_spans(epochs), _spans(epochs, "f_tid", "f_ns", "s_ns")):
+        for tid, found in part.items():
+            spans[tid] += found
+    return spans
+
+
+def spans_of(segments: Iterable[Segment]) -> Spans:
+    """When the threads of these pieces of paths were on them."""
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for one in segments:
+        spans[one.tid].append((one.begin_ns, one.end_ns))
+    return spans
+
+
+def _spans(epochs: Array, tid: str, begin: str, end: str) -> Spans:
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for thread, start, stop in epochs[[tid, begin, end]].tolist():
+        spans[thread].append((start, stop))
+    return spans
+
+
+# Samples in it
+
+
+def stays(evidence: Evidence, process: int, window: Window, spans: Spans | None, state: int) -> list[Stay]:
+    """The samples of a process's threads in one state within the spans (None: in the whole window), most time first."""
+    rows = evidence.samples(window, process)
+    rows = rows[rows["state"] == state]
+    if spans is not None and len(rows):
+        rows = rows[_is_inside(rows, spans)]
+    counts: Counter[tuple[int, bool, int]] = Counter()
+    sums: Counter[tuple[int, bool, int]] = Counter()
+    for tid, mark, stack, ns in rows[["tid", "is_collecting", "stack_hash", "weight_ns"]].tolist():
+        counts[tid, bool(mark), stack] += 1
+        sums[tid, bool(mark), stack] += ns
+    evidence.stacks.read(stack for _, _, stack in sums)
+    return [Stay(*key[:2], evidence.stacks.of(key[2]), counts[key], ns) for key, ns in sums.most_common()]
+
+
+def _is_inside(rows: Array, spans: Spans) -> Array:
+    inside = np.zeros(len(rows), bool)
+    for tid, mine in spans.items():
+        chosen = rows["tid"] == tid
+        if chosen.any():
+            ordered = np.array(sorted(mine), np.int64)
+            index = np.searchsorted(ordered[:, 0], rows["time_ns"][chosen], side="right") - 1
+            ends = np.maximum.accumulate(ordered[:, 1])
+            inside[chosen] = (index >= 0) & (rows["time_ns"][chosen] < ends[np.maximum(index, 0)])
+    return inside
+
+
+def spent(found: Sequence[Stay]) -> Spent:
+    """These samples together, with the most frequent line of the function that they were in most."""
+    by_function: Counter[tuple[str, str]] = Counter()
+    by_line: Counter[CodeLine] = Counter()
+    for one in found:
+        if one.line:
+            by_function[one.line.file, one.line.function] += one.ns
+            by_line[one.line] += one.ns
+    line = None
+    if by_function:
+        function = by_function.most_common(1)[0][0]
+        line = next(place for place, _ in by_line.most_common() if (place.file, place.function) == function)
+    return Spent(ns=sum(one.ns for one in found), count=sum(one.count for one in found), line=line)
+
+
+def at(line: CodeLine | None) -> str:
+    """The line in a sentence."""
+    return f", {line}" if line else ""
+
+
+def matching(found: Iterable[Stay], is_meant: Callable[[CallStack | None], bool]) -> float:
+    """Of these samples with a stack, the share that is meant."""
+    known = [one for one in found if one.stack is not None and one.stack.python]
+    total = sum(one.ns for one in known)
+    return sum(one.ns for one in known if is_meant(one.stack)) / total if total else 0.0
+
+
+def _line(place: PythonPlace) -> CodeLine:
+    return CodeLine(file=place.file, line=place.line, function=place.function)

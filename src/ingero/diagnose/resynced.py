@@ -1,0 +1,117 @@
+"""Stretches in which a loop waits for the device more often than it did: the same launches, cut into more epochs.
+
+Such epochs are of other classes, which have no healthier regime to be compared with. So their time is compared per
+launch with the stretch before, second by second.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.excess import DEVICE, kept_waiting, spread
+from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, SECOND_NS
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MORE_DRAINS = 1.5  # per launch, at least so many times as many
+_SAME_DRAINS = 1.15
+_SAME_WORK = 1.25  # bytes per launch differ by at most so much: else it does other work
+_LEAST_SECONDS = 2  # of each
+_BUSY = 0.25  # of the median second's launches; others are starts, ends and pauses
+_SUSTAINED = 0.8  # of the seconds of the stretch
+
+
+@dataclass(frozen=True, slots=True)
+class Resynced:
+    """A stretch with more drains per launch: which epochs are in it, and which are its reference."""
+
+    inside: Array
+    usual: Array
+    window: Window
+    drains: float  # per launch, against the reference
+    pace_ns: float  # per launch in the reference
+
+    def wanted_ns(self, epochs: Array) -> Array:
+        """How long each epoch had lasted at the reference's pace."""
+        wanted: Array = epochs["launches"] * self.pace_ns
+        return wanted
+
+    def loss_ns(self, epochs: Array) -> int:
+        """What the epochs took beyond that, all together."""
+        return int((epochs["b_ns"] - epochs["a_ns"]).sum() - self.wanted_ns(epochs).sum())
+
+
+def resynced(epochs: Array) -> Resynced | None:
+    """The stretch of a lane that loses time with more drains per launch; None where there is none."""
+    if not len(epochs) or epochs["launches"].sum() <= 0:
+        return None
+    seconds = (epochs["b_ns"] - int(epochs["b_ns"][0])) // SECOND_NS
+    regimes = _regimes(epochs, seconds)
+    if regimes is None:
+        return None
+    few, between, drains = regimes
+    members = epochs[between[seconds]]
+    wall = int((members["b_ns"] - members["a_ns"]).sum())
+    found = Resynced(
+        inside=between[seconds],
+        usual=few[seconds],
+        window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
+        drains=drains,
+        pace_ns=_pace_ns(epochs[few[seconds]]),
+    )
+    return found if found.loss_ns(members) >= max(MIN_RATIO * wall, MIN_LOSS_NS) else None
+
+
+def _regimes(epochs: Array, seconds: Array) -> tuple[Array, Array, float] | None:
+    """Seconds with few drains per launch, the stretch of those with many, and how many times as many they have.
+
+    None where these are not two regimes.
+    """
+    launches = np.bincount(seconds, weights=epochs["launches"])
+    drains = np.bincount(seconds) / np.maximum(launches, 1)
+    busy = launches >= _BUSY * np.median(launches[launches > 0])
+    least = float(np.quantile(drains[busy], 0.1))
+    few, many = busy & (drains <= _SAME_DRAINS * least), busy & (drains >= MORE_DRAINS * least)
+    if min(few.sum(), many.sum()) < _LEAST_SECONDS:
+        return None
+    where = np.flatnonzero(many)
+    between = (np.arange(len(many)) >= where[0]) & (np.arange(len(many)) <= where[-1])
+    if many.sum() < _SUSTAINED * between.sum():
+        return None
+    return few, between, float(drains[many].mean()) / least
+
+
+def _pace_ns(epochs: Array) -> float:
+    return float((epochs["b_ns"] - epochs["a_ns"]).sum()) / max(float(epochs["launches"].sum()), 1.0)
+
+
+def is_same_work(now: Array, usual: Array) -> bool:
+    """Whether the launches of both move as many bytes each; the epochs are whole ones."""
+    work = [float(one["bytes"].sum()) / max(float(one["launches"].sum()), 1.0) for one in (now, usual)]
+    return max(work) <= _SAME_WORK * max(min(work), 1.0)
+
+
+def lost_buckets(now: Array, usual: Array, launches: int) -> dict[Bucket, int]:
+    """What each part grew by per launch, for so many launches; E and P by its clocks. The epochs are whole ones."""
+    scales = [launches / max(float(one["launches"].sum()), 1.0) for one in (now, usual)]
+    lost: dict[Bucket, float] = defaultdict(float)
+
+    def grown(name: str) -> Any:
+        sums = [np.maximum(one[name], 0).sum(axis=0).astype(np.float64) for one in (now, usual)]
+        return scales[0] * sums[0] - scales[1] * sums[1]
+
+    for part, name, length in ((Part.EMPTY, "empty", "e_ns"), (Part.LATE, "drain", "p_ns")):
+        clocks = grown(f"{name}_clock_ns")
+        is_late = part is Part.LATE
+        spread(lost, part, float(grown(length)), kept_waiting(clocks) if is_late else clocks, is_partial=is_late)
+    busy = float(grown("x_ns"))
+    host = min(max(busy, 0.0), scales[0] * float((now["s_ns"] - now["f_ns"]).sum()))
+    lost[Bucket(Part.ENQUEUE, "run")] += host
+    lost[Bucket(Part.DEVICE, DEVICE)] += busy - host
+    return {bucket: round(ns) for bucket, ns in lost.items() if abs(ns) >= 1}

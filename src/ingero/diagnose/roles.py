@@ -1,0 +1,31 @@
+"""What a process that waits for others is: a trainer with data workers, a client, or neither as far as can be seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.places import SLEEP, asks_another, matching, spans_of, stays
+from ingero.diagnose.waits import Segment
+from ingero.store.records import Process
+
+_DATA_WORKER = re.compile(r"pt_data_worker")  # the name that PyTorch gives them
+_CLEAR = 0.7  # of the sleeping samples
+
+
+def is_asking(evidence: Evidence, process: Process, waits: Iterable[Segment]) -> bool:
+    """Whether these waits for a process outside its own tree are for answers, not for somebody's next question."""
+    return _has_data_workers(evidence, process) or _is_client(evidence, process, waits)
+
+
+def _has_data_workers(evidence: Evidence, process: Process) -> bool:
+    """Whether data workers of its own are seen: then it trains, and nobody asks it for anything."""
+    pids = evidence.family(process.process) - {process.pid}
+    return any(_DATA_WORKER.match(evidence.thread_names.get(pid, "")) for pid in pids)
+
+
+def _is_client(evidence: Evidence, process: Process, waits: Iterable[Segment]) -> bool:
+    """Whether its stacks in these waits are a client's, that waits for the answer to its own question."""
+    found = stays(evidence, process.process, evidence.window, spans_of(waits), SLEEP)
+    return matching(found, asks_another) >= _CLEAR

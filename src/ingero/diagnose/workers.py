@@ -1,0 +1,211 @@
+"""What the producers of data did while the device was empty: data workers, and threads that other threads wait for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import CodeLine, Culprit, FindingKind, Fix
+from ingero.diagnose.places import (
+    MIN_SAMPLES,
+    RUN,
+    SLEEP,
+    Doing,
+    Spans,
+    Stay,
+    spans_of,
+    spent,
+    stays,
+    waits_for_items,
+)
+from ingero.diagnose.waits import GIL, Segment
+from ingero.ops import Source
+
+ON_CPU = "on-cpu"
+COLLECTING = "collecting"
+PASSING = "passing"
+DISK = "disk"
+ASLEEP = "asleep"
+_STATES = {
+    ("run", "none"): ON_CPU,
+    (GIL, "none"): ON_CPU,
+    ("runq", "none"): "runnable",
+    ("throttled", "none"): "throttled",
+    ("io", "block"): DISK,
+    ("sleep", "timer"): ASLEEP,
+    ("sleep", "network"): "network",
+    ("sleep", "thread"): "process",
+}
+TEXTS = {
+    ON_CPU: "computing",
+    COLLECTING: "collecting garbage",
+    PASSING: "passing items between processes",
+    "runnable": "waiting for a CPU",
+    "throttled": "throttled by a CPU quota",
+    DISK: "reading from disk",
+    ASLEEP: "asleep on a timer",
+    "network": "waiting for the network",
+    "process": "waiting for another process",
+    "waiting": "waiting for something else",
+}
+_KINDS = {Doing.COLLECTING: COLLECTING, Doing.PASSING: PASSING}
+_MINOR_BITS = 20  # of a device number as the kernel has it
+_MAIN = 0.5  # of its running, before it is said to do something else than compute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Production:
+    """What producers did from the begin of the waits until they delivered.
+
+    doing: ns by what, most first. producers: the threads with their ns, most first. line: where, doing the first.
+    source: the disk or the process that they waited for; "" where they did not, or it is not known.
+    """
+
+    doing: tuple[tuple[str, int], ...]
+    producers: tuple[tuple[int, str, int], ...]
+    line: CodeLine | None
+    source: str = ""
+
+    @property
+    def worst(self) -> str:
+        """What took most of the time."""
+        return self.doing[0][0]
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return sum(ns for _, ns in self.doing)
+
+    @property
+    def worst_share(self) -> float:
+        """Of the time."""
+        return self.doing[0][1] / max(self.total_ns, 1)
+
+    @property
+    def who(self) -> str:
+        """The producer that was waited for most."""
+        pid, name, _ = self.producers[0]
+        return f"{name} [{pid}]"
+
+    def culprits(self, lost_ns: int) -> tuple[Culprit, ...]:
+        """The producers, with the lost time divided among them."""
+        total = max(self.total_ns, 1)
+        return tuple(Culprit(pid=pid, name=name, lost_ns=lost_ns * ns // total) for pid, name, ns in self.producers)
+
+
+def production(case: Case, segments: Sequence[Segment]) -> Production:
+    """What the producers on these pieces of paths did."""
+    doing: Counter[str] = Counter()
+    by_producer: Counter[tuple[int, str]] = Counter()
+    for one in segments:
+        doing[_doing(one)] += one.duration_ns
+        by_producer[one.pid, case.thread_name(one)] += one.duration_ns
+    running = [one for one in segments if _doing(one) == ON_CPU]
+    at_work = _stays(case, running, RUN)
+    _divide(doing, at_work)
+    worst = doing.most_common(1)[0][0]
+    chosen = [one for one in segments if _doing(one) == worst]
+    kind = next((doing for doing, name in _KINDS.items() if name == worst), None)
+    where = [one for one in at_work if kind in {None, one.doing}]
+    if worst not in {ON_CPU, COLLECTING, PASSING}:
+        where = _stays(case, chosen, SLEEP) if worst != "runnable" else _stays(case, segments, RUN)
+    return Production(
+        doing=tuple(doing.most_common()),
+        producers=tuple((*key, ns) for key, ns in by_producer.most_common()),
+        line=spent(where).line,
+        source=_disk(case, chosen) if worst == DISK else _partner(case, chosen),
+    )
+
+
+def _disk(case: Case, segments: Sequence[Segment]) -> str:
+    """The disk that these threads' reads took longest on, as major:minor."""
+    times: Counter[int] = Counter()
+    for process in {one.process for one in segments}:
+        for one in case.evidence.events(case.window, (Source.IO,), process):
+            times[int(one["arg2"])] += int(one["duration_ns"])
+    if not times:
+        return ""
+    number = times.most_common(1)[0][0]
+    return f"{number >> _MINOR_BITS}:{number & ((1 << _MINOR_BITS) - 1)}"
+
+
+def _partner(case: Case, segments: Sequence[Segment]) -> str:
+    """The process that these threads waited for longest, where there is one."""
+    partners: Counter[int] = Counter()
+    for one in segments:
+        if one.waker_pid and one.waker_kind == "thread":
+            partners[one.waker_pid] += one.duration_ns
+    if not partners:
+        return ""
+    pid = partners.most_common(1)[0][0]
+    return f"{case.evidence.waker_names.get(pid, 'pid')} [{pid}]"
+
+
+def _doing(one: Segment) -> str:
+    return _STATES.get((one.state, one.waker_kind), "waiting")
+
+
+def _divide(doing: Counter[str], at_work: Sequence[Stay]) -> None:
+    """What ran is named after what most of its samples did."""
+    total = sum(one.ns for one in at_work)
+    for kind, name in _KINDS.items():
+        mine = sum(one.ns for one in at_work if one.doing is kind)
+        if total and mine >= _MAIN * total and sum(one.count for one in at_work) >= MIN_SAMPLES:
+            doing[name] = doing.pop(ON_CPU, 0)
+
+
+def _stays(case: Case, segments: Sequence[Segment], state: int) -> list[Stay]:
+    """Samples within the pieces; where there are none, of these threads in the whole case, but for own waits."""
+    found = _stays_within(case, segments, spans_of(segments), state)
+    if found:
+        return found
+    whole = (case.window.begin_ns, case.window.end_ns)
+    found = _stays_within(case, segments, {one.tid: [whole] for one in segments}, state)
+    return [one for one in found if not (waits_for_items(one.stack) or one.doing is Doing.PASSING)]
+
+
+def _stays_within(case: Case, segments: Sequence[Segment], spans: Spans, state: int) -> list[Stay]:
+    processes = {one.process for one in segments}
+    found = [stay for one in processes for stay in stays(case.evidence, one, case.window, spans, state)]
+    return [one for one in found if one.stack is not None]
+
+
+def workers_needed(case: Case, workers: int) -> int:
+    """How many that are as fast as these would keep the device busy."""
+    lengths = case.epochs["b_ns"] - case.epochs["a_ns"]
+    now = float(lengths.mean())
+    if case.kind is FindingKind.BOTTLENECK:
+        wanted = now - float(case.epochs["e_ns"].mean())
+    else:
+        wanted = sum(
+            one.reference.t_ns * int((case.epochs["class_key"] == key).sum()) for key, one in case.usual.items()
+        )
+        wanted /= max(len(lengths), 1)
+    return max(workers + 1, math.ceil(workers * now / max(wanted, 1.0)))
+
+
+def fixes(case: Case, found: Production) -> tuple[Fix, ...]:
+    """What to do about what took most of the time."""
+    needed = workers_needed(case, max(len(found.producers), 1))
+    prefetch = Fix(text="deeper prefetch evens out single slow items", command="DataLoader(prefetch_factor=4)")
+    more = Fix(text="enough workers for this item's time", command=f"DataLoader(num_workers={needed})")
+    by_kind: dict[str, Callable[[], tuple[Fix, ...]]] = {
+        ON_CPU: lambda: (_more_or_less_work(case, more, needed),),
+        COLLECTING: lambda: (Fix(text="collect less in the worker", command="gc.freeze()  # in worker_init_fn"),),
+        PASSING: lambda: (
+            Fix(text="pass tensors in shared memory instead of pickled objects; collate within the worker"),
+        ),
+        DISK: lambda: (more, Fix(text="or keep the data nearer: page cache, local NVMe, larger records")),
+        ASLEEP: lambda: (Fix(text="take the sleep out of the worker: a retry, a rate limit, a poll"), more),
+    }
+    return (*by_kind.get(found.worst, lambda: (more,))(), prefetch)
+
+
+def _more_or_less_work(case: Case, more: Fix, needed: int) -> Fix:
+    cpus = max((one.cpu_count for one in case.evidence.sessions), default=0)
+    if cpus and needed >= cpus:
+        return Fix(text=f"less CPU work per item: {needed} workers would be needed, and this machine has {cpus} CPUs")
+    return more
