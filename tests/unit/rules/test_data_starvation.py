@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from ingero.diagnose.model import FindingKind
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
+
+AUGMENT = (("/srv/job/images.py", 29, "augment"), ("/srv/job/images.py", 20, "__getitem__"))
+FEEDER = (("/usr/lib/python3.12/multiprocessing/reduction.py", 51, "dumps"), *AUGMENT[1:])
+ITERATED = (*AUGMENT, ("/usr/lib/python3/site-packages/torch/utils/data/dataloader.py", 701, "__next__"))
 
 
 def starved(scene: Scene, trainer: Actor, waker: str) -> None:
@@ -41,3 +46,85 @@ def test_a_request_that_did_not_come_is_no_starvation(tmp_path: Path) -> None:
 def test_without_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
     assert "data-starvation" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def computing(
+    scene: Scene, trainer: Actor, begin_s: float, end_s: float, stack: tuple[tuple[str, int, str], ...]
+) -> None:
+    """20 ms asleep before each step, in which the worker is on a CPU."""
+    worker = scene.process(101, "pt_data_worker", parent=trainer)
+    scene.off_cpu(worker, 0.1, 0.2, "sleep", waker="timer")
+    for begin, _, _ in scene.train(trainer, begin_s, end_s, Step(empty_ms=20.5, empty={"sleep": 20})):
+        scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+        scene.sample(worker, begin + 0.010, stack)
+
+
+def test_the_line_of_a_computing_worker_is_named(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, AUGMENT))
+    assert causes(diagnosis) == ["data-starvation"]
+    incident = diagnosis.incidents[0]
+    assert incident.evidence["worker was"] == "on-cpu"
+    assert str(incident.line) == "augment() at /srv/job/images.py:29"
+    assert "num_workers=" in incident.fixes[0].command or "CPU work" in incident.fixes[0].text
+
+
+def test_pickling_is_told_from_computing(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, FEEDER))
+    assert causes(diagnosis) == ["data-starvation"]
+    assert diagnosis.incidents[0].evidence["worker was"] == "passing"
+
+
+def test_too_few_workers_from_the_first_second_are_a_bottleneck(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        computing(scene, scene.process(100, "python"), 0, LENGTH_S, AUGMENT)
+    diagnosis = diagnosed_file(path)
+    assert causes(diagnosis) == ["data-starvation"]
+    assert diagnosis.incidents[0].kind is FindingKind.BOTTLENECK
+    assert diagnosis.incidents[0].evidence["sub-cause"] == "too few workers"
+
+
+def test_loading_in_the_feeding_thread_has_its_line(tmp_path: Path) -> None:
+    def alone(scene: Scene, trainer: Actor) -> None:
+        """4 ms of a dataset before each step, without a worker."""
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::5]:
+            scene.sample(trainer, begin + 0.002, ITERATED)
+
+    diagnosis = diagnosed(tmp_path, alone)
+    assert causes(diagnosis) == ["data-starvation"]
+    incident = diagnosis.incidents[0]
+    assert incident.evidence["sub-cause"] == "no worker"
+    assert str(incident.line) == "augment() at /srv/job/images.py:29"
+
+
+def test_a_worker_behind_the_pinning_thread_and_a_launcher_is_found(tmp_path: Path) -> None:
+    def pinned(scene: Scene, trainer: Actor) -> None:
+        """Trainer, thread that pins, and a worker that is a grandchild: each wakes the one before."""
+        launcher = scene.process(101, "launcher", parent=trainer)
+        worker = scene.process(102, "pt_data_worker", parent=launcher)
+        pin = Actor(number=trainer.number, pid=105, name="pt_data_pin")
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
+            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=pin)
+            scene.off_cpu(trainer, begin, begin + 0.0198, "sleep", waker=worker, tid=105)
+            scene.off_cpu(worker, begin, begin + 0.0195, "sleep", waker="timer")
+
+    diagnosis = diagnosed(tmp_path, pinned)
+    assert causes(diagnosis) == ["data-starvation"]
+    assert diagnosis.incidents[0].culprits[0].pid == 102
+    assert diagnosis.incidents[0].evidence["worker was"] == "asleep"
+
+
+def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path) -> None:
+    def slow_disk(scene: Scene, trainer: Actor) -> None:
+        """The worker computes 12 ms of each wait as it did before, and waits 8 ms for a disk, which is new."""
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for second in range(int(LENGTH_S)):
+            per_step_ms = 26.55 if second >= QUIET_S else 6.55
+            scene.second(worker, second, run=12 / per_step_ms * 1000)
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
+            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+            scene.off_cpu(worker, begin + 0.001, begin + 0.009, "io", waker="block")
+
+    incident = diagnosed(tmp_path, slow_disk).incidents[0]
+    assert incident.cause == "data-starvation"
+    assert incident.evidence["worker was"] == "disk"

@@ -8,6 +8,7 @@ from ingero.demo.scene import Actor, Scene, Step
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 HOLDER = 105
+METRICS = (("/srv/job/metrics.py", 7, "count"),)
 
 
 def contended(scene: Scene, trainer: Actor, naps_ms: float) -> None:
@@ -37,3 +38,45 @@ def test_naps_of_another_length_are_not(tmp_path: Path) -> None:
 def test_without_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
     assert "gil" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_the_line_of_the_thread_that_held_it_is_named(tmp_path: Path) -> None:
+    def sampled(scene: Scene, trainer: Actor) -> None:
+        contended(scene, trainer, 5.06)
+        for tenth in range(10 * int(QUIET_S), 10 * int(LENGTH_S)):
+            for ms in (0, 20, 40):
+                scene.sample(trainer, tenth / 10 + ms / 1e3, METRICS, tid=HOLDER)
+
+    incident = diagnosed(tmp_path, sampled).incidents[0]
+    assert str(incident.line) == "count() at /srv/job/metrics.py:7"
+    assert [one.name for one in incident.culprits] == ["python"]
+
+
+def test_a_loop_that_polls_every_5_ms_is_no_lock(tmp_path: Path) -> None:
+    def polling(scene: Scene, trainer: Actor) -> None:
+        """One to four looks before each step, while the other threads sleep, too."""
+        now, looks = QUIET_S, 1
+        while now < LENGTH_S:
+            step = Step(empty_ms=0.5 + 5.06 * looks, empty={"sleep": 5.06 * looks})
+            ((begin, _, now),) = scene.train(trainer, now, now + 1e-6, step)
+            scene.off_cpu(trainer, begin, now, "sleep", waker="timer", tid=HOLDER)
+            for look in range(looks):
+                at_s = begin + look * 0.00506
+                scene.off_cpu(trainer, at_s, at_s + 0.00506, "sleep", waker="timer")
+            looks = looks % 4 + 1
+
+    assert causes(diagnosed(tmp_path, polling)) == []
+
+
+def test_waits_for_it_between_launches_are_found(tmp_path: Path) -> None:
+    def between_launches(scene: Scene, trainer: Actor) -> None:
+        """The device works off its queue while the second half of the launches waits 10 ms for the lock."""
+        step = Step(enqueue_ms=12.0, busy_ms=17.0, enqueue={"sleep": 10.2})
+        holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
+        for _, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, step):
+            now = first + 0.001
+            scene.off_cpu(trainer, now, now + 0.00506, "sleep", waker="timer")
+            scene.off_cpu(trainer, now + 0.0051, now + 0.0102, "sleep", waker=holder)
+            scene.off_cpu(trainer, now + 0.0103, now + 0.0105, "runq", tid=HOLDER, culprit=(1, "x"))
+
+    assert causes(diagnosed(tmp_path, between_launches)) == ["gil"]

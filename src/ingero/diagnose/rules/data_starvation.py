@@ -1,82 +1,122 @@
-"""The device was empty because a data-loading worker had nothing ready."""
+"""The device was empty because no data was ready: for what its producers did, see `workers`."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
+from ingero.diagnose.evidence import CULPRITS
+from ingero.diagnose.host_time import run_growth
+from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.places import Doing, Spent, at
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.waits import GIL, Segment
+from ingero.diagnose.runnable import KEPT_FROM_RUNNING
+from ingero.diagnose.threads import Wait, is_of_other_thread, own_thread_wait
+from ingero.diagnose.waits import Segment
+from ingero.diagnose.workers import ON_CPU, TEXTS, Production, fixes, production
 from ingero.units import format_percent
 
 CAUSE = "data-starvation"
-
-_DOING = {
-    ("run", "none"): "on-cpu",
-    (GIL, "none"): "on-cpu",
-    ("runq", "none"): "runnable",
-    ("throttled", "none"): "throttled",
-    ("io", "block"): "disk",
-    ("sleep", "timer"): "asleep",
-    ("sleep", "network"): "network",
-}
-_TEXTS = {
-    "on-cpu": "computing",
-    "runnable": "waiting for a CPU",
-    "throttled": "throttled by a CPU quota",
-    "disk": "reading from disk",
-    "asleep": "asleep on a timer",
-    "network": "waiting for the network",
-    "waiting": "waiting for something else",
-}
+TOO_FEW = "too few workers"
+NO_WORKER = "no worker"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Sleep with an empty device that ended in a worker, by what the worker was doing."""
-    paths = case.empty_paths
-    total = sum(one.duration_ns for one in paths)
-    workers = [one for one in paths if one.pid != case.process.pid and one.pid in case.family]
-    if not total or not workers:
-        return
-    left = sum(case.take((Part.EMPTY,), ("sleep",)).values())
-    claims = case.take((Part.EMPTY,), ("sleep",), left * sum(one.duration_ns for one in workers) / total)
-    if claims:
-        yield _finding(case, workers, claims)
+    """Waits for a worker or a producing thread, and loading in the feeding thread itself."""
+    if finding := _waited(case):
+        yield finding
+    if finding := _loaded_itself(case):
+        yield finding
 
 
-def _finding(case: Case, workers: list[Segment], claims: dict[Bucket, int]) -> Finding:
-    doing: Counter[str] = Counter()
-    by_worker: Counter[int] = Counter()
-    for one in workers:
-        doing[_DOING.get((one.state, one.waker_kind), "waiting")] += one.duration_ns
-        by_worker[one.pid] += one.duration_ns
-    worst = doing.most_common(1)[0][0]
-    names = {one.pid: case.thread_name(one) for one in workers}
-    lost, victim = sum(claims.values()), case.process
-    scale = lost / max(by_worker.total(), 1)
-    culprits = [Culprit(pid=pid, name=names[pid], lost_ns=int(ns * scale)) for pid, ns in by_worker.most_common()]
+def _waited(case: Case) -> Finding | None:
+    """Sleep that ended in a producer."""
+    own = own_thread_wait(case, Wait.ITEM) is not None
+    has_owner = not case.evidence.missing((CULPRITS,))
+
+    def is_producer(one: Segment) -> bool:
+        if own and is_of_other_thread(one, case.process.pid):
+            return True
+        is_worker = one.pid != case.process.pid and one.pid in case.family
+        return is_worker and not (has_owner and one.state in KEPT_FROM_RUNNING)
+
+    segments = [one for one in (*case.empty_paths, *case.enqueue_paths) if is_producer(one)]
+    claims = case.take_path(is_producer)
+    if not segments or not claims:
+        return None
+    found, lost = production(case, segments), sum(claims.values())
+    scale = lost / max(found.total_ns, 1)
+    source = f" {found.source}" if found.source else ""
     return Finding(
         cause=CAUSE,
         resource="data",
-        root=str(victim.pid),
-        summary=f"{case.who} waited {case.amount(lost)} for data with an empty device; {names[culprits[0].pid]} "
-        f"[{culprits[0].pid}] was {_TEXTS[worst]} {format_percent(doing[worst] / doing.total())} of that",
+        root=str(case.process.pid),
+        summary=f"{case.who} waited {case.amount(lost)} for data with an empty device; {found.who} was "
+        f"{TEXTS[found.worst]}{source} {format_percent(found.worst_share)} of that{at(found.line)}",
         claims=claims,
-        culprits=tuple(culprits),
+        culprits=found.culprits(lost),
+        line=found.line,
         chain=tuple(
             Link(
-                text=f"the worker was {_TEXTS[name]}",
+                text=f"the producer was {TEXTS[name]}",
                 seen_ns=int(ns * scale),
                 structure="it woke the thread that feeds the device",
                 order="what it did from the begin of the wait until it delivered",
             )
-            for name, ns in doing.most_common(3)
+            for name, ns in found.doing[:3]
         ),
-        fixes=(Fix(text="more workers, deeper prefetch", command="DataLoader(num_workers=N, prefetch_factor=4)"),),
-        evidence={f"worker {name} (ns)": int(ns * scale) for name, ns in doing.items()}
-        | {"worker was": worst, "workers": len(by_worker)},
+        fixes=fixes(case, found),
+        evidence={f"worker {name} (ns)": int(ns * scale) for name, ns in found.doing}
+        | {
+            "worker was": found.worst,
+            "workers": len(found.producers),
+            "source": found.source,
+            "sub-cause": _sub_cause(case, found),
+        },
+    )
+
+
+def _sub_cause(case: Case, found: Production) -> str:
+    is_steady = case.kind is FindingKind.BOTTLENECK and found.worst == ON_CPU
+    return TOO_FEW if is_steady else f"worker {TEXTS[found.worst]}"
+
+
+def _loaded_itself(case: Case) -> Finding | None:
+    """On-CPU time of the feeding thread in a dataset (no worker), or in taking over a worker's items."""
+    grown = run_growth(case)
+    kind = max((Doing.LOADING, Doing.PASSING), key=lambda one: grown[one].ns if one in grown else 0)
+    mine = grown.get(kind)
+    if mine is None or not mine.is_enough:
+        return None
+    claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",), mine.at_most_ns)
+    return _own_finding(case, kind, mine, claims) if claims else None
+
+
+def _own_finding(case: Case, kind: Doing, mine: Spent, claims: dict[Bucket, int]) -> Finding:
+    lost = sum(claims.values())
+    is_loading = kind is Doing.LOADING
+    fix = (
+        Fix(text="let workers load while the device computes", command="DataLoader(num_workers=4, prefetch_factor=2)")
+        if is_loading
+        else Fix(text="let workers hand over tensors in shared memory, not pickled objects")
+    )
+    return Finding(
+        cause=CAUSE,
+        resource="data",
+        root=str(case.process.pid),
+        summary=f"{case.who} spent {case.amount(lost)} {kind.value} in the thread that feeds the device{at(mine.line)}",
+        claims=claims,
+        line=mine.line,
+        chain=(
+            Link(
+                text=f"the thread that feeds the device was {kind.value}{at(mine.line)}",
+                seen_ns=int(mine.ns),
+                structure=f"{mine.count} samples on its CPU with a data loader's frames, beyond the reference",
+                order="with an empty device, before the next launch",
+            ),
+        ),
+        fixes=(fix,),
+        evidence={"samples": mine.count, "sub-cause": NO_WORKER if is_loading else "passing items between processes"},
     )
 
 
@@ -85,7 +125,9 @@ RULE = Rule(
     title="no data was ready for the device",
     order=40,
     needs=("epochs", "offcpu"),
-    shows="the sleeps of the feeding thread with an empty device, followed through whoever ended them to a worker",
-    limits="waits below 100 us are not followed; a worker in another container than the trainer's is not seen",
+    shows="the sleeps of the feeding thread with an empty device, followed through whoever ended them to a worker or a "
+    "producing thread, what that did meanwhile, and its line; without workers, the loading in the feeding thread",
+    limits="waits below 100 us are not followed; a worker in another container than the trainer's is not seen; lines "
+    "need stacks",
     find=find,
 )

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.model import CodeLine, Culprit, Finding, Fix, Link, Part
+from ingero.diagnose.places import at, spent
 from ingero.diagnose.rule import Rule
+from ingero.diagnose.runnable import KEPT_FROM_RUNNING
+from ingero.diagnose.threads import running_meanwhile
 from ingero.diagnose.waits import GIL, Segment
 
 CAUSE = "gil"
@@ -19,7 +22,8 @@ def find(case: Case) -> Iterator[Finding]:
     own = case.process.pid
 
     def is_gil(one: Segment) -> bool:
-        return one.pid == own and (one.state == GIL or one.depth > 0)
+        is_holder = one.depth > 0 and one.state not in KEPT_FROM_RUNNING
+        return one.pid == own and (one.state == GIL or is_holder)
 
     for part in (Part.EMPTY, Part.ENQUEUE):
         whole = case.path_share(part, is_gil)
@@ -30,31 +34,47 @@ def find(case: Case) -> Iterator[Finding]:
     if not claims:
         return
     lost = sum(claims.values())
-    holders: Counter[str] = Counter()
-    for one in (*case.empty_paths, *case.enqueue_paths):
-        if one.pid == own and one.depth > 0:
-            holders[case.thread_name(one)] += one.duration_ns
-    names = " and ".join(name for name, _ in holders.most_common(2)) or "another thread"
+    holder, line, doing = _holder(case)
     yield Finding(
         cause=CAUSE,
         resource="interpreter lock",
         root=str(own),
-        summary=f"{case.who} lost {case.amount(lost)} waiting for the interpreter lock, which its thread {names} held",
+        summary=f"{case.who} lost {case.amount(lost)} waiting for the interpreter lock, which its thread {holder} held"
+        f"{doing}{at(line)}",
         claims=claims,
+        culprits=(Culprit(pid=own, name=holder, lost_ns=lost),),
+        line=line,
         chain=(
             Link(
                 text="the thread that feeds the device asked for the lock again and again",
                 seen_ns=lost,
                 structure="sleeps of one switch interval (5 ms), each ended by a timer and followed by a handover",
-                order=f"{names} ran until it handed the lock over",
+                order=f"{holder} ran until it handed the lock over",
             ),
         ),
         fixes=(
             Fix(text="move pure-Python work out of the process", command="multiprocessing.Process(...)"),
             Fix(text="or let threads hand over sooner", command="sys.setswitchinterval(0.0005)"),
         ),
-        evidence={"holder": names},
+        evidence={"holder": holder},
     )
+
+
+def _holder(case: Case) -> tuple[str, CodeLine | None, str]:
+    """The thread that ran most while the lock was waited for, its line, and what is to be said of it."""
+    own = case.process.pid
+    waits = [one for one in (*case.empty_paths, *case.enqueue_paths) if one.pid == own]
+    timed = [one for one in waits if one.state == GIL and one.depth == 0]
+    tid, found = running_meanwhile(case, timed, {one.tid for one in timed})
+    if tid:
+        is_collecting = 2 * sum(one.ns for one in found if one.is_collecting) > sum(one.ns for one in found)
+        doing = " collecting garbage" if is_collecting else ""
+        return case.evidence.thread_names.get(tid, str(tid)), spent(found).line, doing
+    holders: Counter[str] = Counter()
+    for one in waits:
+        if one.depth > 0:
+            holders[case.thread_name(one)] += one.duration_ns
+    return next((name for name, _ in holders.most_common(1)), "another thread"), None, ""
 
 
 RULE = Rule(
@@ -62,7 +82,7 @@ RULE = Rule(
     title="another thread held the interpreter lock",
     order=35,
     needs=("epochs", "offcpu"),
-    shows="sleeps of one switch interval on the path, and the thread of the process that handed the lock over",
+    shows="sleeps of one switch interval on the path, and the thread of the process that ran meanwhile, with its line",
     limits="with another switch interval than 5 ms, or without a GIL, such a wait is a lock",
     find=find,
 )

@@ -1,0 +1,62 @@
+"""The thread that feeds the device collected Python's garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.host_time import run_growth
+from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.places import Doing, at
+from ingero.diagnose.rule import Rule
+
+CAUSE = "garbage-collection"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """On-CPU time on the path in which the interpreter says that it collects."""
+    grown = run_growth(case).get(Doing.COLLECTING)
+    if grown is None or not grown.is_enough:
+        return
+    claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns)
+    if not claims:
+        return
+    lost = sum(claims.values())
+    yield Finding(
+        cause=CAUSE,
+        resource="interpreter",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} collecting Python's garbage{at(grown.line)}",
+        claims=claims,
+        line=grown.line,
+        chain=(
+            Link(
+                text="the thread that feeds the device collected garbage",
+                seen_ns=int(grown.ns),
+                expected_ns=0,
+                structure=f"{grown.count} samples in which its interpreter said that it collects",
+                order="with an empty or starving device",
+            ),
+        ),
+        fixes=(
+            Fix(text="keep what lives long out of the collector's way", command="gc.collect(); gc.freeze()"),
+            Fix(
+                text="and collect where nobody waits, once in so many steps",
+                command="gc.disable()  # then gc.collect()",
+            ),
+        ),
+        evidence={"samples": grown.count, "sampled (ns)": int(grown.ns)},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="Python's garbage collection took the time",
+    order=58,
+    needs=("epochs", "samples"),
+    shows="samples of the feeding thread that its interpreter marks as collecting, beyond those of the reference, with "
+    "the line at which the collection began",
+    limits="no mark on Python 3.8, 3.14 and later, or without a GIL; a collection in another thread shows as the "
+    "interpreter lock",
+    find=find,
+)

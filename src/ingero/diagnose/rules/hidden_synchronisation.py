@@ -1,0 +1,104 @@
+"""The loop waits for the device at more places than it did, so that the host cannot run ahead of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from ingero.diagnose.calls import kind_of
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import CodeLine, Finding, Fix, Link, Part
+from ingero.diagnose.rule import Rule
+from ingero.ops import Kind
+from ingero.store.records import Window
+
+CAUSE = "hidden-synchronisation"
+_WAITS = Kind.DRAIN | Kind.COPY | Kind.FREE
+_MORE = 1.3  # calls of a line per launch, against the reference
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """In a stretch with more drains per launch, the time in which the host had to catch up again."""
+    if case.resynced is None:
+        return
+    claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",))
+    if not claims:
+        return
+    lost, times = sum(claims.values()), case.resynced.drains
+    lines = _new_lines(case)
+    line = next(iter(lines), None)
+    where = f", at {' and '.join(str(one) for one in lines[:2])}" if lines else ""
+    yield Finding(
+        cause=CAUSE,
+        resource="synchronisation",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} because it waits for the device {times:.1f} times as often for "
+        f"the same launches{where}",
+        claims=claims,
+        line=line,
+        chain=(
+            Link(
+                text=f"the loop drained its stream {times:.1f} times as often per launch",
+                seen_ns=lost,
+                expected_ns=0,
+                structure="after each drain the device is empty until the host has launched again",
+                order="the drain returned, then the host ran, then came the next launch",
+            ),
+        ),
+        fixes=(
+            Fix(
+                text="keep the value on the device; read it once in so many steps",
+                command="loss.detach()  # not .item()",
+            ),
+            Fix(text="copy without waiting, from pinned memory", command="tensor.to('cuda', non_blocking=True)"),
+            Fix(text="see every such place", command="torch.cuda.set_sync_debug_mode('warn')"),
+        ),
+        evidence={"drains per launch against before": round(times, 2), "new places": len(lines)},
+    )
+
+
+def _new_lines(case: Case) -> list[CodeLine]:
+    """The lines that wait for the device more often than in the reference, most of them first."""
+    usual = _waits_by_line(case, case.baselines)
+    lanes = case.evidence.lanes[case.process.process]
+    counts = [
+        float(lanes["launches"][(lanes["b_ns"] >= one.begin_ns) & (lanes["b_ns"] < one.end_ns)].sum())
+        for one in case.baselines
+    ]
+    scale = float(case.epochs["launches"].sum()) / max(sum(counts), 1.0)
+    grown = {
+        line: count - scale * usual[line]
+        for line, count in _waits_by_line(case, [case.window]).items()
+        if count > _MORE * scale * usual[line]
+    }
+    return sorted(grown, key=lambda line: -grown[line])
+
+
+def _waits_by_line(case: Case, windows: Iterable[Window]) -> Counter[CodeLine]:
+    """Recorded calls that may wait for the device, by the workload's own line."""
+    process = case.process.process
+    waits = {(one.totals.source, one.totals.op) for one in case.op_changes if kind_of(one) & _WAITS}
+    counts: Counter[CodeLine] = Counter()
+    for window in windows:
+        times = case.evidence.reader.stack_times(
+            window, process=process, sources=tuple({source for source, _ in waits})
+        )
+        mine = [one for one in times if (one.source, one.op) in waits]
+        case.evidence.stacks.read(one.stack_hash for one in mine)
+        for one in mine:
+            if line := case.evidence.own_line(one.stack_hash):
+                counts[line] += one.count
+    return counts
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="the loop waits for the device at hidden places",
+    order=46,
+    needs=("epochs", "op_stats"),
+    shows="drains per launch against a stretch of the same loop with fewer, the time in which the device was empty "
+    "after them, and the lines that are new",
+    limits="a loop that has waited so often from the first second on has nothing to be compared with; lines need "
+    "stacks",
+    find=find,
+)

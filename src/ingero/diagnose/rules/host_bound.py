@@ -1,0 +1,57 @@
+"""The thread that feeds the device computed on the CPU, in the program's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.host_time import run_growth
+from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.places import Doing
+from ingero.diagnose.rule import Rule
+
+CAUSE = "host-bound"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """On-CPU time outside calls on the path, where samples say at which line."""
+    grown = run_growth(case).get(Doing.COMPUTING)
+    if grown is None or not grown.is_enough or grown.line is None:
+        return
+    claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns)
+    if not claims:
+        return
+    lost = sum(claims.values())
+    yield Finding(
+        cause=CAUSE,
+        resource="host code",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} computing on the CPU while the device waited, {grown.line}",
+        claims=claims,
+        line=grown.line,
+        chain=(
+            Link(
+                text=f"the thread that feeds the device was on a CPU outside calls, {grown.line}",
+                seen_ns=int(grown.ns),
+                expected_ns=0,
+                structure=f"{grown.count} samples on its CPU beyond those of the reference",
+                order="with an empty or starving device, before the next launch",
+            ),
+        ),
+        fixes=(
+            Fix(text="move this work into data workers, or out of the step", command="DataLoader(num_workers=N)"),
+            Fix(text="or see what it does in detail", command=f"py-spy top --pid {case.process.pid}"),
+        ),
+        evidence={"samples": grown.count, "sampled (ns)": int(grown.ns)},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="the program's own code on the host took the time",
+    order=60,
+    needs=("epochs", "samples"),
+    shows="on-CPU clocks of the feeding thread outside calls, and its line from samples beyond those of the reference",
+    limits="a line is named from five samples on (about 100 ms); without stacks such time is unexplained",
+    find=find,
+)

@@ -1,0 +1,55 @@
+"""The thread that feeds the device waited for a lock that another thread of its process held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Finding, Fix, Link
+from ingero.diagnose.places import at
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.threads import Wait, own_thread_wait
+
+CAUSE = "lock-contention"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Sleep on the path that another thread of the process ended, with the waiter not in a queue."""
+    wait = own_thread_wait(case, Wait.LOCK)
+    if wait is None:
+        return
+    claims = case.take_path(wait.is_on_path)
+    if not claims:
+        return
+    lost, holder = sum(claims.values()), wait.partner
+    yield Finding(
+        cause=CAUSE,
+        resource="lock",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} waiting{at(wait.waiter_line)}: its thread {holder} held a lock"
+        f"{at(wait.partner_line)}",
+        claims=claims,
+        culprits=(wait.culprit(lost),),
+        line=wait.partner_line or wait.waiter_line,
+        chain=(
+            Link(
+                text=f"the thread that feeds the device was asleep{at(wait.waiter_line)}",
+                seen_ns=lost,
+                structure=f"{holder} woke it; its stack was in no queue",
+                order=f"{holder} was busy until it woke the sleeper",
+            ),
+        ),
+        fixes=(Fix(text="hold the lock for less: copy under it, work outside it"),),
+        evidence={"holder": holder, "waits at": str(wait.waiter_line or ""), "samples": wait.samples},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="another thread of the process held a lock",
+    order=36,
+    needs=("epochs", "offcpu", "samples"),
+    shows="sleeps of the feeding thread that another thread of its process ended, both with their lines",
+    limits="which lock it was is not read; a queue written in C looks like a lock; native locks need frames of Python",
+    find=find,
+)

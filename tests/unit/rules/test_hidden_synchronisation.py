@@ -1,0 +1,54 @@
+"""hidden-synchronisation: the same launches in more epochs, with an empty device after each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+QUARTER = Step(empty_ms=1.0, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
+PER_STEP_MS = 6.55  # of the healthy trainer
+PER_QUARTER_MS = 2.55
+
+
+def reading_often(scene: Scene, trainer: Actor) -> None:
+    """Each step reads the loss four times: after each the host launches into an empty queue."""
+    calls = {"cudaLaunchKernel": (20.0, 0.005), "cudaStreamSynchronize": (1.0, 1.2)}
+    for number, (_, _, end) in enumerate(scene.train(trainer, QUIET_S, LENGTH_S, QUARTER, calls=calls)):
+        if number % 50 == 0:
+            line = scene.stack((("/srv/job/train.py", 110, "log_loss"),))
+            scene.call(trainer, "cudaStreamSynchronize", end - 0.0012, 1.2, stack_hash=line)
+
+
+def test_a_loop_that_reads_the_loss_too_often_is_named_with_its_line(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, reading_often)
+    assert causes(diagnosis) == ["hidden-synchronisation"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ratio == pytest.approx(1 - PER_STEP_MS / (4 * PER_QUARTER_MS), rel=0.1)
+    assert str(incident.line) == "log_loss() at /srv/job/train.py:110"
+    assert incident.evidence["drains per launch against before"] == pytest.approx(4, rel=0.1)
+
+
+def test_more_drains_that_cost_nothing_are_silent(tmp_path: Path) -> None:
+    def cheap(scene: Scene, trainer: Actor) -> None:
+        step = Step(empty_ms=0.125, enqueue_ms=0.3, busy_ms=1.4625, launches=20, size_bytes=1 << 18)
+        scene.train(trainer, QUIET_S, LENGTH_S, step)
+
+    assert causes(diagnosed(tmp_path, cheap)) == []
+
+
+def test_other_work_is_not_compared(tmp_path: Path) -> None:
+    def evaluating(scene: Scene, trainer: Actor) -> None:
+        """Shorter epochs with other sizes: a phase of its own, as fast as it can be."""
+        step = Step(empty_ms=0.2, enqueue_ms=0.3, busy_ms=2.5, launches=20, size_bytes=1 << 10)
+        scene.train(trainer, QUIET_S, LENGTH_S, step)
+
+    assert causes(diagnosed(tmp_path, evaluating)) == []
+
+
+def test_without_counts_of_calls_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, reading_often, not_traced={"op_stats": "not counted"})
+    assert "hidden-synchronisation" in {one.cause for one in diagnosis.not_evaluated}

@@ -1,0 +1,59 @@
+"""host-bound: on-CPU time of the feeding thread outside calls, at the line that samples name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
+
+TOKENIZE = (("/srv/job/tokens.py", 46, "tokenize"), ("/srv/job/train.py", 90, "main"))
+EVERY = 5  # 20 ms of samples stand for 4 ms in each of so many steps
+
+
+def tokenizing(scene: Scene, trainer: Actor) -> None:
+    """4 ms of Python before each step."""
+    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::EVERY]:
+        scene.sample(trainer, begin + 0.002, TOKENIZE)
+
+
+def test_python_before_the_first_launch_is_named_with_its_line(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, tokenizing)
+    assert causes(diagnosis) == ["host-bound"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ratio == pytest.approx(4 / 10.55, rel=0.05)
+    assert str(incident.line) == "tokenize() at /srv/job/tokens.py:46"
+
+
+def test_python_that_the_device_does_not_wait_for_is_silent(tmp_path: Path) -> None:
+    def hidden(scene: Scene, trainer: Actor) -> None:
+        """The same samples, but of another thread, in steps as fast as ever."""
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step())[::EVERY]:
+            scene.sample(trainer, begin + 0.0001, TOKENIZE, tid=105)
+
+    assert causes(diagnosed(tmp_path, hidden)) == []
+
+
+def test_a_line_of_another_thread_does_not_own_the_time(tmp_path: Path) -> None:
+    def elsewhere(scene: Scene, trainer: Actor) -> None:
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::EVERY]:
+            scene.sample(trainer, begin + 0.002, TOKENIZE, tid=105)
+
+    assert causes(diagnosed(tmp_path, elsewhere)) == ["unexplained"]
+
+
+def test_without_samples_it_is_unexplained_and_the_way_out_is_named(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, tokenizing, not_traced={"samples": "switched off (stack)"})
+    assert causes(diagnosis) == ["unexplained"]
+    assert "host-bound" in {one.cause for one in diagnosis.not_evaluated}
+    assert "--stack=true" in diagnosis.incidents[0].fixes[0].command
+
+
+def test_stacks_that_were_switched_off_are_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S, options={"stack": False}) as scene:
+        scene.train(scene.process(100, "python"), 0, LENGTH_S, Step())
+    reasons = {one.cause: one.reason for one in diagnosed_file(path).not_evaluated}
+    assert reasons["host-bound"] == "samples not taken: switched off (stack)"

@@ -1,0 +1,53 @@
+"""lock-contention: sleeps that another thread of the process ends, with the waiter in no queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.store.tables import Value
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+HOLDER = 105
+LOCK = (("/srv/job/train.py", 95, "main"),)
+GET = (("/usr/lib/python3.12/threading.py", 327, "wait"), ("/usr/lib/python3.12/queue.py", 171, "get"), *LOCK)
+SAVE = (("/srv/job/checkpoint.py", 54, "save"),)
+EVERY = 5
+
+
+def waiting(scene: Scene, trainer: Actor, at: tuple[tuple[str, int, str], ...]) -> None:
+    """8 ms asleep before each step, until a thread that was busy all that time wakes it."""
+    holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8}))
+    comm: dict[str, Value] = {"tid": HOLDER}
+    for number, (begin, first, _) in enumerate(steps):
+        scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=holder)
+        scene.off_cpu(trainer, first, first + 0.002, "sleep", waker="timer", **comm)  # type: ignore[arg-type]
+        if number % EVERY == 0:
+            scene.sample(trainer, begin + 0.004, SAVE, tid=HOLDER)
+            scene.sample(trainer, begin + 0.005, at, state="sleep", ms=250)
+
+
+def test_the_holder_of_a_lock_is_named_with_both_lines(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, LOCK))
+    assert causes(diagnosis) == ["lock-contention"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ratio == pytest.approx(8 / 14.55, rel=0.05)
+    assert str(incident.line) == "save() at /srv/job/checkpoint.py:54"
+    assert incident.evidence["waits at"] == "main() at /srv/job/train.py:95"
+
+
+def test_a_thread_that_makes_what_is_waited_for_starves_the_device(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, GET))
+    assert causes(diagnosis) == ["data-starvation"]
+    assert str(diagnosis.incidents[0].line) == "save() at /srv/job/checkpoint.py:54"
+
+
+def test_without_samples_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(
+        tmp_path, lambda scene, trainer: waiting(scene, trainer, LOCK), not_traced={"samples": "switched off (stack)"}
+    )
+    assert causes(diagnosis) == ["unexplained"]
+    assert "lock-contention" in {one.cause for one in diagnosis.not_evaluated}

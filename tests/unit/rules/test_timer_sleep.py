@@ -1,0 +1,58 @@
+"""timer-sleep: the feeding thread's own sleeps, once a step; loops that poll are time without demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import FindingKind
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
+
+CALLBACK = (("/srv/job/callbacks.py", 12, "on_step"), ("/srv/job/train.py", 90, "main"))
+
+
+def pausing(scene: Scene, trainer: Actor, begin_s: float = QUIET_S) -> None:
+    """A callback sleeps 8 ms in each step."""
+    steps = scene.train(trainer, begin_s, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8}))
+    for number, (begin, _, _) in enumerate(steps):
+        scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker="timer")
+        if number % 20 == 0:
+            scene.sample(trainer, begin + 0.004, CALLBACK, state="sleep", ms=250)
+
+
+def test_a_pause_in_a_callback_is_named_with_its_line(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, pausing)
+    assert causes(diagnosis) == ["timer-sleep"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ratio == pytest.approx(8 / 14.55, rel=0.05)
+    assert str(incident.line) == "on_step() at /srv/job/callbacks.py:12"
+
+
+def test_a_pause_from_the_first_second_on_is_a_bottleneck(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        pausing(scene, scene.process(100, "python"), 0)
+    diagnosis = diagnosed_file(path)
+    assert causes(diagnosis) == ["timer-sleep"]
+    assert diagnosis.incidents[0].kind is FindingKind.BOTTLENECK
+
+
+def test_a_loop_that_polls_for_work_is_silent(tmp_path: Path) -> None:
+    def polling(scene: Scene, trainer: Actor) -> None:
+        """Work comes after one to five looks."""
+        now, looks = QUIET_S, 1
+        while now < LENGTH_S:
+            step = Step(empty_ms=0.5 + 10 * looks, empty={"sleep": 10 * looks})
+            ((begin, _, now),) = scene.train(trainer, now, now + 1e-6, step)
+            for look in range(looks):
+                scene.off_cpu(trainer, begin + look * 0.01, begin + look * 0.01 + 0.0099, "sleep", waker="timer")
+            looks = looks % 5 + 1
+
+    assert causes(diagnosed(tmp_path, polling)) == []
+
+
+def test_without_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
+    assert "timer-sleep" in {one.cause for one in diagnosis.not_evaluated}
