@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ingero.diagnose.cases import Case, find_cases
+from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
 from ingero.diagnose.evidence import SAMPLES, Evidence
 from ingero.diagnose.incidents import Found, merge
 from ingero.diagnose.model import (
@@ -12,6 +12,7 @@ from ingero.diagnose.model import (
     Diagnosis,
     Fact,
     Finding,
+    FindingKind,
     Fix,
     Incident,
     NotEvaluated,
@@ -65,11 +66,12 @@ def _explain(case: Case, rules: Iterable[Rule]) -> list[Finding]:
     for rule in rules:
         for finding in rule.find(case) if rule.find else ():
             case.accept(finding)
-    least_ns = max(MIN_SHARE * case.loss_ns, MIN_RATIO * case.wall_ns)
+    least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
+    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)
     named = [one for one in case.findings if one.lost_ns >= least_ns]
     explained = explained_ratio(case, case.findings)
     rest_ns = (1 - explained) * case.loss_ns
-    if explained >= EXPLAINED or rest_ns < MIN_RATIO * case.wall_ns:
+    if explained >= EXPLAINED or rest_ns < least_ratio * case.wall_ns:
         return named
     return [_unexplained(case, named, explained)]
 

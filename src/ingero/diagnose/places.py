@@ -27,6 +27,7 @@ SLEEP = THREAD_STATES.index("sleep")
 MIN_SAMPLES = 5  # fewer name no line
 _SIGMAS = 2  # a sampled time is believed to be at most so much more
 _PASSING = re.compile(r"/multiprocessing/(queues|reductions?|connection|synchronize|managers|shared_memory)\.py$")
+_FORKED = re.compile(r"/multiprocessing/process\.py$")
 _LOADER = re.compile(r"/utils/data/")
 _GETTERS = frozenset(("__getitem__", "__getitems__"))
 _WAITS_FOR_ITEMS = re.compile(r"/(queue|threading|concurrent/futures/\w+|asyncio/\w+)\.py$")
@@ -64,8 +65,10 @@ class Stay:
         """The user's own line, else the innermost one; a native function where there is no Python."""
         if self.stack is None:
             return None
-        if self.stack.own:
-            return _line(self.stack.own)
+        frames = _of_this_process(self.stack.python)
+        own = next((place for place in frames if place.is_own), frames[0] if frames else None)
+        if own:
+            return _line(own)
         native = self.stack.issuer
         return CodeLine(file=native.file, line=0, function=native.symbol) if native else None
 
@@ -199,6 +202,12 @@ def matching(found: Iterable[Stay], is_meant: Callable[[CallStack | None], bool]
     known = [one for one in found if one.stack is not None and one.stack.python]
     total = sum(one.ns for one in known)
     return sum(one.ns for one in known if is_meant(one.stack)) / total if total else 0.0
+
+
+def _of_this_process(frames: Sequence[PythonPlace]) -> Sequence[PythonPlace]:
+    """The frames inside the begin of a forked worker: what lies outside it is where its parent forked."""
+    begins = (index for index, place in enumerate(frames) if _FORKED.search(place.file))
+    return frames[: next(begins, len(frames))]
 
 
 def _line(place: PythonPlace) -> CodeLine:

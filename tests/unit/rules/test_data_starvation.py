@@ -128,3 +128,13 @@ def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path) -> None:
     incident = diagnosed(tmp_path, slow_disk).incidents[0]
     assert incident.cause == "data-starvation"
     assert incident.evidence["worker was"] == "disk"
+
+
+def test_a_forked_worker_is_not_at_its_parents_line(tmp_path: Path) -> None:
+    stack = (
+        ("/usr/lib/python3/site-packages/images/codec.py", 8, "decode"),
+        ("/usr/lib/python3.12/multiprocessing/process.py", 314, "_bootstrap"),
+        ("/srv/job/train.py", 187, "main"),
+    )
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, stack))
+    assert str(diagnosis.incidents[0].line) == "decode() at /usr/lib/python3/site-packages/images/codec.py:8"
