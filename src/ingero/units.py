@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 
 from ingero.errors import IngeroError
 
@@ -69,6 +70,27 @@ def format_percent(share: float) -> str:
 def format_count(count: float) -> str:
     """A count with separators: `1,234`."""
     return f"{count:,.0f}"
+
+
+def format_cpu_list(cpus: Set[int]) -> str:
+    """The kernel's short form of a set of CPUs: `0-3,8`."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][-1] + 1:
+            parts[-1][1:] = [cpu]
+        else:
+            parts.append([cpu])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """The CPUs of such a list."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.strip():
+            found |= set(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def _three_digits(value: float) -> str:

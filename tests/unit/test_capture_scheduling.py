@@ -21,8 +21,9 @@ from ingero.capture.targets import Target
 from ingero.decode.btf import btf_of
 from ingero.discover.cgroups import read_mounts
 from ingero.discover.processes import ProcessId
-from ingero.discover.scheduling import cpu_list_text, read_scheduling
+from ingero.discover.scheduling import read_scheduling
 from ingero.store import tables
+from ingero.units import format_cpu_list, parse_cpu_list
 
 DUMP = btf_of(object_path("layouts")).dtype("thread_dump")
 SECOND_NS = 1_000_000_000
@@ -86,7 +87,7 @@ def test_a_target_has_one_row_until_something_changes(look: Callable[..., None],
     assert {(row["process"], row["pid"], row["tid"], row["policy"]) for row in rows} == {
         (NUMBER, child, child, "other")
     }
-    assert rows[0]["cpus_allowed"] == cpu_list_text(os.sched_getaffinity(child))
+    assert rows[0]["cpus_allowed"] == format_cpu_list(os.sched_getaffinity(child))
 
 
 def test_a_row_has_the_weight_of_its_group_and_the_tightest_quota(
@@ -134,4 +135,5 @@ def test_a_thread_that_has_ended_says_nothing() -> None:
 
 @pytest.mark.parametrize(("cpus", "text"), [({0}, "0"), ({0, 1, 2, 3, 8}, "0-3,8"), ({1, 3, 4}, "1,3-4"), (set(), "")])
 def test_cpus_are_named_as_the_kernel_does(cpus: set[int], text: str) -> None:
-    assert cpu_list_text(cpus) == text
+    assert format_cpu_list(cpus) == text
+    assert parse_cpu_list(text) == cpus

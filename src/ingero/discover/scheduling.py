@@ -10,6 +10,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ingero.units import format_cpu_list
+
 _RESET_ON_FORK = 0x40000000
 _POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline", 7: "ext"}
 _REAL_TIME = ("fifo", "rr")
@@ -42,15 +44,4 @@ def read_scheduling(tid: int) -> SchedulingPolicy | None:
 
 @lru_cache(maxsize=256)
 def _cpu_list(cpus: Set[int]) -> str:
-    return cpu_list_text(cpus)
-
-
-def cpu_list_text(cpus: Set[int]) -> str:
-    """The kernel's short form of a set of CPUs, such as 0-3,8."""
-    parts: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if parts and cpu == parts[-1][-1] + 1:
-            parts[-1][1:] = [cpu]
-        else:
-            parts.append([cpu])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return format_cpu_list(cpus)
