@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS
-from ingero.ops import OPS, HostOp, IoOp, Op, Source, TcpOp
+from ingero.ops import OPS, HostOp, IoOp, NetOp, Op, Source, TcpOp
 from ingero.store import histograms, tables
 from ingero.store.records import SessionFacts
 from ingero.store.tables import Row, Table, Value
@@ -259,10 +259,16 @@ class Scene:
     # The host
 
     def host_event(
-        self, kind: HostOp | IoOp | TcpOp, at_s: float, *, actor: Actor | None = None, ms: float = 0, **columns: Value
+        self,
+        kind: HostOp | IoOp | TcpOp | NetOp,
+        at_s: float,
+        *,
+        actor: Actor | None = None,
+        ms: float = 0,
+        **columns: Value,
     ) -> None:
         """One event of the kernel."""
-        sources = {HostOp: Source.HOST, IoOp: Source.IO, TcpOp: Source.TCP}
+        sources = {HostOp: Source.HOST, IoOp: Source.IO, TcpOp: Source.TCP, NetOp: Source.NET}
         known: dict[str, Value] = {"process": actor.number if actor else 0, "pid": actor.pid if actor else 0}
         known |= {"tid": known["pid"], "source": int(sources[type(kind)]), "op": int(kind)}
         known |= {"start_ns": self.at(at_s), "duration_ns": _ns(ms)}
@@ -362,6 +368,19 @@ class Scene:
             ns=_ns(ms),
             switches=switches,
         )
+
+    def scheduling(self, pid: int, at_s: float = 0, *, process: int = 0, **columns: Value) -> None:
+        """How the scheduler is told to treat a process's main thread from at_s on; the rest as usual."""
+        usual: dict[str, Value] = {"nice": 0, "policy": "other", "cpus_allowed": "0-3"}
+        place: dict[str, Value] = {"time_ns": self.at(at_s), "process": process, "pid": pid, "tid": pid}
+        self.append(tables.SCHEDULING, **(usual | place | columns))
+
+    def cpus(self, begin_s: int, end_s: int, busy: Sequence[float]) -> None:
+        """How busy each CPU was, 0 to 1, in each second."""
+        ticks = [[cpu, round(100 * share), round(100 * (1 - share)), 0, 0, 0] for cpu, share in enumerate(busy)]
+        for second in range(begin_s, end_s):
+            columns: dict[str, Value] = {"time_ns": self.at(second + 1), "cpus": json.dumps(ticks)}
+            self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)
 
 
 _EPOCH_TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "b_ns")

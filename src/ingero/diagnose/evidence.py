@@ -19,9 +19,12 @@ from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
 from ingero.identity import short_id
+from ingero.ops import Source
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
+from ingero.store.host_events import HostEvent
 from ingero.store.lanes import Lane
+from ingero.store.machine import GpuUse, Scheduling
 from ingero.store.reader import SECOND_NS, Reader
 from ingero.store.records import (
     ClockTotals,
@@ -54,6 +57,7 @@ OP_STATS = "op_stats"
 SAMPLES = "samples"
 _TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
+_TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
 
 
 class Evidence:
@@ -71,6 +75,7 @@ class Evidence:
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
         self._samples: dict[tuple[int, int, int], Array] = {}
+        self._host_events: dict[tuple[int, int, Source], list[HostEvent]] = {}
 
     # What was there
 
@@ -360,3 +365,28 @@ class Evidence:
         stack = self.stacks.of(stack_hash)
         place = stack.own if stack else None
         return CodeLine(file=place.file, line=place.line, function=place.function) if place else None
+
+    # The machine
+
+    def host_events(self, window: Window, source: Source) -> list[HostEvent]:
+        """What of one source happened in a part of the window, or began up to a second before it; oldest first."""
+        key = (window.begin_ns, window.end_ns, source)
+        if key not in self._host_events:
+            wider = Window(begin_ns=window.begin_ns - SECOND_NS, end_ns=window.end_ns)
+            self._host_events[key] = self.reader.host_events(wider, source=source)
+        return self._host_events[key]
+
+    @cached_property
+    def scheduling(self) -> list[Scheduling]:
+        """How the scheduler was told to treat threads, oldest first."""
+        return self.reader.scheduling(self.window) if self.reader.is_recorded("raw_scheduling") else []
+
+    @cached_property
+    def cpu_seconds(self) -> Array:
+        """How each CPU spent each second, `store.machine.CPU_SECOND_DTYPE`."""
+        return self.reader.cpu_seconds(self.window)
+
+    @cached_property
+    def gpu_samples(self) -> list[GpuUse]:
+        """What the GPUs were doing, second by second."""
+        return self.reader.gpu_samples(self.window) if self.reader.is_recorded("raw_gpu_samples") else []

@@ -16,6 +16,7 @@ HOST_PARTS = (Part.EMPTY, Part.ENQUEUE, Part.LATE)
 RUNNABLE = ("runq", "yielded")
 KEPT_FROM_RUNNING = frozenset((*RUNNABLE, "throttled"))  # states whose time belongs to whoever had the CPU
 MIN_SHARE = 0.05  # of the time taken; smaller takers are noise around the one that matters
+PRIORITY = "priority"
 _MOST_NAMES = 4
 _OWN_ANSWERS = 0.5
 _TOO_MANY_OTHERS = 0.25
@@ -37,7 +38,7 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
     claims = claim(case, shares(case)[taker])
     if not claims:
         return None
-    chosen = of_kind(case, taker)
+    chosen = _not_yet_charged(case, of_kind(case, taker))
     culprits = weighty(chosen)
     lost = sum(claims.values())
     waiting = case.sleep_share("runq")
@@ -83,6 +84,12 @@ def shares(case: Case) -> dict[Taker, float]:
 def of_kind(case: Case, kind: Taker) -> list[Culprit]:
     """The named takers of one kind, most time first."""
     return [one for one in case.takers if one.pid > IDLE_PID and one.name and _kind(case, one) is kind]
+
+
+def _not_yet_charged(case: Case, takers: list[Culprit]) -> list[Culprit]:
+    """Without those whose time a higher priority explains already, where there are others."""
+    charged = {one.pid for finding in case.findings if finding.cause == PRIORITY for one in finding.culprits}
+    return [one for one in takers if one.pid not in charged] or takers
 
 
 def _kind(case: Case, one: Culprit) -> Taker:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 
@@ -29,3 +30,15 @@ def test_throttling_inside_the_wait_for_the_device_costs_nothing(tmp_path: Path)
 def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
     assert "cpu-throttled" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> None:
+    def throttled(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"throttled": 2.95}))
+        scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
+        scene.append(tables.CGROUP_THROTTLING, start_ns=scene.at(7), cgroup_id=5, nr_throttled=60, throttled_ns=1)
+        scene.append(tables.CGROUP_THROTTLING, start_ns=scene.at(7), cgroup_id=6, nr_throttled=900, throttled_ns=1)
+
+    incident = diagnosed(tmp_path, throttled, cgroup_id=5).incidents[0]
+    assert "quota of 0.5 CPUs (50 ms in each 100 ms) was used up, in 60 periods" in incident.summary
+    assert "at least 0.72 CPUs" in incident.fixes[0].text

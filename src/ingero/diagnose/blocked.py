@@ -1,0 +1,78 @@
+"""Lost time in which somebody on the path was blocked in the kernel, wait by wait.
+
+On the path are the process's own thread and, while that sleeps, the worker it waits for. Which waits a cause owns is
+for the cause to say; here they become lost time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.waits import Segment
+
+BLOCKED = ("io", "kernel_lock")
+_MOST_LATE = 2000  # epochs that were picked up late, the latest
+_WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
+
+IsMine = Callable[[Segment], bool]
+Weight = Callable[[Segment], float]
+
+
+class PathWaits:
+    """The paths of a case by part, with that of its drains that returned late."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._segments: dict[Part, Sequence[Segment]] = {
+            Part.EMPTY: case.empty_paths,
+            Part.ENQUEUE: case.enqueue_paths,
+            Part.LATE: _late_paths(case),
+        }
+
+    def all(self) -> list[Segment]:
+        """Every piece of every path."""
+        return [one for segments in self._segments.values() for one in segments]
+
+    def claim(self, is_mine: IsMine) -> dict[Bucket, int]:
+        """What is left of the lost time of the waits that are meant."""
+        return self.claim_parts(lambda one: float(one.duration_ns) if is_mine(one) else 0.0)
+
+    def claim_parts(self, mine_ns: Weight) -> dict[Bucket, int]:
+        """The same where only some of each piece is meant, in ns."""
+        claims: dict[Bucket, int] = {}
+        for part, segments in self._segments.items():
+            for state in BLOCKED:
+                own = [one for one in segments if one.depth == 0 and one.state == state]
+                claims |= self._claim_share(part, state, own, mine_ns)
+            if part is not Part.LATE:  # its sleep is the wait for the device
+                asleep = [one for one in segments if one.depth > 0 or one.state not in BLOCKED]
+                claims |= self._claim_share(part, "sleep", asleep, mine_ns)
+        return claims
+
+    def _claim_share(self, part: Part, state: str, segments: Sequence[Segment], mine_ns: Weight) -> dict[Bucket, int]:
+        whole = sum(one.duration_ns for one in segments)
+        mine = sum(mine_ns(one) for one in segments)
+        if not whole or mine <= 0:
+            return {}
+        wanted = self.case.total((part,), (state,)) * mine / whole
+        return {bucket: ns for bucket, ns in self.case.take((part,), (state,), wanted).items() if ns > 0}
+
+
+def blocked(segment: Segment) -> bool:
+    """Whether it is a wait in the kernel, of a member of the path."""
+    return segment.state in BLOCKED
+
+
+def _late_paths(case: Case) -> list[Segment]:
+    """Waits of the draining thread between the device's end and its return, of the epochs picked up latest."""
+    late = case.epochs[case.epochs["p_ns"] > _WORTH_NS]
+    chosen = late[np.argsort(-late["p_ns"], kind="stable")[:_MOST_LATE]]
+    found: list[Segment] = []
+    for epoch in chosen:
+        path = case.evidence.waits.path(int(epoch["b_tid"]), int(epoch["r_ns"]), int(epoch["b_ns"]))
+        found += [one for one in path if one.depth == 0 and one.state in BLOCKED]
+    return found

@@ -1,0 +1,134 @@
+"""Somebody on the path waited for a block device: a load, or a checkpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.disk_waits import DiskWaits, Requests, device_name
+from ingero.diagnose.model import CodeLine, Culprit, Finding, Fix, Link
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.runnable import named, pids
+from ingero.diagnose.waits import Segment
+from ingero.units import format_bytes, format_ns
+
+CAUSE = "block-io"
+_QUEUED = 0.5  # of a request's time in the queue: others were before it
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Waits of the path that a block device ended, with the requests behind them."""
+    waits = DiskWaits(case)
+    segments = [one for one in waits.paths.all() if waits.is_disk(one)]
+    requests = waits.behind(segments) if segments else None
+    claims = waits.paths.claim(waits.is_disk) if requests and requests.events else {}
+    if not claims or not requests:
+        return
+    lost = sum(claims.values())
+    others = waits.others(requests.device)
+    main = _longest(segments)
+    issuer = f"{case.thread_name(main)} [{main.pid}]"
+    line = _line(case, main)
+    doing = _doing(requests, is_own=main.pid == case.process.pid)
+    beside = _beside(others)
+    yield Finding(
+        cause=CAUSE,
+        resource=device_name(requests.device),
+        root=str(requests.device or case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} while {issuer} was {doing} {device_name(requests.device)}"
+        f": {requests.text}{beside}",
+        claims=claims,
+        culprits=tuple(culprit for culprit, _ in others),
+        line=line,
+        chain=tuple(_chain(waits, requests, issuer, lost)),
+        fixes=tuple(_fixes(requests, [culprit for culprit, _ in others], main, case)),
+        evidence=requests.facts
+        | {
+            "issuer": issuer,
+            "device": device_name(requests.device),
+            "direction": "write" if requests.is_write else "read",
+        }
+        | {"other processes on the device (bytes)": sum(size for _, size in others)},
+    )
+
+
+def _longest(segments: Sequence[Segment]) -> Segment:
+    """A wait of the process that waited longest in all."""
+    waited: Counter[int] = Counter()
+    for one in segments:
+        waited[one.pid] += one.duration_ns
+    return max(segments, key=lambda one: (waited[one.pid], one.duration_ns))
+
+
+def _line(case: Case, main: Segment) -> CodeLine | None:
+    process = case.evidence.process_at(main.pid) or case.process
+    return case.evidence.sampled_line(case.window, process.process, states=("io", "kernel_lock"))
+
+
+def _doing(requests: Requests, *, is_own: bool) -> str:
+    if requests.is_write:
+        return "writing a checkpoint or a log to" if is_own else "writing to"
+    return "reading from"
+
+
+def _beside(others: Sequence[tuple[Culprit, int]]) -> str:
+    if not others:
+        return ""
+    size = format_bytes(sum(size for _, size in others))
+    return f"; meanwhile {named([culprit for culprit, _ in others])} moved {size} there"
+
+
+def _chain(waits: DiskWaits, requests: Requests, issuer: str, lost: int) -> Iterator[Link]:
+    usual = waits.usual(requests)
+    expected = int((usual.queue_ns + usual.device_ns) * len(requests.events)) if usual.events else None
+    yield Link(
+        text=f"{issuer} waited for its requests to the device",
+        seen_ns=lost,
+        structure="waits in the kernel that the device's completion ended, or with a request of that thread under way",
+        order="the request began before the wait ended",
+    )
+    before = f", usually {format_ns(usual.queue_ns + usual.device_ns)}" if usual.events else ""
+    yield Link(
+        text=f"each took {format_ns(requests.queue_ns)} in the queue and {format_ns(requests.device_ns)} in the "
+        f"device{before}",
+        seen_ns=int((requests.queue_ns + requests.device_ns) * len(requests.events)),
+        expected_ns=expected,
+        structure="the kernel's own times of each request",
+        order="queue before device before wake-up",
+    )
+
+
+def _fixes(requests: Requests, others: Sequence[Culprit], main: Segment, case: Case) -> Iterator[Fix]:
+    if others:
+        yield Fix(text="let the others wait for the disk", command=f"sudo ionice -c 3 -p {pids(others)}")
+        device = device_name(requests.device).removeprefix("disk ")
+        yield Fix(
+            text="or limit them in their control group, which works with every I/O scheduler",
+            command=f"echo '{device} rbps=<bytes> wbps=<bytes>' > <cgroup>/io.max",
+        )
+    if requests.is_write and main.pid == case.process.pid:
+        yield Fix(
+            text="write the checkpoint beside the training: copy to host memory, let another thread or process write",
+            command="torch.distributed.checkpoint.async_save(...)",
+        )
+    elif not requests.is_write:
+        share = requests.queue_ns / max(requests.queue_ns + requests.device_ns, 1)
+        more = (
+            "the queue is full: fewer readers, larger requests" if share > _QUEUED else "read earlier: deeper prefetch"
+        )
+        yield Fix(text=f"{more}; or keep the data in memory or on a local disk")
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="waited for a disk",
+    order=20,
+    needs=("epochs", "offcpu", "IO"),
+    shows="the waits of the thread on the path, and of the worker that it waited for, that a block device ended; the "
+    "requests behind them, without which there is no such finding, with device, issuer, direction, time in the queue "
+    "and in the device; who else used the device",
+    limits="of processes that are not traced only requests of 10 ms and more are known; who dirtied the pages that the "
+    "kernel's writeback writes is not; waits below 100 us are not followed",
+    find=find,
+)

@@ -1,0 +1,42 @@
+"""The kernel killed a process of the job because its control group had used up its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Finding, Fix
+from ingero.diagnose.oom import CGROUP, finding, kills
+from ingero.diagnose.rule import Rule
+
+CAUSE = "cgroup-oom"
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Kills below a group's limit."""
+    for event in kills(evidence, (CGROUP,)):
+        place = evidence.container_of(event.cgroup_id)
+        raised = (
+            Fix(text="raise the memory limit", command="kubectl set resources deployment/<name> --limits=memory=<more>")
+            if place
+            else Fix(text="raise the limit of its control group", command="echo <bytes> > <cgroup>/memory.max")
+        )
+        yield finding(
+            evidence,
+            event,
+            CAUSE,
+            whose=f"the memory limit of {place or 'its control group'}",
+            fixes=(raised, Fix(text="or need less", command="DataLoader(num_workers=<fewer>, prefetch_factor=1)")),
+        )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="killed at a control group's memory limit",
+    order=10,
+    needs=("HOST",),
+    shows="the kill with its victim, the victim's memory, and who asked for memory; critical for a traced process or "
+    "its worker, an event of low weight for another process of its control group, silence otherwise",
+    limits="which of several nested groups had the limit is not told",
+    watch=watch,
+)

@@ -1,0 +1,118 @@
+"""A thread on the path could have run, but not where a CPU stood idle: its mask forbade it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ingero.diagnose.blocked import PathWaits
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Bucket, Finding, Fix, Link
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.runnable import HOST_PARTS, RUNNABLE, named, weighty
+from ingero.diagnose.scheduler_facts import CpuSet, SchedulerFacts
+from ingero.store.vocabulary import IDLE_PID
+from ingero.units import format_cpu_list, format_percent, parse_cpu_list
+
+CAUSE = "cpu-affinity"
+MIN_IDLE = 0.2  # of the time; a CPU that was idle less would hardly have helped
+
+
+@dataclass(frozen=True, slots=True)
+class _Confined:
+    """A thread that may not run everywhere. share: of the case, that a CPU outside its mask stood idle."""
+
+    pid: int
+    tid: int
+    mask: CpuSet
+    was: str  # the wider mask that it had before; "" where none was seen
+    share: float
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Runnable time of confined threads, as far as CPUs outside their masks were idle."""
+    facts = SchedulerFacts(case)
+    own = _confined(facts, case.process.pid, facts.path_thread)
+    workers = {
+        tid: found
+        for pid, tid in {(one.pid, one.tid) for one in case.empty_paths if one.depth > 0 and one.state == "runq"}
+        if pid in case.family and (found := _confined(facts, pid, tid))
+    }
+    claims: dict[Bucket, int] = {}
+    if own:
+        claims |= case.take(HOST_PARTS, RUNNABLE, case.total(HOST_PARTS, RUNNABLE) * own.share)
+    if workers:
+        claims |= PathWaits(case).claim_parts(
+            lambda one: one.duration_ns * workers[one.tid].share if one.state == "runq" and one.tid in workers else 0.0
+        )
+    claims = {bucket: ns for bucket, ns in claims.items() if ns > 0}
+    if claims:
+        yield _finding(case, facts, claims, [*([own] if own else []), *workers.values()])
+
+
+def _confined(facts: SchedulerFacts, pid: int, tid: int) -> _Confined | None:
+    row = facts.in_force(pid, tid)
+    mask = parse_cpu_list(row.cpus_allowed) if row else frozenset()
+    outside = facts.all_cpus - mask
+    if row is None or not mask or not outside:
+        return None
+    wider = [one for one in facts.history(pid, tid) if parse_cpu_list(one.cpus_allowed) > mask]
+    if not wider and facts.case.evidence.container_of(facts.case.process.cgroup_id):
+        return None  # a container's CPUs are its allotment: the idle ones may be others'
+    share = facts.idle_share(outside)
+    was = wider[-1].cpus_allowed if wider else ""
+    return _Confined(pid, tid, mask, was, share) if share >= MIN_IDLE else None
+
+
+def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confined: list[_Confined]) -> Finding:
+    lost, worst = sum(claims.values()), confined[0]
+    outside = facts.all_cpus - worst.mask
+    mask, others = format_cpu_list(worst.mask), format_cpu_list(outside)
+    is_own = worst.pid == case.process.pid
+    name = "it" if is_own else f"its worker {case.evidence.name_of_pid(worst.pid)} [{worst.pid}]"
+    was = f", before {worst.was}" if worst.was else ""
+    takers = weighty([one for one in case.takers if one.pid > IDLE_PID and one.name])
+    instead = f"; {named(takers)} ran there" if takers else ""
+    return Finding(
+        cause=CAUSE,
+        resource="cpu",
+        root=f"{worst.pid} on {mask}",
+        summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU: {name} may run on CPU {mask} only{was}, while "
+        f"CPU {others} stood idle {format_percent(facts.idle_cpus(outside) / len(outside))} of the time{instead}",
+        claims=claims,
+        culprits=tuple(one for one in takers if one.pid not in case.family),
+        chain=(
+            Link(
+                text=f"a thread on the path waited for CPU {mask}",
+                seen_ns=lost,
+                structure="its mask, its run-queue clock, and the idle time of the CPUs outside the mask",
+                order="the mask was in force while it waited",
+            ),
+        ),
+        fixes=tuple(
+            Fix(
+                text=f"let {one.pid} run on every CPU",
+                command=f"sudo taskset -acp {format_cpu_list(facts.all_cpus)} {one.pid}",
+            )
+            for one in confined[:4]
+        ),
+        evidence={
+            "cpus allowed": mask,
+            "cpus allowed before": worst.was or None,
+            "idle outside (CPUs)": round(facts.idle_cpus(outside), 2),
+            "time with a CPU idle outside (ratio)": round(worst.share, 3),
+        },
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="confined to busy CPUs while others stood idle",
+    order=25,
+    needs=("epochs", "offcpu", "scheduling", "cpu_seconds"),
+    shows="the mask of the thread on the path, or of the worker it waited for, its run-queue clock, and how much the "
+    "CPUs outside the mask stood idle in those seconds",
+    limits="masks are looked at once a second; in a container a mask that never changed is taken for its allotment, of "
+    "which the CPUs outside may belong to others: then the time is contention",
+    find=find,
+)

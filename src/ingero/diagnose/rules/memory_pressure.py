@@ -1,0 +1,108 @@
+"""Somebody on the path had to free memory first, or read again what had been thrown out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Bucket, Finding, Fix, Link
+from ingero.diagnose.pressure import Pressure
+from ingero.diagnose.rule import Rule
+from ingero.units import format_count, format_ns
+
+CAUSE = "memory-pressure"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Reclaim and compaction on the path; beside new reclaim also reads of what needed no disk before."""
+    pressure = Pressure(case)
+    if not pressure.reclaims:
+        return
+    claims = pressure.reclaimed_on_path()
+    reclaiming_ns = sum(claims.values())
+    if pressure.is_new:
+        _add(case, claims, pressure.disk.paths.claim(pressure.read_again))
+    if claims:
+        yield _finding(case, pressure, claims, reclaiming_ns)
+
+
+def _add(case: Case, claims: dict[Bucket, int], more: dict[Bucket, int]) -> None:
+    for bucket, ns in more.items():
+        room = case.left.get(bucket, 0) - claims.get(bucket, 0)
+        if min(ns, room) > 0:
+            claims[bucket] = claims.get(bucket, 0) + min(ns, room)
+
+
+def _finding(case: Case, pressure: Pressure, claims: dict[Bucket, int], reclaiming_ns: int) -> Finding:
+    lost = sum(claims.values())
+    place = case.evidence.container_of(case.process.cgroup_id) or "its control group"
+    whose = "the host" if pressure.limit == "host" else place
+    read_again = lost - reclaiming_ns
+    reclaims = pressure.reclaims
+    doing = [f"{format_ns(reclaiming_ns)} freeing memory"] if reclaiming_ns else []
+    doing += [f"{format_ns(read_again)} reading again what had been evicted"] if read_again else []
+    links = [
+        Link(
+            text=f"{format_count(len(reclaims))} times somebody on its path had to free memory of {whose} first",
+            seen_ns=sum(one.duration_ns or 0 for one in reclaims),
+            structure="direct reclaim and compaction of the thread on the path, or of the worker it waited for",
+            order="inside the allocation that the work waited for",
+        )
+    ]
+    if read_again:
+        links.append(
+            Link(
+                text="pages that had been in memory were read from disk",
+                seen_ns=read_again,
+                expected_ns=0,
+                structure="block reads of touched pages and of files that needed no disk in the reference",
+                order="reclaim had evicted them",
+            )
+        )
+    return Finding(
+        cause=CAUSE,
+        resource="memory",
+        root="host" if pressure.limit == "host" else str(case.process.cgroup_id or case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} because the memory of {whose} was short: {', '.join(doing)}",
+        claims=claims,
+        chain=tuple(links),
+        fixes=tuple(_fixes(case, pressure.limit)),
+        evidence={
+            "reclaims": len(reclaims),
+            "in reclaim (ns)": sum(one.duration_ns or 0 for one in reclaims),
+            "freed (bytes)": sum(one.size_bytes or 0 for one in reclaims),
+            "page faults read from disk": pressure.faults(),
+            "limit": pressure.limit or "unknown",
+        },
+    )
+
+
+def _fixes(case: Case, limit: str) -> Iterator[Fix]:
+    if limit == "host":
+        yield Fix(text="find who uses the host's memory", command="ps -eo pid,comm,rss --sort=-rss | head")
+    elif case.evidence.container_of(case.process.cgroup_id):
+        yield Fix(
+            text="raise the memory limit: page cache counts into it",
+            command="kubectl set resources deployment/<name> --limits=memory=<more>",
+        )
+    else:
+        yield Fix(
+            text="raise the limit of its control group: page cache counts into it",
+            command="echo max > <cgroup>/memory.max",
+        )
+    yield Fix(
+        text="or need less: fewer workers, smaller prefetch", command="DataLoader(num_workers=N, prefetch_factor=1)"
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="memory was short",
+    order=15,
+    needs=("epochs", "offcpu", "HOST"),
+    shows="reclaim and compaction of the thread on the path and of the worker it waited for, each with its time and "
+    "whose limit it was for; block reads of pages that had been in memory before",
+    limits="work of the kernel's own reclaim threads costs the job only what others see as their CPU time; whether a "
+    "file was in memory before is told from the reference, so that a bottleneck has its reclaim only",
+    find=find,
+)

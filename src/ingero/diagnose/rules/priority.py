@@ -1,0 +1,149 @@
+"""A thread on the path could have run, and processes that go before it by priority had the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.runnable import HOST_PARTS, PRIORITY, RUNNABLE, Taker, claim, named, of_kind, pids, shares, weighty
+from ingero.diagnose.scheduler_facts import SchedulerFacts
+from ingero.store.machine import Scheduling
+
+CAUSE = PRIORITY
+MIN_NICE = 3  # steps of the nice value; each is a factor of 1.25, so that three are a factor of two
+MIN_WEIGHT = 2.0  # the same factor of group weights
+_REAL_TIME = ("fifo", "rr", "deadline")
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Runnable time that takers of a higher priority had."""
+    facts = SchedulerFacts(case)
+    victim = _victim(case, facts)
+    if victim is None:
+        return
+    known = shares(case)
+    ahead: dict[int, tuple[Culprit, str]] = {}
+    share = 0.0
+    for kind in (Taker.OTHER, Taker.NEIGHBOUR):
+        takers = of_kind(case, kind)
+        total = sum(one.lost_ns for one in takers)
+        mine = {}
+        for one in takers:
+            why = _goes_before(case, facts, one, victim, is_neighbour=kind is Taker.NEIGHBOUR)
+            if why:
+                mine[one.pid] = (one, why)
+        share += known[kind] * sum(one.lost_ns for one, _ in mine.values()) / max(total, 1)
+        ahead |= mine
+    claims = claim(case, share)
+    if claims:
+        yield _finding(case, facts, victim, list(ahead.values()), claims)
+
+
+def _victim(case: Case, facts: SchedulerFacts) -> Scheduling | None:
+    """What held for the thread that waited most: the process's own, or the worker on its path."""
+    own_ns = case.total(HOST_PARTS, RUNNABLE)
+    waiting = [one for one in case.empty_paths if one.depth > 0 and one.state == "runq" and one.pid in case.family]
+    if waiting and sum(one.duration_ns for one in waiting) > own_ns:
+        worst = max(waiting, key=lambda one: one.duration_ns)
+        return facts.in_force(worst.pid, worst.tid)
+    return facts.in_force(case.process.pid, facts.path_thread)
+
+
+def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Scheduling, *, is_neighbour: bool) -> str:
+    """By what a taker goes before the victim; "" where by nothing that is known.
+
+    A nice value counts within one control group only; where autogroup is on, within one session, which is not recorded.
+    """
+    row = facts.in_force(taker.pid, taker.pid)
+    if row is None:
+        return ""
+    if row.policy in _REAL_TIME and victim.policy not in _REAL_TIME:
+        return f"policy {row.policy} {row.rt_priority or ''}".rstrip()
+    if is_neighbour:
+        return ""
+    if victim.policy == "idle" and row.policy != "idle":
+        return f"policy {row.policy} against idle"
+    if _groups(case, taker.pid) <= {case.process.cgroup_id or 0, 0}:
+        return f"nice {row.nice} against {victim.nice}" if victim.nice - row.nice >= MIN_NICE else ""
+    is_heavier = (row.cpu_weight or 0) >= MIN_WEIGHT * (victim.cpu_weight or math.inf)
+    return f"CPU weight {row.cpu_weight} against {victim.cpu_weight}" if is_heavier else ""
+
+
+def _groups(case: Case, pid: int) -> set[int]:
+    """The control groups in which a taker was seen."""
+    numbers = [one.process for one in case.evidence.processes.values() if one.pid in case.family]
+    return {
+        one.culprit_cgroup_id or 0
+        for number in numbers
+        for one in case.evidence.culprits(case.window, number)
+        if one.culprit_pid == pid
+    }
+
+
+def _finding(
+    case: Case,
+    facts: SchedulerFacts,
+    victim: Scheduling,
+    ahead: list[tuple[Culprit, str]],
+    claims: dict[Bucket, int],
+) -> Finding:
+    lost = sum(claims.values())
+    takers = weighty([one for one, _ in ahead])
+    why = next(text for one, text in ahead if one.pid == takers[0].pid)
+    before = [row.nice for row in facts.history(victim.pid, victim.tid) if row.nice != victim.nice]
+    reniced = f"; nice of {victim.pid} was {before[-1]} before" if before else ""
+    return Finding(
+        cause=CAUSE,
+        resource="cpu",
+        root="host",
+        summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU while {named(takers)} went before it "
+        f"({why}{reniced})",
+        claims=claims,
+        culprits=tuple(takers),
+        chain=(
+            Link(
+                text=f"the thread on its path was runnable, and who ran has a higher priority: {why}",
+                seen_ns=lost,
+                structure="the run-queue clocks within the epochs, and the priorities that were in force",
+                order="each wait was charged to whoever ran on that CPU during it",
+            ),
+        ),
+        fixes=tuple(_fixes(victim, takers, why)),
+        evidence={
+            "victim nice": victim.nice,
+            "victim policy": victim.policy,
+            "victim cpu weight": victim.cpu_weight,
+            "taker": why,
+        },
+    )
+
+
+def _fixes(victim: Scheduling, takers: list[Culprit], why: str) -> Iterator[Fix]:
+    if why.startswith("nice"):
+        if victim.nice > 0:
+            yield Fix(text="give the victim its priority back", command=f"sudo renice -n 0 -p {victim.pid}")
+        yield Fix(text="or lower that of the others", command=f"sudo renice -n 19 -p {pids(takers)}")
+    elif why.startswith("CPU weight"):
+        yield Fix(text="raise the weight of the victim's control group", command="echo 1000 > <cgroup>/cpu.weight")
+    elif victim.policy == "idle":
+        yield Fix(text="give the victim its policy back", command=f"sudo chrt --other -a -p 0 {victim.pid}")
+    else:
+        yield Fix(
+            text="take the real-time policy from the others", command=f"sudo chrt --other -p 0 {pids(takers[:1])}"
+        )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="processes of a higher priority had the CPU",
+    order=26,
+    needs=("epochs", "culprits", "scheduling"),
+    shows="as cpu-contention, with the nice values, policies or group weights of the waiting thread and of who ran",
+    limits="nice values mean something within one control group, and with autogroup within one session: sessions are "
+    "not recorded, so that a nice value of another session is believed; who takes less than 50 ms a second is not "
+    "looked at",
+    find=find,
+)

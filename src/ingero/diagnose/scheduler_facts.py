@@ -1,0 +1,76 @@
+"""How the scheduler was told to treat the threads on a path and those that took their CPU: masks and priorities."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.store.machine import Scheduling
+from ingero.store.reader import SECOND_NS
+
+CpuSet = frozenset[int]
+
+
+class SchedulerFacts:
+    """The rows of `raw_scheduling` and `raw_cpu_seconds` as far as they concern one case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @cached_property
+    def _rows(self) -> Mapping[tuple[int, int], Sequence[Scheduling]]:
+        found: dict[tuple[int, int], list[Scheduling]] = defaultdict(list)
+        for row in self.case.evidence.scheduling:
+            found[row.pid, row.tid].append(row)
+        return found
+
+    def history(self, pid: int, tid: int) -> Sequence[Scheduling]:
+        """What held for a thread, oldest first; where it was not looked at, what held for its process's first."""
+        return self._rows.get((pid, tid)) or self._rows.get((pid, pid), ())
+
+    def in_force(self, pid: int, tid: int) -> Scheduling | None:
+        """What held for a thread while most of the case's time was lost; a change is seen up to a second late."""
+        rows = self.history(pid, tid)
+        if not rows:
+            return None
+        changes = [row.time_ns for row in rows[1:]]
+        place = np.searchsorted(changes, self.case.epochs["b_ns"], side="right")
+        lost = np.bincount(place, weights=np.maximum(self.case.excess_ns, 0), minlength=len(rows))
+        return rows[int(np.argmax(lost))]
+
+    @property
+    def path_thread(self) -> int:
+        """The process's own thread that was most on the path."""
+        tids, counts = np.unique(self.case.epochs["b_tid"], return_counts=True)
+        return int(tids[np.argmax(counts)])
+
+    # CPUs
+
+    @cached_property
+    def all_cpus(self) -> CpuSet:
+        """Those of the machine that are online."""
+        return frozenset(np.unique(self.case.evidence.cpu_seconds["cpu"]).tolist())
+
+    def idle_cpus(self, cpus: Iterable[int]) -> float:
+        """How many of these stood idle on average in the case."""
+        return float(np.mean(self._idle_by_second(cpus) or [0.0]))
+
+    def idle_share(self, cpus: Iterable[int]) -> float:
+        """In which share of the case one more thread could have run on these: at most one counts at a time."""
+        return float(np.mean(np.minimum(self._idle_by_second(cpus) or [0.0], 1.0)))
+
+    def _idle_by_second(self, cpus: Iterable[int]) -> list[float]:
+        rows, window = self.case.evidence.cpu_seconds, self.case.window
+        chosen = rows[
+            np.isin(rows["cpu"], list(cpus))
+            & (rows["time_ns"] > window.begin_ns + SECOND_NS // 2)
+            & (rows["time_ns"] - rows["elapsed_ns"] < window.end_ns - SECOND_NS // 2)
+        ]
+        idle: dict[int, float] = defaultdict(float)
+        for row in chosen:
+            idle[int(row["time_ns"])] += float(row["idle_ns"] + row["iowait_ns"]) / max(float(row["elapsed_ns"]), 1.0)
+        return list(idle.values())

@@ -1,0 +1,67 @@
+"""block-io: fires for waits that a disk ended, with the requests behind them; unrelated requests are no reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.ops import IoOp
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+DISK = 8 << 20
+WAIT_MS = 18.0
+Waker = Literal["timer", "block"]
+
+
+def loading(scene: Scene, trainer: Actor, waker: Waker = "block") -> None:
+    """A worker reads from a disk that four writers keep busy."""
+    worker = scene.process(101, "pt_data_worker", parent=trainer)
+    name, writer = scene.text(worker.name), scene.text("writer")
+    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
+        scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+        scene.off_cpu(worker, begin + 0.001, begin + 0.019, "io" if waker == "block" else "sleep", waker=waker)
+        if waker == "block":
+            at_s = begin + 0.0135
+            scene.host_event(
+                IoOp.READ, at_s, actor=worker, ms=5, arg0=1 << 20, arg2=DISK, queue_ns=12_000_000, comm=name
+            )
+        scene.host_event(IoOp.WRITE, begin, ms=15, pid=900, tid=900, arg0=8 << 20, arg2=DISK, comm=writer)
+
+
+def test_a_load_is_charged_to_the_disk_and_to_who_else_used_it(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, loading)
+    assert causes(diagnosis) == ["block-io"]
+    incident = diagnosis.incidents[0]
+    assert incident.resource == "disk 8:0"
+    assert incident.lost_ratio == pytest.approx(WAIT_MS / 26.55, rel=0.1)
+    assert "pt_data_worker [101] was reading from disk 8:0" in incident.summary
+    assert "of 17.0 ms, 12.0 ms of it in the queue" in incident.summary
+    assert [(one.pid, one.name) for one in incident.culprits] == [(900, "writer")]
+
+
+def test_a_checkpoint_is_told_by_its_direction(tmp_path: Path) -> None:
+    def saving(scene: Scene, trainer: Actor) -> None:
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=10.5, empty={"io": 10})):
+            scene.off_cpu(trainer, begin, begin + 0.010, "io", waker="block")
+            scene.host_event(IoOp.WRITE, begin + 0.001, actor=trainer, ms=8, arg0=64 << 20, arg2=DISK)
+
+    diagnosis = diagnosed(tmp_path, saving)
+    assert causes(diagnosis) == ["block-io"]
+    incident = diagnosis.incidents[0]
+    assert incident.evidence["direction"] == "write"
+    assert incident.lost_ratio == pytest.approx(10 / 16.55, rel=0.05)
+    assert "async_save" in incident.fixes[0].command
+
+
+def test_others_at_the_disk_do_not_make_a_sleeping_worker_wait_for_it(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: loading(scene, trainer, "timer"))
+    assert "block-io" not in causes(diagnosis)
+
+
+def test_without_block_requests_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, loading, not_traced={"IO": "switched off (io)"})
+    assert "block-io" not in causes(diagnosis)
+    assert "block-io" in {one.cause for one in diagnosis.not_evaluated}

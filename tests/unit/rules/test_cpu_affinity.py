@@ -1,0 +1,68 @@
+"""cpu-affinity: fires where CPUs outside the mask of a waiting thread were idle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+LATE_MS = 2.0
+ONE_BUSY = (1.0, 0.05, 0.05, 0.05)
+ALL_BUSY = (1.0, 1.0, 1.0, 1.0)
+Busy = tuple[float, float, float, float]
+
+
+def pinned(scene: Scene, trainer: Actor, *, busy: Busy = ONE_BUSY, mask: str = "0") -> None:
+    """The trainer is confined to a CPU that it shares with its worker."""
+    worker = scene.process(101, "pt_data_worker", parent=trainer)
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+        scene.took(trainer, worker.pid, worker.name, second, lost_ms, switches=500)
+    scene.scheduling(trainer.pid, 0, process=trainer.number)
+    scene.scheduling(trainer.pid, QUIET_S + 0.5, process=trainer.number, cpus_allowed=mask)
+    scene.cpus(0, int(QUIET_S), (0.5, 0.05, 0.05, 0.05))
+    scene.cpus(int(QUIET_S), int(LENGTH_S), busy)
+
+
+def test_a_narrowed_mask_is_named_with_the_cpus_that_stood_idle(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, pinned)
+    assert causes(diagnosis) == ["cpu-affinity"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
+    assert "CPU 0 only, before 0-3, while CPU 1-3 stood idle 95 %" in incident.summary
+    assert incident.fixes[0].command == "sudo taskset -acp 0-3 100"
+
+
+def test_a_confined_worker_is_named(tmp_path: Path) -> None:
+    def worker_pinned(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
+            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+            scene.off_cpu(worker, begin + 0.001, begin + 0.019, "runq", culprit=(900, "hog"))
+        scene.scheduling(trainer.pid, process=trainer.number)
+        scene.scheduling(worker.pid, process=worker.number, cpus_allowed="0")
+        scene.cpus(0, int(LENGTH_S), ONE_BUSY)
+
+    diagnosis = diagnosed(tmp_path, worker_pinned)
+    assert causes(diagnosis) == ["cpu-affinity"]
+    assert "its worker pt_data_worker [101] may run on CPU 0 only" in diagnosis.incidents[0].summary
+
+
+def test_busy_cpus_outside_the_mask_would_not_have_helped(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: pinned(scene, trainer, busy=ALL_BUSY))
+    assert causes(diagnosis) == ["self-oversubscription"]
+
+
+def test_a_thread_that_may_run_everywhere_is_not_confined(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: pinned(scene, trainer, mask="0-3"))
+    assert causes(diagnosis) == ["self-oversubscription"]
+
+
+def test_without_cpu_seconds_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, pinned, not_traced={"cpu_seconds": "an older recording"})
+    assert "cpu-affinity" in {one.cause for one in diagnosis.not_evaluated}
+    assert causes(diagnosis) == ["self-oversubscription"]

@@ -1,0 +1,46 @@
+"""driver-lock: fires for time blocked in the kernel inside GPU calls, beyond the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.store import tables
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+LOCKED_MS = 3.0
+
+
+def locked(scene: Scene, trainer: Actor, *, in_calls: bool = True) -> None:
+    """Each step's copies wait for a lock before the device has work."""
+    step = Step(empty_ms=0.5 + LOCKED_MS, empty={"kernel_lock": LOCKED_MS})
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, step, calls={"cudaLaunchKernel": (80.0, 0.005)})
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        count = sum(int(end) == second for _, _, end in steps)
+        lock_ns = int(count * LOCKED_MS * 1e6) if in_calls else 0
+        scene.op(trainer, "cudaMemcpyAsync", second, count, LOCKED_MS, run_ns=0, kernel_lock_ns=lock_ns)
+        processes = "[[100, 1073741824], [900, 1048576]]"
+        scene.append(
+            tables.GPU_SAMPLES, time_ns=BEGIN_NS + second * 10**9, uuid="GPU-0", gpu_index=0, processes=processes
+        )
+
+
+def test_waiting_inside_calls_is_charged_to_the_driver(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, locked)
+    assert causes(diagnosis) == ["driver-lock"]
+    incident = diagnosis.incidents[0]
+    assert "cudaMemcpyAsync" in incident.summary
+    assert [one.pid for one in incident.culprits] == [900]
+    assert incident.lost_ratio == pytest.approx(LOCKED_MS / (6.55 + LOCKED_MS), rel=0.05)
+
+
+def test_a_lock_outside_calls_is_not_the_drivers(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: locked(scene, trainer, in_calls=False))
+    assert "driver-lock" not in causes(diagnosis)
+
+
+def test_without_calls_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, locked, not_traced={"op_stats": "an older recording"})
+    assert "driver-lock" in {one.cause for one in diagnosis.not_evaluated}

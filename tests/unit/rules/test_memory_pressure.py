@@ -1,0 +1,68 @@
+"""memory-pressure: fires for reclaim on the path and for reading again; reclaim beside the path costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.events import HostFlag
+from ingero.ops import HostOp, IoOp
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+RECLAIM_MS = 3.0
+LIMITED = int(HostFlag.MEMCG_LIMIT)
+
+
+def reclaiming(scene: Scene, trainer: Actor) -> None:
+    """The trainer frees memory of its own group before each step."""
+    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=0.5 + RECLAIM_MS)):
+        reclaimed = {"arg0": 1 << 20, "flags": LIMITED}
+        scene.host_event(HostOp.DIRECT_RECLAIM, begin + 0.0002, actor=trainer, ms=RECLAIM_MS, **reclaimed)
+
+
+def test_reclaim_on_the_path_is_charged_with_the_limit(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, reclaiming, cgroup_id=5)
+    assert causes(diagnosis) == ["memory-pressure"]
+    incident = diagnosis.incidents[0]
+    assert incident.evidence["limit"] == "cgroup"
+    assert incident.lost_ratio == pytest.approx(RECLAIM_MS / (6.55 + RECLAIM_MS), rel=0.05)
+    assert "its control group" in incident.summary
+
+
+def test_a_worker_that_reads_again_what_was_evicted_is_under_pressure(tmp_path: Path) -> None:
+    def thrashing(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
+            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+            scene.off_cpu(worker, begin + 0.001, begin + 0.019, "io", waker="block")
+            scene.host_event(IoOp.READ, begin + 0.002, actor=worker, ms=16, arg0=1 << 20, arg2=8 << 20)
+            scene.host_event(HostOp.DIRECT_RECLAIM, begin + 0.0005, actor=worker, ms=0.2, arg0=1 << 20, flags=LIMITED)
+
+    diagnosis = diagnosed(tmp_path, thrashing)
+    assert causes(diagnosis) == ["memory-pressure"]
+    assert "reading again what had been evicted" in diagnosis.incidents[0].summary
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(18 / 26.55, rel=0.1)
+
+
+def test_reclaim_in_the_shadow_of_the_device_costs_nothing(tmp_path: Path) -> None:
+    def hidden(scene: Scene, trainer: Actor) -> None:
+        for _, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step()):
+            scene.host_event(HostOp.DIRECT_RECLAIM, first + 0.0015, actor=trainer, ms=RECLAIM_MS, flags=LIMITED)
+
+    assert causes(diagnosed(tmp_path, hidden)) == []
+
+
+def test_others_that_reclaim_are_no_reason(tmp_path: Path) -> None:
+    def beside(scene: Scene, trainer: Actor) -> None:
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=0.5 + RECLAIM_MS)):
+            scene.host_event(HostOp.DIRECT_RECLAIM, begin, ms=RECLAIM_MS, pid=900, tid=900)
+
+    assert causes(diagnosed(tmp_path, beside)) == ["unexplained"]
+
+
+def test_without_host_events_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, reclaiming, not_traced={"HOST": "switched off (host)"})
+    assert causes(diagnosis) == ["unexplained"]
+    assert "memory-pressure" in {one.cause for one in diagnosis.not_evaluated}

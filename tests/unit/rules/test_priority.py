@@ -1,0 +1,75 @@
+"""priority: fires where who ran goes before the waiting thread, and leaves equals to cpu-contention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.store.tables import Value
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+LATE_MS = 2.0
+
+
+def hogged(
+    scene: Scene, trainer: Actor, victim: dict[str, Value], hog: dict[str, Value], *, cgroup_id: int = 0
+) -> None:
+    """A hog takes the CPU at the end of each drain; from QUIET_S on victim and hog are scheduled as told."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+        scene.took(trainer, 900, "hog", second, lost_ms, switches=500, cgroup_id=cgroup_id)
+    scene.scheduling(trainer.pid, 0, process=trainer.number)
+    scene.scheduling(trainer.pid, QUIET_S + 0.5, process=trainer.number, **victim)
+    scene.scheduling(900, QUIET_S + 1, **hog)
+
+
+def test_a_reniced_victim_is_told_both_numbers(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {"nice": 19}, {"nice": 0}))
+    assert causes(diagnosis) == ["priority"]
+    incident = diagnosis.incidents[0]
+    assert "nice 0 against 19; nice of 100 was 0 before" in incident.summary
+    assert [one.pid for one in incident.culprits] == [900]
+    assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
+    assert incident.fixes[0].command == "sudo renice -n 0 -p 100"
+
+
+def test_a_real_time_process_goes_before_everyone(tmp_path: Path) -> None:
+    real_time: dict[str, Value] = {"policy": "fifo", "rt_priority": 50}
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {}, real_time))
+    assert causes(diagnosis) == ["priority"]
+    assert "policy fifo 50" in diagnosis.incidents[0].summary
+
+
+def test_a_heavier_control_group_goes_before(tmp_path: Path) -> None:
+    def heavier(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer, {"cpu_weight": 100}, {"cpu_weight": 1000}, cgroup_id=7)
+
+    diagnosis = diagnosed(tmp_path, heavier)
+    assert causes(diagnosis) == ["priority"]
+    assert "CPU weight 1000 against 100" in diagnosis.incidents[0].summary
+
+
+@pytest.mark.parametrize("nice", [0, 2, 19])
+def test_equals_and_those_behind_are_contention(tmp_path: Path, nice: int) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {"nice": 2}, {"nice": nice}))
+    assert causes(diagnosis) == ["cpu-contention"]
+
+
+def test_nice_means_nothing_between_control_groups(tmp_path: Path) -> None:
+    def elsewhere(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer, {"nice": 19}, {"nice": 0}, cgroup_id=7)
+
+    assert causes(diagnosed(tmp_path, elsewhere)) == ["cpu-contention"]
+
+
+def test_without_scheduling_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(
+        tmp_path,
+        lambda scene, trainer: hogged(scene, trainer, {"nice": 19}, {}),
+        not_traced={"scheduling": "an older recording"},
+    )
+    assert causes(diagnosis) == ["cpu-contention"]
+    assert "priority" in {one.cause for one in diagnosis.not_evaluated}
