@@ -133,7 +133,7 @@ class DiskWaits:
 
     def is_journal(self, segment: Segment) -> bool:
         """Whether a thread of a file system on a disk ended it."""
-        name = waker_name(self.case, segment)
+        _, name = waker_of(self.case, segment)
         return name.startswith(_DISK_THREADS) and not name.startswith("kworker")
 
     def is_ours(self, segment: Segment) -> bool:
@@ -191,14 +191,15 @@ class DiskWaits:
         ]
 
 
-def waker_name(case: Case, segment: Segment) -> str:
-    """The name of the thread that ended a wait; "" where it is not known."""
+def waker_of(case: Case, segment: Segment) -> tuple[int, str]:
+    """The pid (of a process that is not traced the thread) and name of who ended a wait; (0, "") where none did."""
     if segment.waker_kind not in {"thread", "kworker"}:
-        return ""
+        return 0, ""
     for interval in reversed(case.evidence.waits.intervals(segment.tid, segment.begin_ns, segment.end_ns)):
         if int(interval["start_ns"]) <= segment.begin_ns:
-            return case.evidence.text(int(interval["waker_name"]))
-    return ""
+            pid = segment.waker_pid or int(interval["waker_tid"])
+            return pid, case.evidence.text(int(interval["waker_name"]))
+    return segment.waker_pid, ""
 
 
 def device_name(device: int) -> str:

@@ -134,15 +134,18 @@ class Waits:
                 found.append(_ran(interval, end, now, depth))
             self._interval(found, interval, begin_ns, end, depth)
             now = max(int(interval["start_ns"]), begin_ns)
-            if now <= begin_ns or _is_handed_over(interval):
+            if now <= begin_ns or self._is_handed_over(interval):
                 return
         if now > begin_ns:
             found.append(_ran(self._of_thread[tid][0], begin_ns, now, depth))
 
+    def _is_handed_over(self, interval: Any) -> bool:
+        """Whether the path left this thread for its waker: what it did before its sleep is not on the path.
 
-def _is_handed_over(interval: Any) -> bool:
-    """Whether the path left this thread for its waker: what it did before its sleep is not on the path."""
-    return int(interval["state"]) in _SLEEPING and int(interval["waker_kind"]) == _THREAD
+        It stays where the waker was not traced, and in a wait in the kernel, whoever ended that.
+        """
+        is_followed = int(interval["waker_kind"]) == _THREAD and int(interval["waker_tid"]) in self._of_thread
+        return is_followed and _state(int(interval["state"])) == "sleep"
 
 
 def _state(number: int) -> str:

@@ -18,7 +18,8 @@ def waiting(scene: Scene, trainer: Actor, *, is_disk: bool = False) -> None:
     server: Actor | Literal["kworker"] = Actor(number=0, pid=700, name="sshfs")
     for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
         scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
-        scene.off_cpu(worker, begin + 0.001, begin + 0.019, "io", waker=server)
+        for part in range(3):  # one item is several reads
+            scene.off_cpu(worker, begin + 0.001 + 0.006 * part, begin + 0.007 + 0.006 * part, "io", waker=server)
         if is_disk:
             scene.host_event(IoOp.READ, begin + 0.002, actor=worker, ms=16, arg0=1 << 20, arg2=8 << 20)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.disk_waits import DiskWaits, waker_name
+from ingero.diagnose.disk_waits import DiskWaits, waker_of
 from ingero.diagnose.model import Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.waits import Segment
@@ -36,16 +36,16 @@ def find(case: Case) -> Iterator[Finding]:
     for one in segments:
         issuers[one.pid, case.thread_name(one)] += one.duration_ns
         if one.waker_kind == "thread":
-            servers[one.waker_pid, waker_name(case, one)] += one.duration_ns
+            servers[waker_of(case, one)] += one.duration_ns
     (pid, name), _ = issuers.most_common(1)[0]
-    by = "".join(f", which {server} [{number}] served" for (number, server), _ in servers.most_common(1))
+    by = "".join(f", served by {server} [{number}]" for (number, server), _ in servers.most_common(1))
     process = case.evidence.process_at(pid) or case.process
     yield Finding(
         cause=CAUSE,
         resource="file system",
         root=str(servers.most_common(1)[0][0][0] if servers else case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} while {name} [{pid}] waited for a file that no local disk holds"
-        f"{by} (NFS, FUSE or the like)",
+        summary=f"{case.who} lost {case.amount(lost)} while {name} [{pid}] waited for a file that no local disk holds "
+        f"(NFS, FUSE or the like){by}",
         claims=claims,
         culprits=tuple(Culprit(pid=number, name=server, lost_ns=ns) for (number, server), ns in servers.items()),
         line=case.evidence.sampled_line(case.window, process.process, states=("io",)),
