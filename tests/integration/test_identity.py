@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -137,8 +138,9 @@ def test_the_totals_of_a_tenant_are_those_of_its_processes(job: Job) -> None:
 
 def test_explain_names_rank_and_container(job: Job) -> None:
     command = [sys.executable, "-m", "ingero.cli.main", "explain", "--db", str(job.database)]
-    with Program(command) as program:
-        text = program.finish()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr  # 1: an incident was found, on a busy machine
+    text = done.stdout
     for one in job.members:
         assert f"[{one.pid}], rank {one.rank} of {RANKS}, container {one.container[:12]}" in text
 
