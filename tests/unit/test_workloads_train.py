@@ -97,6 +97,9 @@ def test_no_way_of_waiting_is_faster_than_the_device(train: Train, drain: str) -
         ("--autograd-thread", "--bystanders", 2),
         ("--workers", 0, "--eval-every", 5),
         ("--workers", 2, "--prefetch", 4, "--launches", 50),
+        ("--accumulate", 4, "--heap", 1000),
+        ("--us", 15, "--sequence", 4, "--vary"),
+        ("--graph",),
     ],
 )
 def test_every_shape_of_the_loop_trains(train: Train, arguments: tuple[object, ...]) -> None:
@@ -128,6 +131,55 @@ def test_running_ahead_hides_a_stall(train: Train, tmp_path: Path) -> None:
     periods = periods_ns(train("--steps", 240, "--knob", tmp_path / "knob", "--sync-every", 20))
     stalled, quiet = periods[0::3], periods[1::3] + periods[2::3]
     assert min(stalled) - min(quiet) < 15_000_000
+
+
+def test_a_captured_step_is_replayed_with_one_launch(train: Train, environment: dict[str, str], tmp_path: Path) -> None:
+    environment["GPUSIM_TRACE"] = str(tmp_path / "truth")
+    train("--steps", 10, "--graph")
+    calls = truth.read(tmp_path / "truth").calls
+    assert calls["runtime", "cudaGraphLaunch"].outer == 7
+
+
+def test_longer_sequences_are_more_work(train: Train) -> None:
+    run = train("--steps", 20, "--us", 15, "--sequence", 8)
+    assert min(s.step_ns for s in run) >= 2 * DEVICE_NS
+
+
+@pytest.mark.parametrize("state", [HostState(metrics_ms=20), HostState(worker_cpu_ms=20)])
+def test_what_computes_takes_at_least_its_time(train: Train, tmp_path: Path, state: HostState) -> None:
+    HostKnobs(tmp_path / "knob").write(state)
+    run = train("--steps", 40, "--knob", tmp_path / "knob")
+    assert run[-1].t_ns - run[0].t_ns >= 35 * 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "state"),
+    [
+        (("--heap", 1000), HostState(collect_every=2)),
+        (("--sync-every", 5), HostState(item_every=1)),
+        (("--lock-hog",), HostState(lock_ms=5)),
+        (("--native-threads", 2), HostState(native_threads=2)),
+        ((), HostState(item_bytes=1 << 20)),
+        ((), HostState(reshape_bytes=8 << 20)),
+    ],
+)
+def test_every_callback_trains(train: Train, tmp_path: Path, arguments: tuple[object, ...], state: HostState) -> None:
+    HostKnobs(tmp_path / "knob").write(state)
+    assert len(train("--steps", 20, "--knob", tmp_path / "knob", *arguments)) == 20
+
+
+def test_a_checkpoint_is_written_when_its_turn_comes(train: Train, tmp_path: Path) -> None:
+    HostKnobs(tmp_path / "knob").write(HostState(checkpoint_every=10))
+    train("--steps", 10, "--knob", tmp_path / "knob", "--checkpoint", tmp_path / "checkpoint")
+    assert (tmp_path / "checkpoint").stat().st_size == 64 << 20
+
+
+def test_what_is_leaked_stays_allocated(train: Train, environment: dict[str, str], tmp_path: Path) -> None:
+    with Knobs(environment["GPUSIM_CTL"]) as knobs:
+        knobs.mem_limit_bytes = 256 << 20
+    HostKnobs(tmp_path / "knob").write(HostState(leak_bytes=16 << 20))
+    with pytest.raises(WorkloadError, match="cudaMalloc"):
+        train("--steps", 40, "--knob", tmp_path / "knob")
 
 
 def test_churn_pays_for_an_allocation_in_every_step(train: Train, environment: dict[str, str]) -> None:

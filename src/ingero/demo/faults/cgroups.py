@@ -13,6 +13,7 @@ from ingero.demo.faults.model import FaultError
 
 _MOUNTS = Path("/proc/self/mountinfo")
 UNLIMITED = -1
+USUAL_WEIGHT_V2 = 100
 _REMOVAL_S = 2.0
 
 
@@ -65,6 +66,19 @@ class Group:
             return
         (self.path / "cpu.cfs_period_us").write_text(str(period_us))
         (self.path / "cpu.cfs_quota_us").write_text(str(quota_us))
+
+    def cpu_weight(self) -> int:
+        """Return its weight against its neighbours: cpu.weight, or cpu.shares in v1; the root of v2 has none."""
+        path = self._weight
+        return int(path.read_text()) if path.exists() else USUAL_WEIGHT_V2
+
+    def set_cpu_weight(self, weight: int) -> None:
+        """Change it."""
+        self._weight.write_text(str(weight))
+
+    @property
+    def _weight(self) -> Path:
+        return self.path / ("cpu.weight" if self.is_v2 else "cpu.shares")
 
     def set_memory_limit(self, limit_bytes: int) -> None:
         """Allow so much memory, or UNLIMITED.
@@ -124,6 +138,18 @@ def group(controller: str, label: str) -> Iterator[Group]:
         yield Group(path=path, is_v2=found.is_v2)
     finally:
         _remove(path, found.root)
+
+
+def group_of(pid: int, controller: str) -> Group:
+    """Return the group that a process is in.
+
+    Raises:
+        FaultError: no hierarchy has this controller.
+    """
+    found = hierarchy(controller)
+    if found is None:
+        raise FaultError(f"no cgroup hierarchy with the {controller} controller is mounted")
+    return Group(path=found.root / _membership(pid, controller, is_v2=found.is_v2), is_v2=found.is_v2)
 
 
 @contextlib.contextmanager

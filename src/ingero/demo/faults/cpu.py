@@ -14,12 +14,23 @@ LOWEST_PRIORITY = 19
 
 
 class CpuHog(Recipe):
-    """Spinning processes, two for each CPU."""
+    """Spinning processes, two for each CPU; `duty` (0-1) of the time, on `cpus` (default: wherever there is room)."""
 
-    def __init__(self, *, culprit: str = "hog", per_cpu: int = 2, nice: int = 0, cpu_ms: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        culprit: str = "hog",
+        per_cpu: float = 2,
+        nice: int = 0,
+        duty: float = 1.0,
+        cpus: set[int] | None = None,
+        cpu_ms: float | None = None,
+    ) -> None:
         self.culprit = culprit
-        self.count = per_cpu * cpu_count()
+        self.count = max(1, round(per_cpu * cpu_count()))
         self.nice = nice
+        self.duty = duty
+        self.cpus = cpus
         self.arguments = () if cpu_ms is None else ("--cpu-ms", str(cpu_ms))
 
     def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
@@ -31,9 +42,11 @@ class CpuHog(Recipe):
     def apply(self, target: Target) -> Iterator[Injection]:
         """Run the hogs."""
         need_same_session(target.pid)
-        with disturbers("hog", [()] * self.count, name=self.culprit) as hogs:
+        with disturbers("hog", [[str(100 * self.duty)]] * self.count, name=self.culprit) as hogs:
             for hog in hogs:
                 os.setpriority(os.PRIO_PROCESS, hog.pid, self.nice)
+                if self.cpus:
+                    os.sched_setaffinity(hog.pid, self.cpus)
             yield Injection(culprits=tuple(hog.pid for hog in hogs))
 
 

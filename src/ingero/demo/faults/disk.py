@@ -21,10 +21,11 @@ _MIB = 1 << 20
 
 
 class IoStorm(Recipe):
-    """Four writers of 16 threads each keep the disk's queue full, past the page cache, while workers read from it."""
+    """Writers of 16 threads each keep the disk's queue full, past the page cache, while workers read from it."""
 
-    def __init__(self, *, culprit: str = "writer") -> None:
+    def __init__(self, *, culprit: str = "writer", writers: int = WRITERS) -> None:
         self.culprit = culprit
+        self.writers = writers
         self._scratch: Path | None = None
 
     def requires(self) -> str | None:
@@ -48,7 +49,7 @@ class IoStorm(Recipe):
         del target
         if self._scratch is None:
             raise FaultError("there is no data set to disturb", hint="start the workload as stage() says")
-        files = [self._scratch / f"storm.{number}" for number in range(WRITERS)]
+        files = [self._scratch / f"storm.{number}" for number in range(self.writers)]
         try:
             with disturbers("writer", [[str(file)] for file in files], name=self.culprit) as writers:
                 yield Injection(culprits=tuple(w.pid for w in writers))

@@ -90,12 +90,13 @@ class OomKill(Recipe):
 class PageFaultStorm(Recipe):
     """Processes that touch and return memory as fast as they can, two for each CPU."""
 
-    def __init__(self, *, culprit: str = "faulter") -> None:
+    def __init__(self, *, culprit: str = "faulter", per_cpu: int = 2) -> None:
         self.culprit = culprit
+        self.per_cpu = per_cpu
 
     @contextmanager
     def apply(self, target: Target) -> Iterator[Injection]:
         """Run them."""
         need_same_session(target.pid)
-        with disturbers("faulter", [()] * (2 * cpu_count()), name=self.culprit) as faulters:
+        with disturbers("faulter", [()] * (self.per_cpu * cpu_count()), name=self.culprit) as faulters:
             yield Injection(culprits=tuple(f.pid for f in faulters))

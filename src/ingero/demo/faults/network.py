@@ -22,7 +22,8 @@ LOST_SHARE = 0.08
 class TcpLoss(Recipe):
     """A store in a network namespace of its own, behind a pair of virtual interfaces that loses packets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, share: float = LOST_SHARE) -> None:
+        self.share = share
         self._interface = f"igr{os.getpid()}"[:15]
 
     def requires(self) -> str | None:
@@ -57,7 +58,7 @@ class TcpLoss(Recipe):
     def apply(self, target: Target) -> Iterator[Injection]:
         """Lose packets on their way from the store."""
         del target
-        with dropping(self._interface, LOST_SHARE):
+        with dropping(self._interface, self.share):
             yield Injection()
 
     def _await_removal(self) -> None:

@@ -23,7 +23,9 @@ class CfsQuota(Recipe):
     @contextmanager
     def apply(self, target: Target) -> Iterator[Injection]:
         """Move the whole tree into a group with that quota, and back."""
+        weight = cgroups.group_of(target.pid, "cpu").cpu_weight()
         with cgroups.group("cpu", "quota") as group, cgroups.moved(tree(target.pid), group, "cpu"):
+            group.set_cpu_weight(weight)
             group.set_cpu_limit(self.quota_us)
             try:
                 yield Injection(cgroups=(group.path,))

@@ -1,5 +1,6 @@
-"""Threads that a training process runs besides the loop: a GIL hog, and bystanders with streams of their own."""
+"""Threads that a training process runs besides the loop: hogs of the GIL, of a lock, of CPUs, and of streams."""
 
+import hashlib
 import threading
 import time
 from argparse import Namespace
@@ -9,6 +10,8 @@ from ingero.demo.workloads.minitorch import cuda, naming
 from ingero.demo.workloads.minitorch.kernels import Kernel
 
 GIL_PERIOD_S = 0.02
+LOCK_PAUSE_S = 0.002
+HASH_ROUNDS = 20_000  # about 5 ms without the interpreter
 BYSTANDER_LAUNCHES = 20
 BYSTANDER_PAUSE_S = 0.002
 
@@ -29,6 +32,41 @@ def hog_interpreter(duty: float, knobs: HostKnobs | None) -> None:
         compute_metrics(GIL_PERIOD_S * share)
         if share < 1:
             time.sleep(GIL_PERIOD_S * (1 - share))
+
+
+def start_lock_hog(options: Namespace, lock: threading.Lock) -> None:
+    """Start the thread of --lock-hog, if asked for."""
+    if options.lock_hog and options.knob:
+        knobs = HostKnobs(options.knob)
+        threading.Thread(target=write_metrics, args=(lock, knobs), name="lock-hog", daemon=True).start()
+
+
+def write_metrics(lock: threading.Lock, knobs: HostKnobs) -> None:
+    """Hold the lock of the metrics while they are sent away; for ever."""
+    naming.name_this_thread("lock-hog")
+    while True:
+        hold_s = knobs.read().lock_ms / 1000
+        if hold_s:
+            with lock:
+                time.sleep(hold_s)
+        time.sleep(LOCK_PAUSE_S)
+
+
+def start_native_threads(options: Namespace) -> None:
+    """Start the threads of --native-threads; they compute for as long as --knob says so."""
+    knobs = HostKnobs(options.knob) if options.knob else None
+    for number in range(options.native_threads if knobs else 0):
+        threading.Thread(target=compute_natively, args=(number, knobs), name="OMP", daemon=True).start()
+
+
+def compute_natively(number: int, knobs: HostKnobs) -> None:
+    """Compute outside the interpreter while the knob asks for more than `number` threads; for ever."""
+    naming.name_this_thread("OMP")
+    while True:
+        if number < knobs.read().native_threads:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", HASH_ROUNDS)
+        else:
+            time.sleep(GIL_PERIOD_S)
 
 
 def compute_metrics(seconds: float) -> int:

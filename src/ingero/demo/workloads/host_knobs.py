@@ -8,14 +8,28 @@ from pathlib import Path
 class HostState:
     """What the workload does to itself.
 
-    `worker_sleep_ms` before each item of the DataLoader; `stall_ms` in the training thread, every `stall_every`-th
-    step; `gil_duty` is the share (0-1) of time in which the `--gil-hog` thread wants the interpreter.
+    `worker_sleep_ms` before each item of the DataLoader, `worker_cpu_ms` more to decode, and `item_bytes` sent through
+    the workers' pipe with it. `stall_ms` in the training thread, every `stall_every`-th step; `gil_duty` is the share
+    (0-1) of time in which the `--gil-hog` thread wants the interpreter; `lock_ms` is how long the `--lock-hog` thread
+    holds the lock of the metrics each time; `native_threads` compute without the interpreter. The rest is what
+    `callbacks.py` does in each step, or in each N-th (`_every`). `sequence` multiplies --sequence.
     """
 
     worker_sleep_ms: float = 0.0
+    worker_cpu_ms: float = 0.0
+    item_bytes: float = 0
     stall_ms: float = 0.0
     stall_every: float = 1
     gil_duty: float = 0.0
+    lock_ms: float = 0.0
+    native_threads: float = 0
+    metrics_ms: float = 0.0
+    item_every: float = 0
+    collect_every: float = 0
+    checkpoint_every: float = 0
+    leak_bytes: float = 0
+    reshape_bytes: float = 0
+    sequence: float = 1.0
 
 
 class HostKnobs:

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -11,13 +12,17 @@ from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
 from ingero.demo.workloads import lifecycle, minitorch, train_options
-from ingero.demo.workloads.background import start_bystanders, start_gil_hog
-from ingero.demo.workloads.host_knobs import HostKnobs
+from ingero.demo.workloads.background import start_bystanders, start_gil_hog, start_lock_hog, start_native_threads
+from ingero.demo.workloads.callbacks import Callbacks
+from ingero.demo.workloads.host_knobs import HostKnobs, HostState
+from ingero.demo.workloads.lengths import Lengths
 from ingero.demo.workloads.minitorch import Tensor, cuda, naming, nn, optim, runtime
 from ingero.demo.workloads.minitorch.data import Batch, DataLoader, ImageDataset
 from ingero.demo.workloads.minitorch.distributed import DistributedDataParallel, ProcessGroup
+from ingero.demo.workloads.minitorch.graphs import Graph
 
 CHURN_BYTES = 32 << 20
+GRAPH_WARM_UP = 3  # steps before the capture: the allocator must have what it needs
 DEFAULT_STEPS = 100
 
 
@@ -31,24 +36,42 @@ class Trainer:
         self.optimizer = optim.AdamW()
         self.engine = minitorch.autograd.Engine(threaded=options.autograd_thread)
         self.images = Tensor(options.nbytes)
+        self.lengths = Lengths(options)
         self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
         self.copied = cuda.Event()
         self.finished = cuda.Event()
+        self.graph: Graph | None = None
+        self.steps = 0
 
     def train_step(self, batch: Batch) -> Tensor:
         """Launch one step; return its loss, which nobody has waited for yet."""
         self.load(batch)
+        self.steps += 1
+        if self.options.graph and self.steps > GRAPH_WARM_UP:
+            return self.replay()
+        return self.compute()
+
+    def compute(self) -> Tensor:
+        """Forward, backward, and the optimizer when enough steps have accumulated."""
         self.optimizer.zero_grad()
         loss = self.criterion(self.model(self.images))
         self.engine.backward(loss)
-        self.optimizer.step()
+        if self.steps % self.options.accumulate == 0:
+            self.optimizer.step()
         self.images.grad_fn = None
         return loss
+
+    def replay(self) -> Tensor:
+        """The same from a graph, captured when it is first needed."""
+        if self.graph is None:
+            self.graph = Graph(self.compute)
+        self.graph.replay()
+        return self.images
 
     def load(self, batch: Batch) -> None:
         """Copy the batch to the device, on the copy stream if there is one."""
         with cuda.stream(self.copy_stream):
-            batch.copy_to(self.images)
+            batch.copy_to(self.images, self.lengths.set_for(self.steps, batch.nbytes))
         if self.options.streams == "ordered":
             self.copied.record(self.copy_stream.handle)
             cuda.Stream.default().wait_event(self.copied)
@@ -89,6 +112,10 @@ def training_loop(trainer: Trainer, loader: DataLoader, out: TextIO) -> None:
     """Train until the limits of the options are reached; write one line for each step."""
     options = trainer.options
     knobs = HostKnobs(options.knob) if options.knob else None
+    lock = threading.Lock()
+    start_lock_hog(options, lock)
+    callbacks = Callbacks(options, lock)
+    state = HostState()
     batches = iter(loader)
     end_ns = time.monotonic_ns() + int(options.seconds * 1e9) if options.seconds else None
     for step in step_numbers(options):
@@ -98,10 +125,13 @@ def training_loop(trainer: Trainer, loader: DataLoader, out: TextIO) -> None:
         batch = next(batches)
         data_ns = time.monotonic_ns() - started_ns
         if knobs is not None:
-            stall(knobs, step)
+            state = knobs.read()
+            callbacks.before_step(state, step)
         if options.churn:
             trainer.churn()
+        trainer.lengths.factor = state.sequence
         loss = trainer.train_step(batch)
+        callbacks.after_step(state, step, loss)
         if (step + 1) % options.sync_every == 0:
             trainer.drain(loss)
         if options.eval_every and (step + 1) % options.eval_every == 0:
@@ -116,13 +146,6 @@ def step_numbers(options: Namespace) -> Iterator[int]:
     if options.steps is None and options.seconds is not None:
         return itertools.count()
     return iter(range(DEFAULT_STEPS if options.steps is None else options.steps))
-
-
-def stall(knobs: HostKnobs, step: int) -> None:
-    """Sleep in the training thread if the knobs say so, as a slow callback would."""
-    state = knobs.read()
-    if state.stall_ms and step % state.stall_every == state.stall_every // 2:
-        time.sleep(state.stall_ms / 1000)
 
 
 @contextmanager
@@ -175,6 +198,9 @@ def main(arguments: list[str] | None = None) -> int:
         stack.enter_context(process_group(options, trainer.model))
         start_gil_hog(options)
         start_bystanders(options.bystanders)
+        start_native_threads(options)
+        if options.graph:
+            stack.enter_context(cuda.stream(cuda.Stream()))  # the default stream cannot be captured
         lifecycle.announce("ready")
         training_loop(trainer, loader, out)
     return 0

@@ -35,6 +35,13 @@ def _add_device(group: "argparse._ArgumentGroup") -> None:
         "--streams", choices=COPY_STREAMS, nargs="?", const="ordered", default="none",
         help="copy batches on a stream of their own, which the default stream waits for (ordered) or never does",
     )  # fmt: skip
+    group.add_argument("--graph", action="store_true", help="capture a step as a CUDA graph, then replay it")
+    group.add_argument("--accumulate", type=int, default=1, help="steps whose gradients the optimizer takes together")
+    group.add_argument(
+        "--sequence", type=int, default=0, help="waves of work in each launch, and as many bytes of the batch (0: one)"
+    )
+    group.add_argument("--vary", action="store_true", help="draw each step's length around --sequence, from --seed")
+    group.add_argument("--seed", type=int, default=1)
     group.add_argument("--bystanders", type=int, default=0, help="threads with a stream each that work by themselves")
     group.add_argument("--churn", action="store_true", help="allocate and free 32 MiB past the cache in each step")
     group.add_argument("--eval-every", type=int, default=0, help="evaluate after each N-th step")
@@ -59,6 +66,10 @@ def _add_data(group: "argparse._ArgumentGroup") -> None:
 
 def _add_host(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--knob", type=Path, help="file of live disturbances (host_knobs.py)")
+    group.add_argument("--checkpoint", type=Path, help="file that checkpoints go to, when --knob says so")
+    group.add_argument("--heap", type=int, default=0, help="objects that the garbage collector has to walk")
+    group.add_argument("--lock-hog", action="store_true", help="a thread that holds a lock for as long as --knob says")
+    group.add_argument("--native-threads", type=int, default=0, help="threads that compute when --knob says so")
     group.add_argument(
         "--gil-hog", type=float, metavar="DUTY",
         help="a pure-Python thread that wants the interpreter this share of the time (0: only when --knob says so)",

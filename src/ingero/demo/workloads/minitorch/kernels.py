@@ -11,6 +11,13 @@ from ingero.demo.workloads.minitorch.streams import current_stream
 
 ONE_WAVE_BLOCKS = 132  # one block per multiprocessor: the kernel runs once its registered duration
 
+_grid = {"blocks": ONE_WAVE_BLOCKS}
+
+
+def set_waves(count: int) -> None:
+    """Let every later launch of the process have `count` times the work, as longer sequences do."""
+    _grid["blocks"] = count * ONE_WAVE_BLOCKS
+
 
 @functools.cache
 def _tensor_library() -> ctypes.CDLL:
@@ -53,7 +60,7 @@ class Kernel:
 
     def launch(self) -> None:
         """Enqueue the kernel on this thread's current stream."""
-        result = self._launch(self._function, ONE_WAVE_BLOCKS, current_stream())
+        result = self._launch(self._function, _grid["blocks"], current_stream())
         if result:
             raise runtime.CudaError(f"cudaLaunchKernel of {self.name}", result)
 
@@ -76,6 +83,6 @@ class Gemm:
 
     def launch(self) -> None:
         """Enqueue the product on this thread's current stream."""
-        result = self._launch(self._function, ONE_WAVE_BLOCKS, current_stream())
+        result = self._launch(self._function, _grid["blocks"], current_stream())
         if result:
             raise runtime.CudaError(f"cuLaunchKernel of {self.name}", result)

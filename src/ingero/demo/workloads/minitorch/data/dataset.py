@@ -45,6 +45,10 @@ class ImageDataset:
         self.decode()
         return raw
 
+    def extra(self) -> bytes:
+        """What is sent through the workers' pipe beside the item, which lies in shared memory."""
+        return bytes(int(self.knobs.read().item_bytes)) if self.knobs is not None else b""
+
     def read(self, index: int) -> bytes:
         """Return the item's encoded bytes; empty when they come from nowhere."""
         if self.knobs is not None:
@@ -80,7 +84,8 @@ class ImageDataset:
 
     def decode(self) -> None:
         """Burn the CPU time that decoding and augmenting take, measured as CPU time so that contention prolongs it."""
-        end = time.thread_time() + self.cpu_ms / 1000
+        more_ms = self.knobs.read().worker_cpu_ms if self.knobs is not None else 0.0
+        end = time.thread_time() + (self.cpu_ms + more_ms) / 1000
         pixel = 0
         while time.thread_time() < end:
             for value in range(2000):

@@ -32,9 +32,9 @@ class Batch:
     nbytes: int
     is_pinned: bool
 
-    def copy_to(self, device_tensor: Tensor) -> Tensor:
-        """Enqueue the copy to the device on the current stream; give a pinned block back once it has run."""
-        device_tensor.copy_from_host(self.pointer, self.nbytes)
+    def copy_to(self, device_tensor: Tensor, nbytes: int | None = None) -> Tensor:
+        """Enqueue the copy (of the first nbytes) on the current stream; give a pinned block back once it has run."""
+        device_tensor.copy_from_host(self.pointer, self.nbytes if nbytes is None else nbytes)
         if self.is_pinned:
             pinned_allocator.free_after_copy(self.pointer, self.nbytes)
         return device_tensor

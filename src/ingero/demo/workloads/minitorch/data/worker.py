@@ -20,10 +20,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A fetched item; `failure` is the worker's traceback if there is no item."""
+    """A fetched item; `failure` is the worker's traceback if there is no item, `extra` what is sent along with it."""
 
     task: Task
     failure: str = ""
+    extra: bytes = b""
 
 
 def fetch(dataset: ImageDataset, arena: Arena, task: Task) -> Result:
@@ -32,7 +33,7 @@ def fetch(dataset: ImageDataset, arena: Arena, task: Task) -> Result:
         arena.write(task.slot, dataset[task.index])
     except Exception:  # the loader raises it in the training process
         return Result(task, traceback.format_exc())
-    return Result(task)
+    return Result(task, extra=dataset.extra())
 
 
 def worker_loop(
