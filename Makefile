@@ -8,7 +8,7 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels test-stacks bench soak install clean
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels test-stacks bench bench-incidents soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,6 +74,9 @@ bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.start_up
 	$(BIN)/python -m bench.stacks
 	$(BIN)/python -m bench.export
+
+bench-incidents: build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
+	@$(AS_ROOT) $(BIN)/python -m bench.incidents
 
 soak: build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
 	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)

@@ -1,0 +1,204 @@
+"""Run: python -m bench.incidents [--only PATTERN] [--shard 1/4] [--seeds N], or make bench-incidents.
+
+Results are appended run by run: cut it when you like, and call it again to go on. Exit code 1 when a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from bench.agent import BenchError
+from bench.incidents.ambient import favoured
+from bench.incidents.findings import ask
+from bench.incidents.judge import Judgement, judge
+from bench.incidents.plan import all_scenarios, control_of
+from bench.incidents.plan.kinds import PAIRS
+from bench.incidents.recording import DATABASE, LABEL, Label, database_of, pack, record
+from bench.incidents.results import Result, Results
+from bench.incidents.scenario import Planned, Scenario
+from bench.incidents.score import Scored, Total, confusions, table, told_apart, totals
+from bench.incidents.truth import truth
+from bench.incidents.workload import missing
+from ingero.demo.workloads import lifecycle
+from ingero.errors import IngeroError
+
+KEEP = Path("build/incidents")
+SEEDS = 3  # 271 scenarios with a fault: 813 scored runs, where 600 are promised
+QUIET_SEEDS = 7  # 49 without: 343 runs, and the pairs of the others, where 300 are promised
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, then print the table of everything; 1 if a promise is broken."""
+    options = _parse(arguments)
+    results = Results(options.keep / "results.jsonl")
+    planned = _planned(options)
+    if options.list:
+        for one in planned:
+            print(one.key, "|".join(cause for part in one.scenario.expected for cause in sorted(part.causes)) or "-")
+        return 0
+    if options.rerun_diagnosis:
+        results = _rediagnose(planned, options.keep)
+    elif not options.score:
+        if os.geteuid() != 0:
+            raise BenchError("probes need root", hint=f"sudo {' '.join(sys.orig_argv)}")
+        with lifecycle.until_stopped(), favoured() if options.favour else nullcontext():
+            _run(planned, options, results)
+    scored = list(score(planned, options.keep, results))
+    if options.all:
+        scored = [replace(run, is_disturbed=False) for run in scored]
+    return _print(scored)
+
+
+def score(planned: Iterable[Planned], keep: Path, results: Results) -> Iterable[Scored]:
+    """Judge every run that has a result."""
+    for one in planned:
+        result = results.by_key.get(one.key)
+        if result is not None and (one.folder(keep) / LABEL).exists():
+            judgement = judge_kept(one, keep, result)
+            yield Scored(scenario=one.scenario, judgement=judgement, is_disturbed=result.is_disturbed)
+
+
+def judge_kept(planned: Planned, keep: Path, result: Result) -> Judgement:
+    """One run against its control, where there is one."""
+    label = Label.read(planned.folder(keep))
+    control = control_planned(planned).folder(keep)
+    measured = truth(label, Label.read(control)) if (control / LABEL).exists() else None
+    return judge(planned.scenario, label, measured, result.answer.found)
+
+
+def control_planned(planned: Planned) -> Planned:
+    """The run that it is compared with."""
+    return Planned(scenario=control_of(planned.scenario), seed=planned.seed)
+
+
+def run_one(planned: Planned, keep: Path) -> Result:
+    """Record and diagnose one run."""
+    label = record(planned, keep)
+    with database_of(planned.folder(keep)) as database:
+        answer = ask(database)
+    return Result(key=planned.key, is_disturbed=label.is_disturbed, others=label.others, answer=answer)
+
+
+def _run(planned: list[Planned], options: argparse.Namespace, results: Results) -> None:
+    """Each run once; the disturbed ones once more at the end."""
+    _all([one for one in planned if one.key not in results.by_key], options, results)
+    if not options.once:
+        done = [one for one in planned if one.key in results.by_key]
+        _all([one for one in done if results.by_key[one.key].is_disturbed], options, results)
+
+
+def _with_control(planned: Planned) -> list[Planned]:
+    """The run and, before it, what it is compared with; in a healthy workload nothing is lost by plan."""
+    needs_pair = planned.scenario.disturbances and planned.scenario.workload != "serve"
+    return [control_planned(planned), planned] if needs_pair else [planned]
+
+
+def _all(todo: list[Planned], options: argparse.Namespace, results: Results) -> None:
+    for number, one in enumerate(todo, 1):
+        if reason := missing(one.scenario):
+            print(f"{number}/{len(todo)} {one.key}: left out, {reason}", flush=True)
+            continue
+        began = time.monotonic()
+        try:
+            result = run_one(one, options.keep)
+        except IngeroError as error:
+            print(f"{number}/{len(todo)} {one.key}: failed, {error}", flush=True)
+            continue
+        results.add(result)
+        if not options.plain:
+            pack(one.folder(options.keep))
+        print(
+            f"{number}/{len(todo)} {one.key}: {_line(one, options.keep, result, time.monotonic() - began)}", flush=True
+        )
+
+
+def _line(planned: Planned, keep: Path, result: Result, took_s: float) -> str:
+    judgement = judge_kept(planned, keep, result)
+    said = ", ".join(f"{one.cause} {one.lost_ratio:.0%}" for one in result.answer.found) or "silence"
+    verdicts = " ".join(part.verdict.value for part in judgement.parts) or ("right" if judgement.is_right else "false")
+    dose = f"{judgement.dose:.1%} lost" if judgement.dose is not None else "no pair"
+    others = f", others {result.others:.0%} of the CPUs" if result.is_disturbed else ""
+    return f"{verdicts}: {said} ({dose}{others}, {took_s:.0f} s)"
+
+
+def _rediagnose(planned: Iterable[Planned], keep: Path) -> Results:
+    """The kept recordings by the rules of now, into a new file."""
+    path = keep / "rerun.jsonl"
+    path.unlink(missing_ok=True)
+    results = Results(path)
+    for one in planned:
+        folder = one.folder(keep)
+        if not (folder / LABEL).exists() or not list(folder.glob(f"{DATABASE}*")):
+            continue
+        label = Label.read(folder)
+        with database_of(folder) as database:
+            answer = ask(database)
+        result = Result(key=one.key, is_disturbed=label.is_disturbed, others=label.others, answer=answer)
+        results.add(result)
+        print(f"{one.key}: {_line(one, keep, result, answer.took_s)}", flush=True)
+    return results
+
+
+def _print(scored: list[Scored]) -> int:
+    rows = table(scored)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    found = totals(scored)
+    disturbed = sum(run.is_disturbed for run in scored)
+    print(f"\n{len(scored)} runs, {disturbed} of them disturbed by others and left out of the totals")
+    for first, second, apart, count in told_apart(scored, PAIRS):
+        print(f"told apart: {first} and {second} in {apart} of {count} runs")
+    for times, kinds, cause in confusions(scored):
+        print(f"taken for another cause: {kinds} for {cause}, {times} x")
+    for one in found:
+        print(f"{_mark(one)} {one.promise}: {one.figure}")
+    return 1 if any(one.is_kept is False for one in found) else 0
+
+
+def _mark(total: Total) -> str:
+    return {True: "kept  ", False: "BROKEN", None: "unseen"}[total.is_kept]
+
+
+def _planned(options: argparse.Namespace) -> list[Planned]:
+    chosen = [one for one in all_scenarios() if any(fnmatch.fnmatch(one.name, wanted) for wanted in options.only)]
+    if options.fast:
+        chosen = [one for one in chosen if one.is_fast]
+    planned = [Planned(scenario=one, seed=seed) for one in chosen for seed in range(1, _seeds(one, options) + 1)]
+    planned.sort(key=lambda one: one.seed)
+    shard, _, shards = options.shard.partition("/")
+    mine = planned[int(shard) - 1 :: int(shards)]
+    return list({one.key: one for each in mine for one in _with_control(each)}.values())
+
+
+def _seeds(scenario: Scenario, options: argparse.Namespace) -> int:
+    return int(options.seeds or (SEEDS if scenario.expected else QUIET_SEEDS))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench.incidents", description=__doc__)
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="by name, such as 'cpu_hog-*-spin'")
+    parser.add_argument("--fast", action="store_true", help="the subset of make test")
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="this part of N")
+    parser.add_argument("--seeds", type=int, help=f"runs of each scenario (default {SEEDS}, quiet ones {QUIET_SEEDS})")
+    parser.add_argument("--keep", type=Path, default=KEEP, help=f"folder of recordings and results (default {KEEP})")
+    parser.add_argument("--plain", action="store_true", help="do not compress the recordings")
+    parser.add_argument("--once", action="store_true", help="do not repeat runs that others disturbed")
+    parser.add_argument("--favour", action="store_true", help="take the CPUs before others do, on a shared machine")
+    parser.add_argument("--rerun-diagnosis", action="store_true", help="diagnose kept recordings anew; record nothing")
+    parser.add_argument("--all", action="store_true", help="count the runs that others disturbed, too")
+    parser.add_argument("--score", action="store_true", help="only score what is there")
+    parser.add_argument("--list", action="store_true", help="only print what is planned, with the right answers")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

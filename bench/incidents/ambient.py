@@ -1,0 +1,52 @@
+"""How much of the machine somebody else used during a run: what a run shows may be their doing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.demo.faults import cgroups
+
+MAX_OTHERS = 0.05  # of all CPUs; a single busy process of another job takes 0.5 of two
+_MOST_V1, _MOST_V2 = 262_144, 10_000  # cpu.shares and cpu.weight; the usual ones are 1024 and 100
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds of the whole machine and of this process's family, ended and waited for, until a moment."""
+
+    at_s: float
+    machine_s: float
+    own_s: float
+
+    @classmethod
+    def now(cls) -> Usage:
+        """Until now."""
+        user, nice, system = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:4])
+        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        own = sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, kinds))
+        return cls(time.monotonic(), (user + nice + system) / _TICKS_PER_S, own)
+
+    def others_since(self, before: Usage) -> float:
+        """The share of all CPUs that others used; our children must have ended."""
+        cpus = (os.cpu_count() or 1) * max(self.at_s - before.at_s, 1e-9)
+        return max(0.0, (self.machine_s - before.machine_s - self.own_s + before.own_s) / cpus)
+
+
+@contextmanager
+def favoured() -> Iterator[None]:
+    """Let this process and what it starts have the CPUs before everybody else: for machines that others use, too.
+
+    Raises:
+        FaultError: there is no cpu controller here.
+    """
+    with cgroups.group("cpu", "bench") as group:
+        group.set_cpu_weight(_MOST_V2 if group.is_v2 else _MOST_V1)
+        group.add(os.getpid())
+        yield

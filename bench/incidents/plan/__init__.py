@@ -1,0 +1,5 @@
+"""The plan: every labelled run with its right answer, written down before any of them is made."""
+
+from bench.incidents.plan.scenarios import all_scenarios, control_of
+
+__all__ = ["all_scenarios", "control_of"]

@@ -1,0 +1,176 @@
+"""All scenarios, put together from kinds, doses, ways of waiting and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from bench.incidents.plan.healthy import healthy_scenarios
+from bench.incidents.plan.kinds import KINDS, NEEDS_A_BETTER_TIME
+from bench.incidents.scenario import Disturbance, Expected, Scenario, Sched, Schedule
+
+DOSES = (0.01, 0.03, 0.05, 0.10, 0.20, 0.50)
+SCHEDS: tuple[Sched, ...] = ("block", "spin", "yield")
+FROM_START = Schedule(before_s=0, with_s=10, after_s=0, is_from_start=True)
+DRIFTING = Schedule(before_s=5, with_s=10, after_s=2, drifts=True)
+INTERMITTENT = Schedule(before_s=5, with_s=8, after_s=2, on_s=1, off_s=1)
+
+# Kinds whose dose is set; the others have the one that their recipe gives them (a share of wall time, about).
+DOSED = (
+    "cpu_hog", "worker_cpu_starved", "cfs_quota", "noisy_neighbour", "own_threads", "slow_worker", "busy_worker",
+    "big_items", "io_storm", "slow_mount", "tcp_loss", "gil_hog", "lock_hog", "host_metrics", "garbage",
+    "timer_sleep", "spike",
+    "item", "checkpoint", "sigstop", "pgfault_storm", "gpu_throttle", "gpu_slow", "pcie_slow", "malloc_storm",
+    "retries", "launch_slow", "nccl_straggler",
+)  # fmt: skip
+FIXED = {
+    "cpu_hog_nice": 0.02, "nice_trainer": 0.80, "pin_one_cpu": 0.30, "mem_reclaim": 0.01, "mem_thrash": 0.07,
+    "oom": 0.0, "gpu_shared": 0.50, "leak": 0.01, "gpu_oom": 0.0, "gpu_hang": 1.0, "nccl_hang": 1.0,
+}  # fmt: skip
+FROM_START_TOO = ("cpu_hog", "slow_worker", "timer_sleep", "gil_hog", "host_metrics", "gpu_throttle", "launch_slow")
+AT_THE_DEVICE = frozenset({"gpu_throttle", "gpu_slow", "pcie_slow", "launch_slow", "malloc_storm"})
+DRIFTING_TOO = ("cpu_hog", "slow_worker", "host_metrics", "gpu_throttle", "pcie_slow", "launch_slow")
+INTERMITTENT_TOO = ("cpu_hog", "slow_worker", "timer_sleep", "gil_hog", "gpu_throttle", "pcie_slow")
+IN_EVERY_SCHED = ("cpu_hog", "slow_worker", "gpu_throttle", "timer_sleep", "cfs_quota", "gil_hog", "pcie_slow")
+RUN_AHEAD = ("cpu_hog", "slow_worker", "gpu_throttle", "host_metrics", "timer_sleep")
+TWO_AT_ONCE = (
+    ("cpu_hog", "gpu_throttle"), ("slow_worker", "gpu_throttle"), ("timer_sleep", "gpu_slow"),
+    ("cpu_hog", "pcie_slow"), ("timer_sleep", "slow_worker"), ("host_metrics", "gpu_throttle"),
+)  # fmt: skip
+HARMLESS = ("longer_sequences", "hidden_stall", "hog_elsewhere", "other_io", "other_retransmits", "traffic_stops")
+
+# The subset of `make test`: the ways a stall can come about, one of each, and four times nothing.
+FAST = frozenset(
+    {
+        "cpu_hog-50-spin", "slow_worker-50-block", "busy_worker-50-block", "cfs_quota-50-block",
+        "gpu_throttle-50-block", "pcie_slow-50-block", "timer_sleep-50-block", "sigstop-20-block",
+        "launch_slow-50-block", "gil_hog-50-block", "alone-train-block", "hidden_stall-block",
+        "longer_sequences-block", "serve-idle",
+    }
+)  # fmt: skip
+
+
+def all_scenarios() -> tuple[Scenario, ...]:
+    """Every scenario, controls not included."""
+    made = [*_faults(), *_schedules(), *_two_at_once(), *_harmless(), *healthy_scenarios()]
+    names = [one.name for one in made]
+    assert len(set(names)) == len(names), "two scenarios of one name"
+    return tuple(replace(one, is_fast=one.name in FAST) for one in made)
+
+
+def control_of(scenario: Scenario) -> Scenario:
+    """The same without what disturbs it; shared by all scenarios that differ only in that."""
+    varying = {one.kind for one in scenario.disturbances if KINDS[one.kind].knobs(one.dose)}
+    doses = [f"{one.kind}{round(100 * one.dose)}" for one in scenario.disturbances if one.kind in varying]
+    staged = sorted({one.kind for one in scenario.disturbances if _is_staged(one.kind)})
+    own = [one.strip("-") for one in scenario.arguments]
+    parts = ["alone", scenario.workload, *own, *staged, *doses, scenario.sched]
+    if scenario.cpus:
+        parts.append("cpu" + "".join(map(str, sorted(scenario.cpus))))
+    name = "-".join(parts).replace("/", "_")
+    return replace(
+        scenario,
+        name=name,
+        group="control",
+        schedule=Schedule(before_s=5, with_s=10, after_s=2),
+        expected=(),
+        allowed=frozenset(),
+        is_control=True,
+        is_fast=False,
+    )
+
+
+def _is_staged(kind: str) -> bool:
+    """Whether a kind starts its workload in a way of its own."""
+    return kind in _PREPARED or bool(KINDS[kind].arguments)
+
+
+# Kinds whose recipe prepares something for the workload, beside those with arguments.
+_PREPARED = frozenset(
+    {
+        "worker_cpu_starved", "pin_one_cpu", "noisy_neighbour", "io_storm", "slow_mount", "tcp_loss", "mem_reclaim",
+        "mem_thrash",        "checkpoint",
+    }
+)  # fmt: skip
+
+
+def _faults() -> Iterator[Scenario]:
+    for kind in DOSED:
+        for dose in DOSES:
+            yield _one(kind, dose, "block")
+    for kind, dose in FIXED.items():
+        yield _one(kind, dose, "block")
+    for kind in IN_EVERY_SCHED:
+        for sched in SCHEDS[1:]:
+            for dose in (0.10, 0.20, 0.50):
+                yield _one(kind, dose, sched)
+
+
+def _schedules() -> Iterator[Scenario]:
+    for kind in FROM_START_TOO:
+        blind = NEEDS_A_BETTER_TIME if kind in AT_THE_DEVICE else ""
+        for dose in (0.20, 0.50):
+            yield _one(kind, dose, "block", "start", FROM_START, blind=blind)
+    for kind in DRIFTING_TOO:
+        yield _one(kind, 0.50, "block", "drifting", DRIFTING)
+    for kind in INTERMITTENT_TOO:
+        yield _one(kind, 0.50, "block", "intermittent", INTERMITTENT)
+    for kind in RUN_AHEAD:
+        for dose in (0.20, 0.50):
+            yield _one(kind, dose, "block", "ahead", arguments=("--sync-every", "8"))
+    cold = Schedule(before_s=0, with_s=10, after_s=0, is_from_start=True)
+    yield replace(_one("slow_modules", 0.0, "block", "cold", cold), is_cold=True)
+    serving = _one("cpu_hog", 0.50, "block", "serving")
+    yield replace(serving, workload="serve", traffic=("--clients", "4", "--requests", "100000"))
+
+
+def _two_at_once() -> Iterator[Scenario]:
+    for first, second in TWO_AT_ONCE:
+        for dose in (0.20, 0.50):
+            kinds = [KINDS[first], KINDS[second]]
+            yield Scenario(
+                name=f"{first}+{second}-{round(100 * dose)}-block",
+                group="two at once",
+                disturbances=(Disturbance(kind=first, dose=dose), Disturbance(kind=second, dose=dose)),
+                expected=tuple(kind.expected for kind in kinds if kind.expected),
+            )
+
+
+def _harmless() -> Iterator[Scenario]:
+    for kind in HARMLESS:
+        for sched in SCHEDS:
+            made = _one(kind, 0.0, sched)
+            name = f"{kind}-{sched}"
+            if kind == "hog_elsewhere":
+                made = replace(made, cpus=frozenset({0}))
+            if kind == "traffic_stops":
+                made = replace(made, traffic=("--clients", "2", "--requests", "100000"))
+            yield replace(made, name=name, group="harmless")
+
+
+def _one(
+    kind: str,
+    dose: float,
+    sched: Sched,
+    label: str = "",
+    schedule: Schedule = Schedule(),  # noqa: B008 it is frozen
+    *,
+    arguments: Iterable[str] = (),
+    blind: str = "",
+) -> Scenario:
+    about = KINDS[kind]
+    expected: tuple[Expected, ...] = (about.expected,) if about.expected else ()
+    if blind:
+        expected = tuple(replace(one, blind=blind) for one in expected)
+    parts = [kind, str(round(100 * dose)), sched, *([label] if label else [])]
+    return Scenario(
+        name="-".join(parts),
+        group=label or "fault",
+        workload=about.workload,
+        arguments=tuple(arguments),
+        sched=sched,
+        disturbances=(Disturbance(kind=kind, dose=dose),),
+        schedule=schedule,
+        expected=expected,
+        allowed=about.allowed,
+    )

@@ -1,0 +1,163 @@
+"""Makes one labelled recording: the workload, the agent beside it, and the disturbance on its schedule."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.incidents.agent import tracing
+from bench.incidents.ambient import MAX_OTHERS, Usage
+from bench.incidents.scenario import Planned, Scenario
+from bench.incidents.workload import Running, completions, gate_of, in_dose, running
+
+DATABASE, LABEL = "recording.db", "label.json"
+DRIFT_STEPS = 5
+_SCRATCH = Path("/var/tmp")  # on a disk: there is no direct I/O in memory
+
+
+@dataclass(kw_only=True)
+class Label:
+    """What is known of a run beside its recording. Times are CLOCK_MONOTONIC ns; unix = mono + offset_ns.
+
+    steps_ns: when each step ended, from the first recorded second on; first_step: the number of the first of them.
+    spells: when the disturbance was there. culprits: its processes. own_pids: all processes of the run.
+    """
+
+    scenario: str
+    seed: int
+    pid: int
+    begin_ns: int = 0
+    end_ns: int = 0
+    offset_ns: int = 0
+    spells: list[tuple[int, int]] = field(default_factory=list)
+    culprits: list[int] = field(default_factory=list)
+    own_pids: list[int] = field(default_factory=list)
+    first_step: int = 0
+    steps_ns: list[int] = field(default_factory=list)
+    live: list[tuple[int, str]] = field(default_factory=list)
+    losses: dict[str, int] = field(default_factory=dict)
+    others: float = 0.0  # share of all CPUs that nobody of the run used
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others may have caused what is seen."""
+        return self.others > MAX_OTHERS
+
+    def write(self, folder: Path) -> None:
+        """Put it beside the recording."""
+        (folder / LABEL).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Label:
+        """Read it again."""
+        content = json.loads((folder / LABEL).read_text())
+        content["spells"] = [tuple(one) for one in content["spells"]]
+        content["live"] = [tuple(one) for one in content["live"]]
+        return cls(**content)
+
+
+def record(planned: Planned, keep: Path) -> Label:
+    """Run it once; its recording and label lie in its folder below `keep` afterwards."""
+    before = Usage.now()
+    with TemporaryDirectory(prefix="ingero-incidents-", dir=_SCRATCH) as name:
+        folder = Path(name)
+        label = _run(planned, folder)
+        label.others = Usage.now().others_since(before)
+        kept = planned.folder(keep)
+        kept.mkdir(parents=True, exist_ok=True)
+        shutil.move(folder / DATABASE, kept / DATABASE)
+        label.write(kept)
+    return label
+
+
+@contextmanager
+def database_of(folder: Path) -> Iterator[Path]:
+    """The kept recording, unpacked if it is packed."""
+    packed = folder / f"{DATABASE}.gz"
+    if not packed.exists():
+        yield folder / DATABASE
+        return
+    with TemporaryDirectory(prefix="ingero-incidents-") as name:
+        plain = Path(name) / DATABASE
+        with gzip.open(packed, "rb") as source, plain.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        yield plain
+
+
+def pack(folder: Path) -> None:
+    """Compress a kept recording, to a fifth."""
+    plain = folder / DATABASE
+    with plain.open("rb") as source, gzip.open(folder / f"{DATABASE}.gz", "wb", compresslevel=3) as target:
+        shutil.copyfileobj(source, target)
+    plain.unlink()
+
+
+def _run(planned: Planned, folder: Path) -> Label:
+    scenario = planned.scenario
+    with running(scenario, planned.seed, folder) as workload, ExitStack() as stack:
+        label = Label(scenario=scenario.name, seed=planned.seed, pid=workload.target.pid)
+        label.own_pids = sorted(workload.pids())
+        if scenario.schedule.is_from_start:
+            stack.enter_context(_spell(workload, label))
+        time.sleep(1)  # the first steps fill caches and queues
+        with tracing(folder / DATABASE, workload.traced) as live:
+            label.begin_ns = time.monotonic_ns()
+            label.offset_ns = time.time_ns() - label.begin_ns
+            if scenario.is_cold:
+                gate_of(folder).touch()
+            _follow(scenario, workload, label)
+            label.end_ns = time.monotonic_ns()
+            stack.close()
+        _note_steps(label, completions(workload.log))
+        label.live = list(live.incidents)
+        label.losses = live.losses
+        label.own_pids = sorted({*label.own_pids, *workload.pids(), *label.culprits, live.process.pid})
+    return label
+
+
+def _follow(scenario: Scenario, workload: Running, label: Label) -> None:
+    """Let the schedule pass."""
+    schedule = scenario.schedule
+    time.sleep(schedule.before_s)
+    end_s = time.monotonic() + schedule.with_s
+    if schedule.is_from_start:
+        time.sleep(schedule.with_s)
+    elif schedule.drifts:
+        _drift(scenario, workload, label)
+    else:
+        while (left_s := end_s - time.monotonic()) > 0.1:
+            with _spell(workload, label):
+                time.sleep(min(schedule.on_s or left_s, left_s))
+            time.sleep(max(0.0, min(schedule.off_s, end_s - time.monotonic())))
+    time.sleep(schedule.after_s)
+
+
+def _drift(scenario: Scenario, workload: Running, label: Label) -> None:
+    for step in range(1, DRIFT_STEPS + 1):
+        recipes = tuple(in_dose(scenario, number, step / DRIFT_STEPS) for number in range(len(scenario.disturbances)))
+        with _spell(workload, label, recipes):
+            time.sleep(scenario.schedule.with_s / DRIFT_STEPS)
+
+
+@contextmanager
+def _spell(workload: Running, label: Label, recipes: tuple[Any, ...] | None = None) -> Iterator[None]:
+    """The disturbances at once, for as long as the block lasts; what has died cannot be put right again."""
+    begin_ns = time.monotonic_ns()
+    with suppress(ProcessLookupError), ExitStack() as stack:
+        for recipe in workload.recipes if recipes is None else recipes:
+            label.culprits += stack.enter_context(recipe.apply(workload.target)).culprits
+        yield
+    label.spells.append((begin_ns, time.monotonic_ns()))
+
+
+def _note_steps(label: Label, ended_ns: list[int]) -> None:
+    label.first_step = sum(1 for t_ns in ended_ns if t_ns < label.begin_ns)
+    label.steps_ns = [t_ns for t_ns in ended_ns if label.begin_ns <= t_ns <= label.end_ns]

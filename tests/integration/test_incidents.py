@@ -1,0 +1,53 @@
+"""A part of the labelled runs of bench/incidents, each recorded, diagnosed and judged as the bench does it."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from bench.incidents.ambient import favoured
+from bench.incidents.findings import ask
+from bench.incidents.judge import UNSCORED, Judgement, Verdict, judge
+from bench.incidents.plan import all_scenarios
+from bench.incidents.recording import DATABASE, record
+from bench.incidents.scenario import Planned, Scenario
+from bench.incidents.workload import missing
+from ingero.demo.faults import cgroups
+from ingero.diagnose.rule import all_rules
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler for the simulated GPU"),
+]
+
+ROUNDS = 3  # others on the machine may spoil a recording, hardly three
+FAST = [one for one in all_scenarios() if one.is_fast]
+RULES = {rule.cause for rule in all_rules()}
+
+
+@pytest.mark.parametrize("scenario", FAST, ids=lambda one: one.name)
+def test_the_diagnosis_is_right(scenario: Scenario, tmp_path: Path) -> None:
+    if reason := missing(scenario):
+        pytest.skip(reason)
+    planned = Planned(scenario=scenario, seed=1)
+    for _ in range(ROUNDS):
+        with nullcontext() if cgroups.missing("cpu") else favoured():
+            label = record(planned, tmp_path)
+        answer = ask(planned.folder(tmp_path) / DATABASE)
+        judgement = judge(scenario, label, None, answer.found)  # without a pair the dose is the one that was set
+        if is_good(judgement) or not label.is_disturbed:
+            break
+    else:
+        pytest.skip(f"other load on this machine took {label.others:.0%} of the CPUs in each of {ROUNDS} recordings")
+    assert is_good(judgement), f"{judgement.parts}, found {[one.summary for one in answer.found]}"
+
+
+def is_good(judgement: Judgement) -> bool:
+    """Right; where there is no rule for the cause, not wrong."""
+    if not judgement.parts:
+        return judgement.is_right
+    known = [part for part in judgement.parts if RULES & set(part.cause.split("|"))]
+    return not judgement.wrong and all(part.verdict in {Verdict.RIGHT, *UNSCORED} for part in known)

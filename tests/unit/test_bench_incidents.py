@@ -1,0 +1,239 @@
+"""The bench of labelled runs: its plan, its truth, and how it judges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.incidents.findings import Answer, Found
+from bench.incidents.judge import Verdict, judge, lines_of
+from bench.incidents.plan import all_scenarios, control_of
+from bench.incidents.plan.doses import launch_us, more_ms, pcie_gbps
+from bench.incidents.plan.kinds import KINDS
+from bench.incidents.recording import Label
+from bench.incidents.results import Result, Results
+from bench.incidents.scenario import INJECTED, Disturbance, Expected, Place, Planned, Scenario
+from bench.incidents.score import Scored, Total, table, totals
+from bench.incidents.truth import Truth, truth
+from ingero.demo.faults import NAMES
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+CONTENTION = Expected(causes=frozenset({"cpu-contention"}), culprits=(INJECTED,))
+HOG = Scenario(name="hog", group="fault", disturbances=(Disturbance(kind="cpu_hog", dose=0.2),), expected=(CONTENTION,))
+QUIET = Scenario(name="quiet", group="healthy")
+
+
+def label(**values: object) -> Label:
+    made = Label(scenario="any", seed=1, pid=7, own_pids=[7, 40], culprits=[40])
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+def found(cause: str, **values: object) -> Found:
+    return replace(
+        Found(
+            cause=cause,
+            kind="incident",
+            severity="high",
+            begin_ns=0,
+            end_ns=SECOND,
+            lost_ns=200 * MS,
+            lost_ratio=0.2,
+            explained_ratio=1.0,
+            summary="",
+        ),
+        **values,  # type: ignore[arg-type]  # of a record's fields
+    )
+
+
+def lost(share: float) -> Truth:
+    return Truth(lost_ns=int(share * SECOND), wall_ns=SECOND, noticeable_ns=None)
+
+
+def test_every_fault_of_the_demo_is_planned() -> None:
+    assert set(NAMES) <= set(KINDS)
+    assert set(KINDS) - {"nothing"} == {one.kind for each in all_scenarios() for one in each.disturbances}
+
+
+def test_the_plan_has_the_promised_number_of_runs() -> None:
+    plan = all_scenarios()
+    assert 3 * sum(bool(one.expected) for one in plan) >= 600
+    assert 7 * sum(not one.expected for one in plan) >= 300
+
+
+def test_a_plan_that_takes_several_causes_says_why() -> None:
+    assert [
+        name
+        for name, kind in KINDS.items()
+        if kind.expected and len(kind.expected.causes) > 1 and not kind.expected.why
+    ] == []
+
+
+def test_every_expected_line_lies_in_a_function_that_exists() -> None:
+    places = {kind.expected.place for kind in KINDS.values() if kind.expected and kind.expected.place}
+    assert all(first < last for first, last in map(lines_of, places))
+
+
+def test_the_fast_subset_has_faults_and_healthy_runs() -> None:
+    fast = [one for one in all_scenarios() if one.is_fast]
+    assert len(fast) == 14
+    assert sum(not one.expected for one in fast) >= 4
+
+
+def test_a_control_is_shared_by_all_doses_of_a_fault() -> None:
+    controls = {
+        control_of(one).name
+        for one in all_scenarios()
+        if one.name.startswith("gpu_throttle-") and one.sched == "block" and not one.arguments
+    }
+    assert controls == {"alone-train-block"}
+
+
+def test_doses_are_shares_of_the_new_step() -> None:
+    assert more_ms(0.5) == pytest.approx(6.5)
+    assert pcie_gbps(0.0) == pytest.approx(12.0)
+    assert launch_us(0.5) > launch_us(0.1)
+
+
+def test_the_loss_is_what_the_same_steps_took_longer_than_in_the_control() -> None:
+    control = label(steps_ns=[n * 10 * MS for n in range(200)])
+    slow = [n * 10 * MS for n in range(50)] + [490 * MS + n * 20 * MS for n in range(1, 51)]
+    run = label(steps_ns=slow, spells=[(490 * MS, 1490 * MS)], end_ns=2 * SECOND)
+    measured = truth(run, control)
+    assert measured is not None
+    assert measured.dose == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_run_that_never_comes_back_has_lost_all_that_was_left() -> None:
+    control = label(steps_ns=[n * 10 * MS for n in range(200)])
+    run = label(steps_ns=[n * 10 * MS for n in range(50)], spells=[(500 * MS, 1500 * MS)], end_ns=1500 * MS)
+    measured = truth(run, control)
+    assert measured is not None
+    assert measured.dose == pytest.approx(1.0)
+
+
+def test_a_right_cause_with_the_injected_culprit_is_right() -> None:
+    judgement = judge(HOG, label(), lost(0.2), [found("cpu-contention", culprits=[(40, "hog")])])
+    assert judgement.is_right
+    assert judgement.parts[0].verdict is Verdict.RIGHT
+    assert judgement.parts[0].culprit_right
+    assert judgement.parts[0].loss_error == pytest.approx(0.0)
+
+
+def test_another_process_at_the_head_of_the_culprits_is_wrong() -> None:
+    judgement = judge(HOG, label(), lost(0.2), [found("cpu-contention", culprits=[(41, "other")])])
+    assert judgement.parts[0].culprit_right is False
+
+
+def test_another_cause_is_wrong_at_any_dose() -> None:
+    judgement = judge(HOG, label(), lost(0.01), [found("gpu-slower")])
+    assert judgement.parts[0].verdict is Verdict.WRONG
+    assert judgement.wrong == ("gpu-slower",)
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.01, Verdict.QUIET), (0.04, Verdict.QUIET), (0.2, Verdict.ABSTAINED)])
+def test_silence_is_right_below_five_percent(share: float, verdict: Verdict) -> None:
+    assert judge(HOG, label(), lost(share), []).parts[0].verdict is verdict
+
+
+def test_a_true_cause_of_a_loss_below_three_percent_is_neither_right_nor_wrong() -> None:
+    judgement = judge(HOG, label(), lost(0.02), [found("cpu-contention", culprits=[(40, "hog")])])
+    assert judgement.parts[0].verdict is Verdict.EARLY
+    assert judgement.wrong == ()
+
+
+def test_unexplained_is_no_wrong_cause() -> None:
+    judgement = judge(HOG, label(), lost(0.2), [found("unexplained")])
+    assert judgement.parts[0].verdict is Verdict.ABSTAINED
+    assert judgement.wrong == ()
+
+
+def test_an_event_is_expected_without_loss() -> None:
+    expected = Expected(causes=frozenset({"cgroup-oom"}), is_event=True)
+    judgement = judge(replace(HOG, expected=(expected,)), label(), lost(0.0), [])
+    assert judgement.parts[0].verdict is Verdict.ABSTAINED
+
+
+def test_the_right_cause_with_other_facts_is_wrong() -> None:
+    expected = Expected(causes=frozenset({"data-starvation"}), facts={"worker was": "asleep"})
+    scenario = replace(HOG, expected=(expected,))
+    other = found("data-starvation", evidence={"worker was": "disk"})
+    assert judge(scenario, label(), lost(0.2), [other]).parts[0].verdict is Verdict.WRONG
+
+
+def test_anything_found_in_a_healthy_run_is_wrong() -> None:
+    assert judge(QUIET, label(), None, []).is_right
+    assert not judge(QUIET, label(), None, [found("unexplained")]).is_right
+    assert not judge(QUIET, label(), None, [found("gil")]).is_right
+
+
+def test_what_others_did_to_a_disturbed_run_is_not_held_against_it() -> None:
+    by_others = found("cpu-contention", culprits=[(999, "make")])
+    assert judge(QUIET, label(others=0.5), None, [by_others]).is_right
+    assert not judge(QUIET, label(others=0.0), None, [by_others]).is_right
+
+
+def test_what_strangers_and_the_injected_did_together_is_about_the_run() -> None:
+    together = found("cpu-contention", culprits=[(999, "make"), (40, "hog")])
+    assert judge(HOG, label(others=0.5), lost(0.2), [together]).parts[0].verdict is Verdict.RIGHT
+
+
+def test_a_line_must_lie_in_its_function() -> None:
+    place = Place(file="callbacks.py", function="stall")
+    first, _ = lines_of(place)
+    scenario = replace(HOG, expected=(replace(CONTENTION, place=place),))
+    here = found("cpu-contention", file="/x/callbacks.py", function="stall", line=first + 1)
+    qualified = replace(here, function="Callbacks.stall")
+    there = replace(here, line=first + 500)
+    assert judge(scenario, label(), lost(0.2), [here]).parts[0].line_right
+    assert judge(scenario, label(), lost(0.2), [qualified]).parts[0].line_right
+    assert judge(scenario, label(), lost(0.2), [there]).parts[0].line_right is False
+
+
+def test_results_are_found_again_and_an_undisturbed_one_replaces_a_disturbed_one(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    answer = Answer(found=[found("gil", culprits=[(1, "a")])], not_evaluated=[], took_s=0.1)
+    first = Result(key="a.s1", is_disturbed=True, others=0.5, answer=answer)
+    Results(path).add(first)
+    assert Results(path).by_key == {"a.s1": first}
+    again = replace(first, is_disturbed=False)
+    Results(path).add(again)
+    assert Results(path).by_key == {"a.s1": again}
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"key": "a.s1", "is_dist')
+    assert Results(path).by_key == {}
+
+
+def scored(scenario: Scenario, *causes: str) -> Scored:
+    seen = [found(cause, culprits=[(40, "hog")]) for cause in causes]
+    return Scored(scenario=scenario, judgement=judge(scenario, label(), lost(0.2), seen), is_disturbed=False)
+
+
+def kept(runs: list[Scored]) -> dict[str, Total]:
+    return {one.promise.split(" (")[0]: one for one in totals(runs)}
+
+
+def test_the_totals_say_which_promise_is_broken() -> None:
+    good = kept([scored(HOG, "cpu-contention"), scored(QUIET)])
+    assert good["cause right"].is_kept
+    assert good["findings in quiet runs"].is_kept
+    bad = kept([scored(HOG), scored(HOG, "gil"), scored(QUIET, "unexplained")])
+    assert bad["cause right"].is_kept is False
+    assert bad["findings in quiet runs"].figure == "1"
+    assert bad["runs with a wrong cause"].is_kept is False
+
+
+def test_the_table_has_a_row_for_each_cause() -> None:
+    rows = table([scored(HOG, "cpu-contention"), scored(HOG)])
+    assert rows[1][:4] == ("cpu-contention", "1", "0", "1")
+
+
+def test_a_recording_has_a_folder_of_its_own() -> None:
+    assert Planned(scenario=HOG, seed=2).folder(Path("kept")) == Path("kept/hog.s2")
