@@ -81,6 +81,7 @@ class Scene:
         self._writer = Writer(path, session=facts, node="scene", clock=lambda: self._end_ns)
         self._random = np.random.default_rng(seed)
         self._appended = 0
+        self._threads: set[int] = set()
         self._stacks: set[int] = set()
 
     def __enter__(self) -> Scene:
@@ -135,7 +136,14 @@ class Scene:
             last_seen_ns=self._end_ns,
             **columns,
         )
+        self._thread(number, pid, name)
         return Actor(number=number, pid=pid, name=name)
+
+    def _thread(self, process: int, tid: int, name: str) -> None:
+        """A thread with its name, once."""
+        if tid not in self._threads:
+            self._threads.add(tid)
+            self.append(tables.THREADS, process=process, tid=tid, name=name)
 
     # The device
 
@@ -290,14 +298,21 @@ class Scene:
         begin, end = self.at(begin_s), self.at(end_s)
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
         known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
+        self._thread(actor.number, tid or actor.pid, actor.name)
         if waker is not None:
             kind = waker if isinstance(waker, str) else "thread"
             known |= {"waker_kind": WAKER_KINDS.index(kind), "woken_ns": end if woken_s is None else self.at(woken_s)}
             if isinstance(waker, Actor):
+                if waker.number:
+                    self._thread(waker.number, waker.pid, waker.name)
                 known |= {"waker_pid": waker.pid, "waker_tid": waker.pid, "waker_name": self.text(waker.name)}
         if culprit:
             known |= {"culprit_pid": culprit[0], "culprit_name": self.text(culprit[1]), "culprit_ns": end - begin}
         self.append(tables.OFFCPU, **known)
+        if waker is not None:
+            told = {name: value for name, value in known.items() if name.startswith("waker_")}
+            place: dict[str, Value] = {"start_ns": begin, "process": actor.number, "count": 1, "sleep_ns": end - begin}
+            self.append(tables.WAKERS, **(told | place))
 
     def gpu(self, at_s: float, *, mhz: int = 1980, reasons: int = 0, percent: int = 97, uuid: str = "GPU-0") -> None:
         """One sample of the driver's."""

@@ -35,6 +35,7 @@ from ingero.store.records import (
     OpShare,
     Process,
     Session,
+    Thread,
     Throttling,
     WakerTotals,
     Window,
@@ -244,7 +245,7 @@ class Evidence:
     @cached_property
     def waits(self) -> WaitWindows:
         """The paths through them."""
-        return WaitWindows(self.offcpu_in)
+        return WaitWindows(self.offcpu_in, self.threads)
 
     def wakers(self, process: int) -> list[WakerTotals]:
         """Who ended the sleeps of a process, longest sleep first."""
@@ -324,7 +325,17 @@ class Evidence:
     @cached_property
     def thread_names(self) -> dict[int, str]:
         """The names of the threads of traced processes."""
-        return self.reader.thread_names() if self.reader.is_recorded("raw_threads") else {}
+        return {one.tid: one.name for one in self._every_thread}
+
+    @cached_property
+    def threads(self) -> dict[int, tuple[int, int]]:
+        """(process, pid) of the threads of traced processes, by thread id."""
+        pids = {number: one.pid for number, one in self.processes.items() if one.is_target}
+        return {one.tid: (one.process, pids[one.process]) for one in self._every_thread if one.process in pids}
+
+    @cached_property
+    def _every_thread(self) -> list[Thread]:
+        return self.reader.threads() if self.reader.is_recorded("raw_threads") else []
 
     @cached_property
     def waker_names(self) -> dict[int, str]:

@@ -25,11 +25,11 @@ def run_growth(case: Case) -> Mapping[Doing, Spent]:
 
 def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:
     """The same in the reference, and by what to multiply it for so many epochs."""
-    process, lane = case.process.process, case.evidence.lanes[case.process.process]
+    process = case.process.process
     before: list[Stay] = []
     count = 0
     for window in case.baselines:
-        usual = lane[(lane["b_ns"] >= window.begin_ns) & (lane["b_ns"] < window.end_ns)]
+        usual = case.evidence.epochs(window, process)
         before += stays(case.evidence, process, window, host_spans(usual), RUN)
         count += len(usual)
     return before, epochs / max(count, 1)

@@ -108,8 +108,10 @@ def _followed(evidence: Evidence, process: Process, lane: Array, asked: Array) -
             if one.pid == process.pid:
                 _count(found, index, one, family)
         if 2 * found.outside_ns[index] > sum(one.duration_ns for one in path if one.state == "sleep"):
-            # a path ends with the last sleep of its last link: what came before is that waker's, too
-            found.outside_ns[index] += max(0, asleep_ns - sum(one.duration_ns for one in path))
+            # nobody had asked before the last question came, whatever the thread did that took it
+            asked_ns = max(one.end_ns for one in path if one.state == "sleep" and is_outside(one, family))
+            answering_ns = sum(one.duration_ns for one in path if one.begin_ns >= asked_ns)
+            found.outside_ns[index] = max(found.outside_ns[index], asleep_ns - answering_ns)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,10 @@ _MOST_BLOCKS = 32
 
 
 class WaitWindows:
-    """As `Waits`, of any length of time. read: the intervals that touch a window."""
+    """As `Waits`, of any length of time. read: the intervals that touch a window. threads: as there."""
 
-    def __init__(self, read: Callable[[Window], Array]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[Window], Array], threads: Mapping[int, tuple[int, int]]) -> None:
+        self._read, self._threads = read, threads
         self._blocks: OrderedDict[tuple[int, int], Waits] = OrderedDict()
 
     def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
@@ -35,7 +35,8 @@ class WaitWindows:
     def _around(self, begin_ns: int, end_ns: int) -> Waits:
         key = (begin_ns // BLOCK_NS, end_ns // BLOCK_NS)
         if key not in self._blocks:
-            self._blocks[key] = Waits(self._read(Window(begin_ns=key[0] * BLOCK_NS, end_ns=(key[1] + 1) * BLOCK_NS)))
+            around = Window(begin_ns=key[0] * BLOCK_NS, end_ns=(key[1] + 1) * BLOCK_NS)
+            self._blocks[key] = Waits(self._read(around), self._threads)
             if len(self._blocks) > _MOST_BLOCKS:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(key)

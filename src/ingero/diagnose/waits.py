@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,9 +54,13 @@ class Segment:
 
 
 class Waits:
-    """Paths through the recorded intervals off the CPU (`store.arrays.OFFCPU_DTYPE`)."""
+    """Paths through the recorded intervals off the CPU (`store.arrays.OFFCPU_DTYPE`).
 
-    def __init__(self, offcpu: Array) -> None:
+    threads: (process, pid) of every traced thread: one without intervals ran all the time.
+    """
+
+    def __init__(self, offcpu: Array, threads: Mapping[int, tuple[int, int]]) -> None:
+        self._threads = threads
         self._of_thread: dict[int, Array] = {}
         self._ends: dict[int, list[int]] = {}
         by_thread: dict[int, list[int]] = defaultdict(list)
@@ -69,7 +73,8 @@ class Waits:
             self._of_thread[tid] = mine[order]
             self._ends[tid] = ends[order].tolist()
         self._gil = gil_waits(self._of_thread)
-        self._pid_of = {tid: int(mine["pid"][0]) for tid, mine in self._of_thread.items()}
+        self._pid_of = {tid: pid for tid, (_, pid) in threads.items()}
+        self._pid_of |= {tid: int(mine["pid"][0]) for tid, mine in self._of_thread.items()}
 
     def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
         """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
@@ -124,7 +129,7 @@ class Waits:
         tid = int(sleeper["waker_tid"])
         now = at_ns
         if tid not in self._of_thread:
-            found.append(self._end(sleeper, "sleep", begin_ns, at_ns, depth - 1))
+            found.append(self._ran_or_unknown(sleeper, tid, begin_ns, at_ns, depth))
             return
         for interval in reversed(list(self.intervals(tid, begin_ns, at_ns))):
             end = int(interval["start_ns"] + interval["duration_ns"])
@@ -139,12 +144,23 @@ class Waits:
         if now > begin_ns:
             found.append(_ran(self._of_thread[tid][0], begin_ns, now, depth))
 
+    def _ran_or_unknown(self, sleeper: Any, tid: int, begin_ns: int, at_ns: int, depth: int) -> Segment:
+        """A thread without intervals off the CPU: a traced one was on it."""
+        if tid not in self._threads:
+            return self._end(sleeper, "sleep", begin_ns, at_ns, depth - 1)
+        process, pid = self._threads[tid]
+        name = int(sleeper["waker_name"])
+        return Segment(
+            pid=pid, tid=tid, process=process, comm=name, state="run", begin_ns=begin_ns, end_ns=at_ns, depth=depth
+        )
+
     def _is_handed_over(self, interval: Any) -> bool:
         """Whether the path left this thread for its waker: what it did before its sleep is not on the path.
 
         It stays where the waker was not traced, and in a wait in the kernel, whoever ended that.
         """
-        is_followed = int(interval["waker_kind"]) == _THREAD and int(interval["waker_tid"]) in self._of_thread
+        waker = int(interval["waker_tid"])
+        is_followed = int(interval["waker_kind"]) == _THREAD and (waker in self._of_thread or waker in self._threads)
         return is_followed and _state(int(interval["state"])) == "sleep"
 
 

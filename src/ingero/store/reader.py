@@ -42,6 +42,7 @@ from ingero.store.records import (
     Stack,
     StackTime,
     StoredIncident,
+    Thread,
     Throttling,
     WakerTotals,
     Window,
@@ -144,9 +145,10 @@ class Reader:
         where = "WHERE is_target" if only_targets else ""
         return self._records(Process, f"SELECT {columns} FROM raw_processes {where} ORDER BY process")
 
-    def thread_names(self) -> dict[int, str]:
-        """The last name of each thread seen, by thread id."""
-        return dict(self._rows("SELECT tid, name FROM raw_threads ORDER BY last_seen_ns", table="raw_threads"))
+    def threads(self) -> list[Thread]:
+        """The threads seen of traced processes, those last that were seen last."""
+        columns = ", ".join(Thread.__dataclass_fields__)
+        return self._records(Thread, f"SELECT {columns} FROM raw_threads ORDER BY last_seen_ns", table="raw_threads")
 
     def is_live(self, now_ns: int) -> bool:
         """Whether somebody is recording into the file at this moment."""

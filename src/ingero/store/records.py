@@ -97,6 +97,15 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A thread of a traced process."""
+
+    process: int
+    tid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
     """Nanoseconds per state."""
 

@@ -49,7 +49,7 @@ def test_the_line_of_the_thread_that_held_it_is_named(tmp_path: Path) -> None:
 
     incident = diagnosed(tmp_path, sampled).incidents[0]
     assert str(incident.line) == "count() at /srv/job/metrics.py:7"
-    assert [one.name for one in incident.culprits] == ["python"]
+    assert [one.name for one in incident.culprits] == ["hog"]
 
 
 def test_a_loop_that_polls_every_5_ms_is_no_lock(tmp_path: Path) -> None:
