@@ -72,6 +72,7 @@ bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
 	$(BIN)/python -m bench.start_up
+	$(BIN)/python -m bench.mcp
 	$(BIN)/python -m bench.stacks
 	$(BIN)/python -m bench.export
 
@@ -84,7 +85,7 @@ soak: build ## leave an agent running beside a full-rate program and processes t
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system
 	$(PYTHON) -m venv $(PREFIX)/lib/ingero
-	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall .
+	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall '.[mcp]'
 	@chown -R --reference=Makefile src/ingero/bpf/objects # sudo leaves nothing behind that `make` cannot write
 	mkdir -p $(PREFIX)/bin
 	ln -sf $(PREFIX)/lib/ingero/bin/ingero $(PREFIX)/bin/ingero

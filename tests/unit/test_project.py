@@ -1,5 +1,6 @@
 """Facts that stand in two places agree: generated files, documentation, licences, the list of allowed skips."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ingero import __version__
 from ingero.capture.losses import MEANINGS
 from ingero.cli.main import LazyGroup
 from ingero.ops import Flag, Kind
@@ -96,6 +98,16 @@ def test_the_picture_of_the_folders_shows_those_that_exist() -> None:
     package = ROOT / "src" / "ingero"
     folders = {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert listed == folders
+
+
+def test_the_registry_entry_of_the_mcp_server_has_the_names_and_versions_of_the_package() -> None:
+    entry = json.loads((ROOT / "server.json").read_text())
+    marker = re.search(r"<!-- mcp-name: (\S+) -->", (ROOT / "README.md").read_text())
+    assert marker is not None
+    assert entry["name"] == marker[1]
+    [package] = entry["packages"]
+    [source] = package["runtimeArguments"]
+    assert {entry["version"], package["version"], source["value"].partition("==")[2]} == {__version__}
 
 
 def test_links_between_documents_lead_somewhere() -> None:

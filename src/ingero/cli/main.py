@@ -27,6 +27,7 @@ class LazyGroup(click.RichGroup):
         "compare": ("ingero.cli.compare", "Say what is different between two recordings: before and after a fix."),
         "query": ("ingero.cli.query", "Ask a recording in SQL, or list its calls."),
         "export": ("ingero.cli.export", "Write a recording for Perfetto, Chrome, flame graphs or pprof."),
+        "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
 

@@ -1,0 +1,138 @@
+"""`ingero mcp`: lets AI assistants ask a recording."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from ingero.errors import IngeroError
+from ingero.store.locations import database_path
+
+if TYPE_CHECKING:
+    from ingero.discover.checks import Row
+    from ingero.serve.addresses import Address
+    from ingero.serve.mcp.server import IngeroServer
+    from ingero.serve.mcp.tools import Demo
+    from ingero.serve.tls import Certificate
+
+_PACKAGES = frozenset({"mcp", "mcp_types", "uvicorn", "cryptography", "pydantic", "anyio", "starlette"})
+
+
+class NotInstalledError(IngeroError):
+    """The MCP SDK is not installed."""
+
+
+class OptionsError(IngeroError):
+    """Options that do not go together."""
+
+
+@click.command("mcp")
+@click.option(
+    "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
+)
+@click.option("--http", metavar="[HOST]:PORT", help="Listen with HTTPS instead of standard input and output.")
+@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="PEM certificate for --http.")
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="PEM key of that certificate.")
+@click.option("--test-report", type=click.Path(path_type=Path, dir_okay=False), help="JUnit file for get_test_report.")
+def command(
+    db: Path | None, http: str | None, tls_cert: Path | None, tls_key: Path | None, test_report: Path | None
+) -> None:
+    """Let AI assistants ask a recording (MCP).
+
+    Speaks on standard input and output, as a client that starts it expects. It only reads, and needs no root. With
+    --http it listens on this machine, TLS 1.3 only; on another address only with a token in INGERO_MCP_TOKEN.
+    """
+    if (tls_cert is None) != (tls_key is None) or (tls_cert is not None and http is None):
+        raise OptionsError("--tls-cert, --tls-key and --http belong together", hint="ingero mcp --http :8443 ...")
+    path = database_path(db, os.environ, uid=os.getuid())
+    try:
+        if http is None:
+            if sys.stdin.isatty():
+                click.echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
+            _server(path, test_report).run("stdio")
+        else:
+            _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
+            raise
+        raise NotInstalledError(f"the MCP server needs {error.name}", hint="pip install 'ingero[mcp]'") from error
+    except KeyboardInterrupt:
+        pass
+
+
+def _server(path: Path, test_report: Path | None) -> IngeroServer:
+    from ingero.serve.mcp.server import make_server  # noqa: PLC0415  # half a second, with its libraries
+    from ingero.serve.mcp.source import RecordingSource  # noqa: PLC0415  # as above
+    from ingero.serve.mcp.tools import Surroundings  # noqa: PLC0415  # as above
+
+    around = Surroundings(check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report)
+    return make_server(RecordingSource(path, time.time_ns), around)
+
+
+def _check() -> Sequence[Row]:
+    from ingero.cli.check import gather  # noqa: PLC0415  # loads what reads the machine
+    from ingero.discover.checks import all_rows  # noqa: PLC0415  # as above
+
+    return list(all_rows(gather()))
+
+
+def _demo() -> Demo:
+    from ingero.serve.mcp.tools import Demo  # noqa: PLC0415  # see _server
+
+    def record_story(name: str, path: Path) -> str:
+        from ingero.demo.stories import STORIES, record  # noqa: PLC0415  # numpy; only when asked
+
+        record(STORIES[name], path)
+        return STORIES[name].cause
+
+    return Demo(titles=_story_titles, record=record_story)
+
+
+def _story_titles() -> dict[str, str]:
+    from ingero.demo.stories import STORIES  # noqa: PLC0415  # as above
+
+    return {name: story.title for name, story in STORIES.items()}
+
+
+def _serve_http(
+    text: str, tls_cert: Path | None, tls_key: Path | None, database: Path, make: Callable[[], IngeroServer]
+) -> None:
+    from ingero.serve.addresses import listen, parse_address  # noqa: PLC0415  # only here
+    from ingero.serve.mcp.http import PATH, TOKEN_VARIABLE, check_token, serve  # noqa: PLC0415  # only here
+    from ingero.serve.tls import read_certificate, tls_context  # noqa: PLC0415  # only here
+
+    address, token = parse_address(text), os.environ.get(TOKEN_VARIABLE, "")
+    check_token(token, address)
+    given = read_certificate(tls_cert, tls_key) if tls_cert and tls_key else None
+    certificate = given or _made(address)
+    context = tls_context(certificate)
+    with listen(address) as listening:
+        port = listening.getsockname()[1]
+        click.echo(f"listening on https://{address.url_host}:{port}{PATH}", err=True)
+        if given is None:
+            _say_certificate(certificate, database.with_name(f"{database.name}.mcp.pem"))
+        if not token:
+            click.echo(f"anybody on this machine may ask it: {TOKEN_VARIABLE} sets a token", err=True)
+        serve(make(), listening, address, context, token)
+
+
+def _made(address: Address) -> Certificate:
+    from ingero.serve.tls import self_signed  # noqa: PLC0415  # only here
+
+    return self_signed(address.names, now=datetime.now(timezone.utc))
+
+
+def _say_certificate(certificate: Certificate, path: Path) -> None:
+    """How clients can check that they talk to this server: beside the database lies what they may trust."""
+    from ingero.serve.tls import publish_certificate  # noqa: PLC0415  # only here
+
+    click.echo(f"its certificate was made just now, SHA-256 {certificate.fingerprint}", err=True)
+    if publish_certificate(certificate, path):
+        click.echo(f"clients can trust it by {path} (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)", err=True)

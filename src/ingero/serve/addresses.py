@@ -1,0 +1,83 @@
+"""Where a server listens: on this machine alone unless another address is named."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from ingero.errors import IngeroError
+
+_LOOPBACK = "127.0.0.1"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_MAX_PORT = 65535
+
+
+class AddressError(IngeroError):
+    """A server cannot listen there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host as it was named, and a port; port 0: any that is free."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts that clients may ask for: the one named, on a wildcard also the machine's name; loopback always."""
+        own = () if self.is_loopback else (socket.gethostname(), socket.getfqdn())
+        named = () if self._is_wildcard else (self.host,)
+        return tuple(dict.fromkeys((*_LOOPBACK_NAMES, *named, *own)))
+
+    @property
+    def url_host(self) -> str:
+        """The host to put into a URL."""
+        if self._is_wildcard:
+            return socket.gethostname()
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
+    def _is_wildcard(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """`:8443`, `8443`, `127.0.0.1:8443`, `[::1]:8443`, `gpu-7:8443`; without a host it is this machine alone.
+
+    Raises:
+        AddressError: it is none of these.
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > _MAX_PORT or (":" in host and not host.startswith("[")):
+        raise AddressError(f"{text!r} is no address to listen on", hint="write it like :8443 or 0.0.0.0:8443")
+    return Address(host.strip("[]") or _LOOPBACK, int(port))
+
+
+def listen(address: Address) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        AddressError: it is taken, or not this machine's.
+    """
+    try:
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise AddressError(
+            f"cannot listen on {address.host}:{address.port}: {error.strerror or error}", hint="name another port"
+        ) from error

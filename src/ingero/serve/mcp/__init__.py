@@ -1,0 +1,1 @@
+"""The MCP server: what an AI assistant may ask of a recording."""

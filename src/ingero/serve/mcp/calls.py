@@ -1,0 +1,146 @@
+"""What the calls cost and where they came from, as an assistant is told."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ingero.events import CLOCKS
+from ingero.ops import Source
+from ingero.serve.mcp.untrusted import traced
+from ingero.units import format_count, format_ns, format_percent
+
+if TYPE_CHECKING:
+    from ingero.store.call_stacks import CallStack
+    from ingero.store.reader import Reader
+    from ingero.store.records import OpTotals, Process, Snapshot, StackTime, Window
+
+MAX_OPS = 40  # an assistant reads no more; the rest is counted
+_MAX_FRAMES = 24  # of each kind in a stack
+_SYSTEM = ("cpu_percent", "mem_percent", "load_avg")
+CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
+
+
+def trace_stats(reader: Reader, window: Window, pid: int | None) -> dict[str, Any]:
+    """Operations, longest sum first, the machine beside them, and what was lost."""
+    names = {one.process: one for one in reader.processes(only_targets=False)}
+    totals = [one for one in reader.op_totals(window) if pid is None or one.pid == pid]
+    return {
+        "is_exact": reader.has_exact_totals,
+        "ops": [_op(one, names.get(one.process), window) for one in totals[:MAX_OPS]],
+        "more_ops": len(totals[MAX_OPS:]),
+        "system": _system(reader.snapshots(window)),
+        "losses": _losses(reader, window),
+        "note": "" if reader.has_exact_totals else "Counts and sums are of the stored calls only.",
+    }
+
+
+def stats_text(stats: dict[str, Any]) -> str:
+    """A line per operation."""
+    lines = [
+        f"{one['op']} (pid {one['pid']}): {format_count(one['count'])} calls, {format_ns(one['sum_ns'])} in all "
+        f"({format_percent(one['wall_ratio'])} of wall time), p99 {_ns(one['p99_ns'])}, longest {_ns(one['max_ns'])}"
+        for one in stats["ops"]
+    ]
+    more = [f"and {stats['more_ops']} operations more"] if stats["more_ops"] else []
+    lost = [f"lost: {one['counter']} {one['count']} {one['reason']}".rstrip() for one in stats["losses"]]
+    return "\n".join([*(lines or ["No call was recorded."]), *more, *lost, stats["note"]]).rstrip()
+
+
+def stack_times(reader: Reader, window: Window) -> list[StackTime]:
+    """Recorded calls by process, operation and stack, longest sum first; those without a stack are left out."""
+    found = [
+        one
+        for process in reader.processes()
+        for one in reader.stack_times(window, process=process.process, sources=CALL_SOURCES)
+        if one.stack_hash
+    ]
+    return sorted(found, key=lambda one: -one.sum_ns)
+
+
+def chosen(
+    times: Iterable[StackTime], *, processes: Container[int] | None, source: int | None, op: tuple[int, int] | None
+) -> list[StackTime]:
+    """Those of these processes, this library, this operation; None: of any."""
+    return [
+        one
+        for one in times
+        if (processes is None or one.process in processes)
+        and source in (None, one.source)
+        and op in (None, (one.source, one.op))
+    ]
+
+
+def stack_rows(reader: Reader, times: Sequence[StackTime]) -> list[dict[str, Any]]:
+    """The same with their frames, innermost first."""
+    from ingero.store.call_stacks import StackBook  # noqa: PLC0415  # numpy; see source.py
+
+    book = StackBook(reader)
+    book.read(one.stack_hash for one in times)
+    pids = {one.process: one.pid for one in reader.processes(only_targets=False)}
+    return [_stack(one, pids.get(one.process, 0), book.of(one.stack_hash)) for one in times]
+
+
+def stacks_text(rows: Iterable[dict[str, Any]]) -> str:
+    """A line per stack."""
+    lines = [
+        f"{one['op']} (pid {one['pid']}): {format_count(one['count'])} stored calls, {format_ns(one['sum_ns'])}, "
+        f"from {one['line'] or 'no known line'}"
+        for one in rows
+    ]
+    return "\n".join(lines) or "No stored call of this kind has a stack."
+
+
+def _op(one: OpTotals, process: Process | None, window: Window) -> dict[str, Any]:
+    clocks = {name: int(getattr(one.clocks, f"{name}_ns")) for name in CLOCKS} if one.clocks else {}
+    return {
+        "op": one.name,
+        "pid": one.pid,
+        "process_name": traced(process.name if process else ""),
+        "count": one.count,
+        "errors": one.errors,
+        "sum_ns": one.sum_ns,
+        "max_ns": one.max_ns,
+        "p50_ns": one.p50_ns,
+        "p95_ns": one.p95_ns,
+        "p99_ns": one.p99_ns,
+        "wall_ratio": one.sum_ns / max(window.duration_ns, 1),
+        "bytes": one.bytes,
+        "clocks": {name: ns for name, ns in clocks.items() if ns},
+    }
+
+
+def _system(snapshots: Sequence[Snapshot]) -> dict[str, float]:
+    """Averages over the window of what was recorded."""
+    found: dict[str, float] = {}
+    for name in _SYSTEM:
+        values = [value for one in snapshots if (value := getattr(one, name)) is not None]
+        if values:
+            found[f"average {name}"] = fmean(values)
+    return found
+
+
+def _losses(reader: Reader, window: Window) -> list[dict[str, Any]]:
+    if not reader.is_recorded("raw_losses"):
+        return []
+    return [{"counter": one.counter, "reason": traced(one.reason), "count": one.count} for one in reader.losses(window)]
+
+
+def _stack(one: StackTime, pid: int, stack: CallStack | None) -> dict[str, Any]:
+    own = stack.own if stack else None
+    return {
+        "op": one.name,
+        "pid": pid,
+        "count": one.count,
+        "sum_ns": one.sum_ns,
+        "avg_ns": one.sum_ns // max(one.count, 1),
+        "line": traced(own.full) if own else "",
+        "python": [traced(place.full) for place in stack.python[:_MAX_FRAMES]] if stack else [],
+        "native": [traced(place.text) for place in stack.native[:_MAX_FRAMES]] if stack else [],
+        "note": traced(stack.note) if stack else "the stack is no longer stored",
+    }
+
+
+def _ns(value: float | None) -> str:
+    return "unknown" if value is None else format_ns(value)

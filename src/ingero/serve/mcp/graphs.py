@@ -1,0 +1,87 @@
+"""CUDA graphs as an assistant is told them: how they were made, and how often they are launched."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingero.ops import OPS, Kind, Source
+from ingero.serve.sql import Answer, run_sql
+
+if TYPE_CHECKING:
+    from ingero.store.records import Window
+
+_EXACT = "Graphs are told apart by the launches that are stored, a part of them; totals and rates are exact."
+_STORED = "Everything here is of the stored calls only, a part of them."
+_MAX_CALLS = 100
+_LAUNCHES = ", ".join(str(op.code) for op in OPS if op.source is Source.CUDA_GRAPH and op.kind & Kind.GRAPH)
+_SECOND_NS = 1_000_000_000
+
+
+def note(*, is_exact: bool) -> str:
+    """What to know of the numbers."""
+    return _EXACT if is_exact else _STORED
+
+
+def totals(path: Path, window: Window, pid: int | None) -> dict[str, int]:
+    """Exact counts per graph operation."""
+    answer = run_sql(
+        path,
+        f"SELECT op_name, sum(count) FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} "
+        f"AND {_within('timestamp', window, pid)} GROUP BY op_name ORDER BY 2 DESC",
+    )
+    return {str(name): int(str(count)) for name, count in answer.rows}
+
+
+def lifecycle(path: Path, window: Window, pid: int | None) -> list[dict[str, Any]]:
+    """Captures, instantiations and updates, oldest first."""
+    answer = run_sql(
+        path,
+        f"SELECT timestamp AS time_ns, pid, tid, op, printf('0x%x', handle) AS handle, duration_ns, ret_code "
+        f"FROM cuda_events WHERE source = {int(Source.CUDA_GRAPH)} AND op_code NOT IN ({_LAUNCHES}) "
+        f"AND {_within('timestamp', window, pid)} ORDER BY timestamp",
+        max_rows=_MAX_CALLS,
+    )
+    return _objects(answer)
+
+
+def graphs(path: Path, window: Window, pid: int | None) -> list[dict[str, Any]]:
+    """The graphs whose launches are stored, most first. Handle 0 is none: older versions stored nothing else."""
+    answer = run_sql(
+        path,
+        f"SELECT pid, printf('0x%x', handle) AS handle, count(*) AS stored_launches, min(timestamp) AS first_ns, "
+        f"max(timestamp) AS last_ns FROM cuda_events WHERE source = {int(Source.CUDA_GRAPH)} "
+        f"AND op_code IN ({_LAUNCHES}) AND handle <> 0 AND {_within('timestamp', window, pid)} "
+        f"GROUP BY pid, handle ORDER BY 3 DESC",
+        max_rows=_MAX_CALLS,
+    )
+    return _objects(answer)
+
+
+def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> list[dict[str, Any]]:
+    """Launches per process and stretch of window_seconds, exact."""
+    answer = run_sql(
+        path,
+        f"SELECT pid, timestamp, sum(count) FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} "
+        f"AND op IN ({_LAUNCHES}) AND {_within('timestamp', window, pid)} GROUP BY pid, timestamp",
+    )
+    length_ns = window_seconds * _SECOND_NS
+    launches: dict[tuple[int, int], int] = defaultdict(int)
+    for who, time_ns, count in answer.rows:
+        begin_ns = window.begin_ns + (int(str(time_ns)) - window.begin_ns) // length_ns * length_ns
+        launches[int(str(who or 0)), begin_ns] += int(str(count))
+    return [
+        {"pid": who, "start_ns": begin_ns, "launches": count, "per_s": count / window_seconds}
+        for (who, begin_ns), count in sorted(launches.items())
+    ][:_MAX_CALLS]
+
+
+def _within(column: str, window: Window, pid: int | None) -> str:
+    """Rows of a second that the window begins in are counted, too."""
+    begin_ns = window.begin_ns - _SECOND_NS
+    return f"{column} > {begin_ns} AND {column} < {window.end_ns}" + ("" if pid is None else f" AND pid = {pid}")
+
+
+def _objects(answer: Answer) -> list[dict[str, Any]]:
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]

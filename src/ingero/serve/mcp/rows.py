@@ -1,0 +1,63 @@
+"""Answers to SQL as an assistant is told them: texts marked as data, the whole of bounded size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ingero.serve.mcp.untrusted import harmless, traced
+from ingero.serve.sql import run_sql
+
+_MAX_ANSWER_CHARACTERS = 256 << 10  # about 64,000 tokens: more than an assistant can take in
+_MAX_CELL = 4096  # the frames of a stack
+_MAX_TEXT_ROWS = 50  # of the text beside the structured rows
+_TIMEOUT_S = 10.0
+
+
+def sql_answer(path: Path, query: str, limit: int) -> dict[str, Any]:
+    """Columns, then rows as far as they fit.
+
+    Raises:
+        SqlError: the statement is refused, wrong, or needs too much time or room.
+        StoreError: the database cannot be read.
+    """
+    answer = run_sql(path, query, max_rows=limit, timeout_s=_TIMEOUT_S)
+    rows: list[list[object]] = []
+    left = _MAX_ANSWER_CHARACTERS
+    for row in answer.rows:
+        cells = [_cell(value) for value in row]
+        left -= len(json.dumps(cells))
+        if left < 0:
+            break
+        rows.append(cells)
+    notes = [traced(note, most=_MAX_CELL) for note in answer.notes]
+    if left < 0:
+        notes.append(f"Only the first {len(rows)} rows fit into an answer: ask for fewer columns or rows.")
+    return {
+        "columns": [harmless(name) for name in answer.columns],
+        "rows": rows,
+        "row_count": len(rows),
+        "is_truncated": answer.is_truncated or left < 0,
+        "elapsed_ns": answer.elapsed_ns,
+        "notes": notes,
+    }
+
+
+def sql_text(answer: dict[str, Any]) -> str:
+    """The first rows, separated by tabs, then the notes."""
+    lines = ["\t".join(map(_plain, row)) for row in [answer["columns"], *answer["rows"][:_MAX_TEXT_ROWS]]]
+    more = len(answer["rows"]) - _MAX_TEXT_ROWS
+    if more > 0:
+        lines.append(f"and {more} rows more in the structured answer")
+    return "\n".join([*lines, *(f"note: {one}" for one in answer["notes"])])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bytes):
+        return traced(value.hex(), most=_MAX_CELL)
+    return traced(value, most=_MAX_CELL) if isinstance(value, str) else value
+
+
+def _plain(cell: object) -> str:
+    return "NULL" if cell is None else str(cell)

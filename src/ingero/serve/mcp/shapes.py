@@ -1,0 +1,308 @@
+"""The shapes of structured answers; their JSON schemas are made from here. In the compact form empty members are left
+out, so none is required."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict
+
+Cell = str | int | float | None
+
+
+class WindowShape(TypedDict, total=False):
+    """The stretch of time an answer is about, unix ns."""
+
+    begin_ns: int
+    end_ns: int
+    duration_ns: int
+
+
+class CheckRow(TypedDict, total=False):
+    """One checked thing. state: ok, warning, missing, not here. fix: the command that mends it."""
+
+    section: str
+    name: str
+    state: str
+    found: str
+    fix: str | None
+
+
+class CheckAnswer(TypedDict, total=False):
+    """Whether this machine can be traced."""
+
+    ready: bool
+    rows: list[CheckRow]
+
+
+class OpShape(TypedDict, total=False):
+    """All calls of one operation in one process. wall_ratio: of the window. clocks: ns by what the caller was doing."""
+
+    op: str
+    pid: int
+    process_name: str
+    count: int
+    errors: int | None
+    sum_ns: int
+    max_ns: int
+    p50_ns: float | None
+    p95_ns: float | None
+    p99_ns: float | None
+    wall_ratio: float
+    bytes: int
+    clocks: dict[str, int]
+
+
+class LossShape(TypedDict, total=False):
+    """Something that was lost or could not be told."""
+
+    counter: str
+    reason: str
+    count: int
+
+
+class StatsAnswer(TypedDict, total=False):
+    """Operations, longest sum first. is_exact: counts and sums are of all calls, not of the stored ones."""
+
+    window: WindowShape
+    is_exact: bool
+    ops: list[OpShape]
+    more_ops: int
+    system: dict[str, float]
+    losses: list[LossShape]
+    note: str
+
+
+class LineShape(TypedDict, total=False):
+    """A place in the workload's code; line 0: only the function is known."""
+
+    file: str
+    line: int
+    function: str
+
+
+class ActorShape(TypedDict, total=False):
+    """A process that took time (culprit) or lost it (victim)."""
+
+    pid: int
+    process: int
+    name: str
+    lost_ns: int
+    switches: int | None
+    rank: int | None
+    container: str
+
+
+class LinkShape(TypedDict, total=False):
+    """One link of the chain: what was seen, against what the reference made expected, and why it is a cause."""
+
+    text: str
+    seen_ns: int
+    expected_ns: int | None
+    structure: str
+    order: str
+
+
+class FixShape(TypedDict, total=False):
+    """What to do. command: to be read by a human before it is run."""
+
+    text: str
+    command: str
+
+
+class IncidentShape(TypedDict, total=False):
+    """One stall: cause, who took the time, who lost it, chain, line, account (lost ns by part.state), fixes.
+
+    end_ns null: it goes on. explained_ratio: what of the loss has a proven owner. peak_ratio: the worst second.
+    impact: what the worst victim noticed, beside what is usual for it. timeline: how it came and went.
+    """
+
+    number: int
+    cause: str
+    resource: str
+    root: str
+    kind: str
+    severity: str
+    start_ns: int
+    end_ns: int | None
+    lost_ns: int
+    lost_ratio: float
+    explained_ratio: float
+    peak_ratio: float
+    summary: str
+    victims: list[ActorShape]
+    culprits: list[ActorShape]
+    line: LineShape | None
+    chain: list[LinkShape]
+    fixes: list[FixShape]
+    account: dict[str, int]
+    evidence: dict[str, Cell]
+    impact: dict[str, Cell] | None
+    timeline: list[dict[str, Cell]]
+
+
+class VerdictShape(TypedDict, total=False):
+    """What is said of a process as a whole."""
+
+    pid: int
+    name: str
+    text: str
+    has_incident: bool
+
+
+class NotEvaluatedShape(TypedDict, total=False):
+    """A cause that this recording cannot show: silence about it is no all-clear."""
+
+    cause: str
+    reason: str
+
+
+class StoredChainShape(TypedDict, total=False):
+    """A chain as an older Ingero stored it: a correlation, not an account."""
+
+    id: str
+    detected_ns: int
+    severity: str
+    summary: str
+    root_cause: str
+    explanation: str
+    op: str
+
+
+class ChainsAnswer(TypedDict, total=False):
+    """Incidents, worst first. more: how many top_n left out."""
+
+    window: WindowShape
+    incidents: list[IncidentShape]
+    more: int
+    verdicts: list[VerdictShape]
+    not_evaluated: list[NotEvaluatedShape]
+    not_traced: dict[str, str]
+    stored_chains: list[StoredChainShape]
+    note: str
+
+
+class ExplainAnswer(TypedDict, total=False):
+    """One incident from end to end; null where there is none. others: number and cause of the rest."""
+
+    window: WindowShape
+    incident: IncidentShape | None
+    others: dict[str, str]
+    verdicts: list[VerdictShape]
+    not_evaluated: list[NotEvaluatedShape]
+    not_traced: dict[str, str]
+    stored_chains: list[StoredChainShape]
+    note: str
+
+
+class StackShape(TypedDict, total=False):
+    """Recorded calls of one operation with one stack. line: the innermost line of the user's own code."""
+
+    op: str
+    pid: int
+    count: int
+    sum_ns: int
+    avg_ns: int
+    line: str
+    python: list[str]
+    native: list[str]
+    note: str
+
+
+class StacksAnswer(TypedDict, total=False):
+    """Stacks, longest sum first."""
+
+    window: WindowShape
+    stacks: list[StackShape]
+    more: int
+    note: str
+
+
+class SqlAnswer(TypedDict, total=False):
+    """The answer to a statement, columns once, then rows."""
+
+    columns: list[str]
+    rows: list[list[Cell]]
+    row_count: int
+    is_truncated: bool
+    elapsed_ns: int
+    notes: list[str]
+
+
+class GraphShape(TypedDict, total=False):
+    """One CUDA graph (executable) of one process, by what is stored of it."""
+
+    pid: int
+    handle: str
+    stored_launches: int
+    first_ns: int
+    last_ns: int
+
+
+class GraphCallShape(TypedDict, total=False):
+    """A capture, an instantiation or an update."""
+
+    time_ns: int
+    pid: int
+    tid: int
+    op: str
+    handle: str
+    duration_ns: int
+    ret_code: int
+
+
+class GraphLifecycleAnswer(TypedDict, total=False):
+    """totals: exact count per operation. calls: what made and changed graphs, oldest first."""
+
+    window: WindowShape
+    totals: dict[str, int]
+    calls: list[GraphCallShape]
+    graphs: list[GraphShape]
+    note: str
+
+
+class GraphRateShape(TypedDict, total=False):
+    """Launches of graphs by one process in one stretch of time, exact."""
+
+    pid: int
+    start_ns: int
+    launches: int
+    per_s: float
+
+
+class GraphFrequencyAnswer(TypedDict, total=False):
+    """Launch rates per process and stretch, and which graphs they were as far as stored."""
+
+    window: WindowShape
+    window_seconds: int
+    rates: list[GraphRateShape]
+    graphs: list[GraphShape]
+    note: str
+
+
+class DemoAnswer(TypedDict, total=False):
+    """A story recorded and diagnosed; scenarios: what can be asked for."""
+
+    scenario: str
+    title: str
+    scenarios: dict[str, str]
+    expected_cause: str
+    incident: IncidentShape | None
+
+
+class TestReportAnswer(TypedDict, total=False):
+    """The counts of a JUnit file. available false: there is none; hint says how to make one."""
+
+    available: bool
+    tests: int
+    failures: int
+    errors: int
+    skipped: int
+    time_s: float
+    failed: list[str]
+    hint: str
+
+
+class FleetAnswer(TypedDict, total=False):
+    """What the nodes said."""
+
+    nodes: list[str]
+    note: str

@@ -1,0 +1,276 @@
+"""The tools: each asks the recording one question and answers with structured content and a short text."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from mcp_types import CallToolResult, TextContent
+from pydantic import Field
+
+from ingero.serve.mcp import calls, graphs, incidents, shapes
+from ingero.serve.mcp.compact import compact
+from ingero.serve.mcp.junit import read_report, report_text
+from ingero.serve.mcp.rows import sql_answer, sql_text
+from ingero.serve.mcp.source import RecordingSource
+from ingero.serve.mcp.untrusted import RULE, traced
+
+if TYPE_CHECKING:
+    from ingero.discover.checks import Row
+
+Since = Annotated[str, Field(description='Only the end of the recording: "90s", "5m", "1h30m". Empty: all of it.')]
+Pid = Annotated[int | None, Field(description="Only this process id.", ge=1)]
+Compact = Annotated[bool, Field(description="Leave out members without a value.")]
+SourceName: TypeAlias = Literal["cuda", "driver", "graph", "nccl"]
+_SOURCES = dict(zip(("cuda", "driver", "graph", "nccl"), calls.CALL_SOURCES, strict=True))
+_NO_NODES = "No nodes are configured: this server answers for one recording. Ask a server on each node."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Stories that can be recorded without a GPU. record: writes the named one to a file and says the cause in it."""
+
+    titles: Callable[[], Mapping[str, str]]
+    record: Callable[[str, Path], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the tools need besides the recording. test_report: a JUnit file, None: there is none."""
+
+    check: Callable[[], Sequence[Row]]
+    demo: Demo
+    clock: Callable[[], int]
+    test_report: Path | None = None
+
+
+class Tools:
+    """One method per tool; its docstring is what an assistant reads."""
+
+    def __init__(self, source: RecordingSource, around: Surroundings) -> None:
+        self._source = source
+        self._around = around
+
+    def all(self) -> tuple[Callable[..., CallToolResult], ...]:
+        """The tools, the one to begin with first."""
+        return (
+            self.explain_incident,
+            self.get_causal_chains,
+            self.get_trace_stats,
+            self.get_stacks,
+            self.graph_lifecycle,
+            self.graph_frequency,
+            self.run_sql,
+            self.get_check,
+            self.run_demo,
+            self.get_test_report,
+            self.query_fleet,
+        )
+
+    def explain_incident(
+        self,
+        number: Annotated[int | None, Field(description="Number of the incident; none: the worst.", ge=1)] = None,
+        since: Since = "",
+        tsc: Compact = True,
+    ) -> Annotated[CallToolResult, shapes.ExplainAnswer]:
+        """Explain one stall end to end: cause, chain with proof, culprits, line of code, account, fixes. Ask this
+        first. Numbers come from get_causal_chains with the same `since`."""
+        diagnosis = self._source.diagnosis(since)
+        found = next((one for one in diagnosis.incidents if number in (None, one.number)), None)
+        stored = self._stored_chains(since) if found is None else []
+        answer = incidents.diagnosis_json(diagnosis) | {
+            "incident": incidents.incident_json(found) if found else None,
+            "others": {str(one.number): one.cause for one in diagnosis.incidents if one is not found},
+            "stored_chains": stored,
+            "note": RULE,
+        }
+        if found is not None:
+            text = "\n".join(incidents.incident_text(found))
+        elif number is not None:
+            text = f"There is no incident {number}; there are: {', '.join(answer['others']) or 'none'}."
+        else:
+            text = "\n".join([*incidents.no_incident_text(diagnosis), *_stored_lines(stored)])
+        return _reply(answer, text, tsc)
+
+    def get_causal_chains(
+        self,
+        since: Since = "",
+        pid: Pid = None,
+        pids: Annotated[list[int] | None, Field(description="Only these process ids.")] = None,
+        top_n: Annotated[int, Field(description="At most so many incidents.", ge=1, le=100)] = 10,
+        tsc: Compact = True,
+    ) -> Annotated[CallToolResult, shapes.ChainsAnswer]:
+        """All stalls that were found, worst first, with their chains of proof, and the causes that could not be
+        evaluated. Files of older versions also have `stored_chains`: correlations, not accounts."""
+        diagnosis = self._source.diagnosis(since)
+        wanted = [*(pids or ()), *(() if pid is None else (pid,))]
+        found = [one for one in diagnosis.incidents if not wanted or incidents.concerns(one, wanted)]
+        stored = self._stored_chains(since)[:top_n]
+        answer = incidents.diagnosis_json(diagnosis) | {
+            "incidents": [incidents.incident_json(one) for one in found[:top_n]],
+            "more": len(found[top_n:]),
+            "stored_chains": stored,
+            "note": RULE,
+        }
+        lines = [incidents.incident_line(one) for one in found[:top_n]]
+        if diagnosis.incidents and not found:
+            lines = [f"No incident concerns these processes; {len(diagnosis.incidents)} concern others."]
+        text = "\n".join([*(lines or incidents.no_incident_text(diagnosis)), *_stored_lines(stored)])
+        return _reply(answer, text, tsc)
+
+    def get_trace_stats(
+        self, since: Since = "", pid: Pid = None, tsc: Compact = True
+    ) -> Annotated[CallToolResult, shapes.StatsAnswer]:
+        """What the calls cost, per operation and process: exact counts and sums, quantiles, the caller's clocks, the
+        machine's averages, and what tracing lost."""
+        with self._source.open(since) as (reader, window):
+            stats = calls.trace_stats(reader, window, pid)
+        return _reply(stats | {"window": incidents.window_json(window)}, calls.stats_text(stats), tsc)
+
+    def get_stacks(
+        self,
+        source: Annotated[SourceName | None, Field(description="Only calls of this library.")] = None,
+        op: Annotated[str, Field(description="Only this operation, e.g. cudaStreamSynchronize.")] = "",
+        pid: Pid = None,
+        since: Since = "",
+        limit: Annotated[int, Field(description="At most so many stacks.", ge=1, le=100)] = 10,
+        tsc: Compact = True,
+    ) -> Annotated[CallToolResult, shapes.StacksAnswer]:
+        """Which lines of Python and native functions the recorded calls came from, longest sum first. Of the stored
+        calls: the rare, the slow and a sample of the rest."""
+        from ingero.store.event_filter import op_pair  # noqa: PLC0415  # the handshake does not wait for it
+
+        pair = op_pair(op) if op else None
+        all_times = self._source.kept("stacks", since, calls.stack_times)
+        with self._source.open(since) as (reader, window):
+            processes = None if pid is None else {one.process for one in reader.processes() if one.pid == pid}
+            times = calls.chosen(
+                all_times, processes=processes, source=None if source is None else _SOURCES[source], op=pair
+            )
+            rows = calls.stack_rows(reader, times[:limit])
+        answer = {"window": incidents.window_json(window), "stacks": rows, "more": len(times[limit:]), "note": RULE}
+        return _reply(answer, calls.stacks_text(rows), tsc)
+
+    def graph_lifecycle(
+        self, pid: Pid = None, since: Since = "", tsc: Compact = True
+    ) -> Annotated[CallToolResult, shapes.GraphLifecycleAnswer]:
+        """How CUDA graphs were captured, instantiated, updated and launched."""
+        with self._source.open(since) as (reader, window):
+            note = graphs.note(is_exact=reader.has_exact_totals)
+            counts = graphs.totals(self._source.path, window, pid)
+            made = graphs.lifecycle(self._source.path, window, pid)
+            known = graphs.graphs(self._source.path, window, pid)
+        answer = {"window": incidents.window_json(window), "totals": counts, "calls": made, "graphs": known}
+        text = ", ".join(f"{name} {count}" for name, count in counts.items()) or "No call on CUDA graphs was recorded."
+        return _reply(answer | {"note": note}, text, tsc)
+
+    def graph_frequency(
+        self,
+        pid: Pid = None,
+        window_seconds: Annotated[int, Field(description="Length of a stretch.", ge=1, le=3600)] = 10,
+        since: Since = "",
+        tsc: Compact = True,
+    ) -> Annotated[CallToolResult, shapes.GraphFrequencyAnswer]:
+        """How often each process launches CUDA graphs over time, and which graphs."""
+        with self._source.open(since) as (reader, window):
+            note = graphs.note(is_exact=reader.has_exact_totals)
+            rates = graphs.rates(self._source.path, window, pid, window_seconds)
+            known = graphs.graphs(self._source.path, window, pid)
+        answer = {"window": incidents.window_json(window), "window_seconds": window_seconds, "rates": rates}
+        lines = [f"pid {one['pid']}: {one['launches']} launches, {one['per_s']:.4g} per second" for one in rates]
+        text = "\n".join(lines) or "No launch of a CUDA graph was recorded."
+        return _reply(answer | {"graphs": known, "note": note}, text, tsc)
+
+    def run_sql(
+        self,
+        query: Annotated[str, Field(description="One SELECT over the published views (resource ingero://schema).")],
+        limit: Annotated[int, Field(description="At most so many rows.", ge=1, le=10_000)] = 100,
+        tsc: Compact = True,
+    ) -> Annotated[CallToolResult, shapes.SqlAnswer]:
+        """Ask the recording in SQL (SQLite). It only reads. Columns named *_ns and `duration` are nanoseconds. Exact
+        sums are in op_stats; events holds a selection of the calls. Notes say what to know of the numbers."""
+        answer = sql_answer(self._source.path, query, limit)
+        return _reply(answer, sql_text(answer), tsc, is_table=True)
+
+    def get_check(self) -> Annotated[CallToolResult, shapes.CheckAnswer]:
+        """Whether this machine can be traced, what is missing, and the command that mends it."""
+        from ingero.discover.checks import State, is_ready  # noqa: PLC0415  # the handshake does not wait for it
+
+        rows = self._around.check()
+        answer = {
+            "ready": is_ready(rows),
+            "rows": [
+                {
+                    "section": row.section,
+                    "name": traced(row.name),
+                    "state": row.state.value,
+                    "found": traced(row.found),
+                    "fix": traced(row.fix),
+                }
+                for row in rows
+            ],
+        }
+        bad = [row for row in rows if row.state in (State.MISSING, State.WARNING)]
+        lines = [f"{row.state.value}: {traced(row.name)}: {traced(row.found)}" for row in bad]
+        return _reply(answer, "\n".join(["ready" if answer["ready"] else "not ready", *lines]), is_compact=True)
+
+    def run_demo(
+        self,
+        scenario: Annotated[str, Field(description="Name of a scenario; empty: list them.")] = "",
+        tsc: Compact = True,
+    ) -> Annotated[CallToolResult, shapes.DemoAnswer]:
+        """Record a made-up stall without a GPU and explain it, to see what an answer looks like. The recording that
+        this server reads is not touched."""
+        titles = dict(self._around.demo.titles())
+        if scenario not in titles:
+            unknown = f"There is no scenario {traced(scenario)}. " if scenario else ""
+            text = unknown + "Scenarios: " + "; ".join(f"{name}: {title}" for name, title in titles.items())
+            return _reply({"scenarios": titles, "incident": None}, text, tsc)
+        with tempfile.TemporaryDirectory(prefix="ingero-demo-") as folder:
+            path = Path(folder) / "demo.db"
+            expected = self._around.demo.record(scenario, path)
+            diagnosis = RecordingSource(path, self._around.clock).diagnosis("")
+        worst = diagnosis.incidents[0] if diagnosis.incidents else None
+        answer = {
+            "scenario": scenario,
+            "title": titles[scenario],
+            "expected_cause": expected,
+            "incident": incidents.incident_json(worst) if worst else None,
+        }
+        text = "\n".join(incidents.incident_text(worst) if worst else incidents.no_incident_text(diagnosis))
+        return _reply(answer, f"{titles[scenario]} (expected: {expected})\n{text}", tsc)
+
+    def get_test_report(self, tsc: Compact = True) -> Annotated[CallToolResult, shapes.TestReportAnswer]:
+        """The outcome of the test run whose JUnit file this server was started with (--test-report)."""
+        answer = read_report(self._around.test_report)
+        return _reply(answer, report_text(answer), tsc)
+
+    def query_fleet(
+        self,
+        action: Annotated[Literal["chains", "sql", "ops", "overview"], Field(description="What to ask the nodes.")],
+        since: Since = "",
+        pid: Pid = None,
+        query: Annotated[str, Field(description="The statement, for the action sql.")] = "",
+        limit: Annotated[int, Field(description="At most so many rows.", ge=1, le=10_000)] = 100,
+        tsc: Compact = True,
+    ) -> Annotated[CallToolResult, shapes.FleetAnswer]:
+        """Ask many nodes at once. No nodes are configured yet: it says so and asks nobody."""
+        del action, since, pid, query, limit  # the arguments are those of older versions; there is nobody to ask
+        return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
+
+    def _stored_chains(self, since: str) -> list[dict[str, Any]]:
+        with self._source.open(since) as (reader, window):
+            return [incidents.stored_chain_json(one) for one in reader.causal_chains(window)]
+
+
+def _reply(answer: Mapping[str, Any], text: str, is_compact: bool, *, is_table: bool = False) -> CallToolResult:
+    """is_table: NULL in a row stands for itself."""
+    content = compact(answer) if is_compact and not is_table else dict(answer)
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=content)
+
+
+def _stored_lines(chains: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"stored by an older version (a correlation): {one['severity']} {one['summary']}" for one in chains]

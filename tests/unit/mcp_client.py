@@ -1,0 +1,78 @@
+"""What tests ask an MCP server: a session with the SDK's own client, its answers, and the server of a recording."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import CallToolResult, TextContent
+
+from ingero.demo.stories import STORIES, record
+from ingero.discover.checks import Row, State
+from ingero.serve.mcp.server import IngeroServer, make_server
+from ingero.serve.mcp.source import RecordingSource
+from ingero.serve.mcp.tools import Demo, Surroundings
+
+Answer = TypeVar("Answer")
+Ask = Callable[[Client], Awaitable[Answer]]
+CHECKED = Row(section="kernel", name="BTF", state=State.MISSING, found="no /sys/kernel/btf/vmlinux", fix="boot another")
+
+
+def _record_story(name: str, path: Path) -> str:
+    record(STORIES[name], path)
+    return STORIES[name].cause
+
+
+def server_of(path: Path, *, test_report: Path | None = None) -> IngeroServer:
+    """A server as `ingero mcp` makes it, on a machine that lacks one thing."""
+    demo = Demo(titles=lambda: {name: story.title for name, story in STORIES.items()}, record=_record_story)
+    around = Surroundings(check=lambda: [CHECKED], demo=demo, clock=time.time_ns, test_report=test_report)
+    return make_server(RecordingSource(path, time.time_ns), around)
+
+
+def ask(server: IngeroServer, question: Ask[Answer]) -> Answer:
+    """The answer of a server in this process."""
+
+    async def session() -> Answer:
+        async with Client(server) as client:
+            return await question(client)
+
+    return anyio.run(session)
+
+
+def call(server: IngeroServer, tool: str, **arguments: object) -> CallToolResult:
+    """The answer of one tool."""
+    return ask(server, lambda client: client.call_tool(tool, arguments))
+
+
+def ask_by_stdio(path: Path, question: Ask[Answer], *, mode: str = "auto") -> Answer:
+    """The answer of `ingero mcp` as a program of its own."""
+
+    async def session() -> Answer:
+        command = ["-m", "ingero.cli.main", "mcp", "--db", str(path)]
+        program = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
+        async with Client(stdio_client(program), mode=mode) as client:
+            return await question(client)
+
+    return anyio.run(session)
+
+
+def content(result: CallToolResult) -> dict[str, Any]:
+    """The structured answer of a tool that succeeded."""
+    assert not result.is_error, text(result)
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+def text(result: CallToolResult) -> str:
+    """The text of an answer."""
+    [block] = result.content
+    assert isinstance(block, TextContent)
+    return block.text
