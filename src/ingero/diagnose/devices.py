@@ -31,3 +31,8 @@ def same_gpu(evidence: Evidence, one: tuple[int, int], other: tuple[int, int]) -
     if mine is None or theirs is None:
         return max(one[1], 0) == max(other[1], 0)
     return mine == theirs
+
+
+def device_of(evidence: Evidence, process: int) -> int:
+    """The ordinal of the device that a process's main lane is on, as the process counts."""
+    return int(evidence.lanes[process]["device"][0])

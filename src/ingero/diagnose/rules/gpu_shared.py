@@ -1,0 +1,175 @@
+"""Another process had work on the same GPU, and the device was slower just then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.devices import device_of, same_gpu
+from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.rule import Rule
+from ingero.store.records import Process
+from ingero.units import format_percent
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CAUSE = "gpu-shared"
+MIN_EPOCHS = 10  # with and without the other's work
+MIN_SLOWER = 1.10
+MOST_SLOWER_ALONE = 1.05
+_AT_WORK = 0.10  # of the device's time of an epoch, before the other counts as there
+_NOT_THERE = 0.01
+_AS_HARMFUL = 0.5  # per time it was there; less at another time, and it is not the reason now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sharing:
+    """What another process's work on the device did to the epochs of a case.
+
+    slower, slower_alone: the device's time against the usual, with and without the other. share: of the device's time
+    in the shared epochs that was this process's own. most_ns: how long the other had work while this one was slower.
+    """
+
+    other: Process
+    epochs: int
+    slower: float
+    slower_alone: float
+    share: float
+    busy_ns: int
+    most_ns: float
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Epochs with another process's work on the GPU took the device longer than those without."""
+    if case.kind is not FindingKind.INCIDENT or not case.can_judge_device:
+        return
+    for sharing in sorted(_sharings(case), key=lambda one: -one.most_ns):
+        claims = case.take((Part.DEVICE,), (DEVICE,), sharing.most_ns)
+        if sum(claims.values()):
+            yield _finding(case, sharing, claims)
+
+
+def _sharings(case: Case) -> Iterator[_Sharing]:
+    """The other processes on the device, as far as it was slower only with them."""
+    mine = case.process.process
+    for number, theirs in case.evidence.lanes.items():
+        other = case.evidence.processes.get(number)
+        devices = [(one, device_of(case.evidence, one)) for one in (mine, number)]
+        if other is None or number == mine or not same_gpu(case.evidence, devices[0], devices[1]):
+            continue
+        sharing = _sharing(case, other, theirs)
+        if sharing and sharing.slower >= MIN_SLOWER and sharing.slower_alone <= MOST_SLOWER_ALONE:
+            yield sharing
+
+
+def _sharing(case: Case, other: Process, theirs: Array) -> _Sharing | None:
+    """None where too few epochs are with or without the other, or where it was as busy before and did no harm."""
+    lane = case.evidence.lanes[case.process.process]
+    ratios, overlap = _ratios(case, lane), _overlap_ns(lane, theirs)
+    inside = (lane["b_ns"] > case.window.begin_ns) & (lane["b_ns"] < case.window.end_ns)
+    shared = (overlap >= _AT_WORK * lane["x_ns"]) & (ratios > 0)
+    alone = (overlap <= _NOT_THERE * lane["x_ns"]) & (ratios > 0)
+    now, before = shared & inside, shared & ~inside
+    if (alone & inside).sum() >= MIN_EPOCHS:
+        alone &= inside
+    if min(now.sum(), alone.sum()) < MIN_EPOCHS:
+        return None
+    excess = np.minimum(lane["x_ns"] * (1 - 1 / np.maximum(ratios, 1)), overlap)
+    harm = excess[now].sum() / overlap[now].sum()
+    if before.sum() >= MIN_EPOCHS and excess[before].sum() < _AS_HARMFUL * harm * overlap[before].sum():
+        return None
+    return _Sharing(
+        other=other,
+        epochs=int(now.sum()),
+        slower=float(ratios[now].mean()),
+        slower_alone=float(np.median(ratios[alone])),
+        share=float(1 - excess[now].sum() / max(lane["x_ns"][now].sum(), 1)),
+        busy_ns=int(overlap[now].sum()),
+        most_ns=float(excess[now].sum()),
+    )
+
+
+def _ratios(case: Case, lane: Array) -> Array:
+    """The device's time of each epoch against the usual of its class; 0 where the class has none."""
+    ratios = np.zeros(len(lane))
+    for key, one in case.usual.items():
+        if one.reference.can_judge_device and one.reference.x_ns > 0:
+            mine = lane["class_key"] == key
+            ratios[mine] = lane["x_ns"][mine] / one.reference.x_ns
+    return ratios
+
+
+def _overlap_ns(lane: Array, others: Array) -> Array:
+    """How long the other process had work on the device during each epoch's own; its epochs follow one another."""
+    begins, ends = others["f_ns"], np.maximum.accumulate(others["r_ns"])
+    done = np.concatenate([[0], np.cumsum(np.maximum(ends - np.maximum(begins, np.append(0, ends[:-1])), 0))])
+
+    def until(times: Array) -> Array:
+        """How long it had work before each of these times."""
+        count = np.searchsorted(begins, times, side="right")
+        last = np.maximum(count - 1, 0)
+        beyond = np.where(count > 0, np.maximum(ends[last] - times, 0), 0)
+        before: Array = done[count] - beyond
+        return before
+
+    overlap: Array = np.maximum(until(lane["r_ns"]) - until(lane["f_ns"]), 0)
+    return overlap
+
+
+def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Finding:
+    lost = sum(claims.values())
+    other = sharing.other
+    name = f"{other.name} [{other.pid}]"
+    device = max(device_of(case.evidence, case.process.process), 0)
+    container = case.evidence.container_of(other.cgroup_id)
+    return Finding(
+        cause=CAUSE,
+        resource="gpu",
+        root=str(device),
+        summary=f"{case.who} lost {case.amount(lost)} because it shares device {device} with {name}: it got "
+        f"{format_percent(sharing.share)} of the device's time while both had work, and its own took "
+        f"{sharing.slower:.1f} times as long",
+        claims=claims,
+        culprits=(Culprit(pid=other.pid, name=other.name, lost_ns=lost, container=container),),
+        chain=(
+            Link(
+                text=f"{name} had work on the same device",
+                seen_ns=sharing.busy_ns,
+                expected_ns=0,
+                structure=f"{sharing.epochs} epochs with its work took {sharing.slower:.2f} times the usual, those "
+                f"without {sharing.slower_alone:.2f} times",
+                order="its work was enqueued before this process's was done",
+            ),
+        ),
+        fixes=(
+            Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {name}"),
+            Fix(text="or divide the GPU", command="sudo nvidia-smi -i <gpu> -mig 1"),
+            Fix(
+                text="or let both run side by side with a limit",
+                command="nvidia-cuda-mps-control -d; CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
+            ),
+        ),
+        evidence={
+            "share of the device (ratio)": round(sharing.share, 3),
+            "slowdown": round(sharing.slower, 3),
+            "other's pid": other.pid,
+        },
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="another process worked on the same GPU",
+    order=72,
+    needs=("epochs",),
+    shows="the device's time for epochs of the same class with and without another traced process's work on it, and "
+    "which share each of them got",
+    limits="only processes that are traced can be named; two that started in the same second and never ran alone have "
+    "no reference",
+    find=find,
+)

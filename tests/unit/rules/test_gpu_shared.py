@@ -1,0 +1,58 @@
+"""gpu-shared: slower with another process's work on the same device; silent where the other does not explain it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+OTHERS = Step(empty_ms=0.5, busy_ms=15, launches=200)
+
+
+def shared(scene: Scene, trainer: Actor) -> None:
+    """From QUIET_S on, another process works on the device, and the same steps take it twice as long."""
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+    scene.train(scene.process(200, "thief"), QUIET_S, LENGTH_S, OTHERS)
+
+
+def test_the_other_process_is_named_with_the_share_that_is_left(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, shared)
+    assert causes(diagnosis) == ["gpu-shared"]
+    incident = diagnosis.incidents[0]
+    assert [(one.pid, one.name) for one in incident.culprits] == [(200, "thief")]
+    assert incident.lost_ratio == pytest.approx(6 / 12.55, rel=0.05)
+    assert incident.evidence["share of the device (ratio)"] == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_device_that_was_as_slow_without_the_other_has_another_reason(tmp_path: Path) -> None:
+    def slower_anyway(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        for begin in range(0, int(LENGTH_S), 2):
+            scene.train(scene.process(200, "thief"), begin, begin + 1, OTHERS)
+
+    assert causes(diagnosed(tmp_path, slower_anyway)) == ["gpu-slower"]
+
+
+def test_a_neighbour_that_costs_nothing_is_silent(tmp_path: Path) -> None:
+    def harmless(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step())
+        scene.train(scene.process(200, "thief"), QUIET_S, LENGTH_S, OTHERS)
+
+    assert causes(diagnosed(tmp_path, harmless)) == []
+
+
+def test_little_work_of_another_does_not_explain_a_large_loss(tmp_path: Path) -> None:
+    def small(scene: Scene, trainer: Actor) -> None:
+        """The other has work for 1 ms in 20."""
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        scene.train(scene.process(200, "thief"), QUIET_S, LENGTH_S, Step(empty_ms=19, enqueue_ms=0.5, busy_ms=1))
+
+    assert "gpu-shared" not in causes(diagnosed(tmp_path, small))
+
+
+def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
+    assert "gpu-shared" in {one.cause for one in diagnosis.not_evaluated}
