@@ -55,7 +55,7 @@ test: lint types imports generated build ## all tests
 	$(BIN)/pytest tests/unit tests/integration
 
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
-	@$(AS_ROOT) $(BIN)/python -m ingero.demo
+	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
 
 test-torch: build ## the real PyTorch wheel on the simulated GPU (downloads 1 GB into build/torch)
 	@PYTHON=$(BIN)/python tests/torch/run.sh

@@ -25,7 +25,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from bench.agent import cpu_s
-from ingero.demo.stories import STORIES, record
+from ingero.demo.labelled_scenes import STORIES, record
 
 START_S, CALL_MS = 1.2, 100  # what is promised on a machine that has nothing else to do
 _HELLO = {

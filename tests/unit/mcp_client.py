@@ -14,7 +14,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, TextContent
 
-from ingero.demo.stories import STORIES, record
+from ingero.demo.labelled_scenes import STORIES, record
 from ingero.discover.checks import Row, State
 from ingero.serve.mcp.server import IngeroServer, make_server
 from ingero.serve.mcp.source import RecordingSource

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from ingero.cli.mcp import command
-from ingero.demo.stories import STORIES, record
+from ingero.demo.labelled_scenes import STORIES, record
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "mcp"
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ingero
-from ingero.demo.stories import LENGTH_S, STORIES, record
+from ingero.demo.labelled_scenes import LENGTH_S, STORIES, record
 from ingero.errors import IngeroError
 from ingero.store.errors import NoDatabaseError, NotRecordedError
 from ingero.store.sql_errors import SqlRefusedError

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from ingero.demo.stories import STORIES, record
+from ingero.demo.labelled_scenes import STORIES, record
 from ingero.serve.addresses import Address, AddressError, listen, parse_address
 from ingero.serve.mcp.http import TOKEN_VARIABLE, TokenError, check_token
 from ingero.serve.tls import Certificate, CertificateError, publish_certificate, self_signed, tls_context

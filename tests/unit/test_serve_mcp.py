@@ -17,8 +17,8 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult, TextContent, TextResourceContents
 
+from ingero.demo.labelled_scenes import LENGTH_S, QUIET_S, STORIES, Story, record
 from ingero.demo.scene import Scene, Step
-from ingero.demo.stories import LENGTH_S, QUIET_S, STORIES, Story, record
 from ingero.ops import OPS
 from ingero.serve.mcp.compact import compact
 from ingero.serve.mcp.rows import sql_answer

@@ -28,6 +28,7 @@ class LazyGroup(click.RichGroup):
         "query": ("ingero.cli.query", "Ask a recording in SQL, or list its calls."),
         "export": ("ingero.cli.export", "Write a recording for Perfetto, Chrome, flame graphs or pprof."),
         "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),
+        "demo": ("ingero.cli.demo", "Show causes of lost GPU time, with the verdict on each."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
 

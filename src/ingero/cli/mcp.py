@@ -87,7 +87,7 @@ def _demo() -> Demo:
     from ingero.serve.mcp.tools import Demo  # noqa: PLC0415  # see _server
 
     def record_story(name: str, path: Path) -> str:
-        from ingero.demo.stories import STORIES, record  # noqa: PLC0415  # numpy; only when asked
+        from ingero.demo.labelled_scenes import STORIES, record  # noqa: PLC0415  # numpy; only when asked
 
         record(STORIES[name], path)
         return STORIES[name].cause
@@ -96,7 +96,7 @@ def _demo() -> Demo:
 
 
 def _story_titles() -> dict[str, str]:
-    from ingero.demo.stories import STORIES  # noqa: PLC0415  # as above
+    from ingero.demo.labelled_scenes import STORIES  # noqa: PLC0415  # as above
 
     return {name: story.title for name, story in STORIES.items()}
 

@@ -35,4 +35,4 @@ def same_gpu(evidence: Evidence, one: tuple[int, int], other: tuple[int, int]) -
 
 def device_of(evidence: Evidence, process: int) -> int:
     """The ordinal of the device that a process's main lane is on, as the process counts."""
-    return int(evidence.lanes[process]["device"][0])
+    return evidence.main_lanes[process].device

@@ -71,7 +71,8 @@ class Trainer:
     def load(self, batch: Batch) -> None:
         """Copy the batch to the device, on the copy stream if there is one."""
         with cuda.stream(self.copy_stream):
-            batch.copy_to(self.images, self.lengths.set_for(self.steps, batch.nbytes))
+            nbytes = self.lengths.set_for(self.steps, batch.nbytes)
+            batch.copy_to(self.images, nbytes, non_blocking=not self.options.blocking_copies)
         if self.options.streams == "ordered":
             self.copied.record(self.copy_stream.handle)
             cuda.Stream.default().wait_event(self.copied)

@@ -59,6 +59,7 @@ def _add_data(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--cpu-ms", type=float, default=2.0, help="CPU time to decode one batch")
     group.add_argument("--nbytes", type=int, default=1 << 20, help="bytes of one batch")
     group.add_argument("--pin-memory", action="store_true", help="pin batches in a thread of its own")
+    group.add_argument("--blocking-copies", action="store_true", help="copy batches with calls that wait for them")
     group.add_argument("--data", type=Path, help="read batches from this file with O_DIRECT")
     group.add_argument("--buffered", action="store_true", help="read --data through the page cache")
     group.add_argument("--tcp", metavar="HOST:PORT", help="fetch batches from the store listening there")

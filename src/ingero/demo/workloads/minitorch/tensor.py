@@ -56,6 +56,10 @@ class Tensor:
         copy(self.pointer, pointer, nbytes, runtime.HOST_TO_DEVICE, current_stream())
         return self
 
+    def copy_from_host_blocking(self, source: int, nbytes: int) -> None:
+        """Copy with one call that returns when the bytes have moved."""
+        runtime.library().cudaMemcpy(self.pointer, source, nbytes, runtime.HOST_TO_DEVICE)
+
     def copy_to_host(self) -> None:
         """Enqueue a copy of the first element to pinned memory on the current stream."""
         copy = runtime.library().cudaMemcpyAsync

@@ -32,9 +32,13 @@ class Batch:
     nbytes: int
     is_pinned: bool
 
-    def copy_to(self, device_tensor: Tensor, nbytes: int | None = None) -> Tensor:
-        """Enqueue the copy (of the first nbytes) on the current stream; give a pinned block back once it has run."""
-        device_tensor.copy_from_host(self.pointer, self.nbytes if nbytes is None else nbytes)
+    def copy_to(self, device_tensor: Tensor, nbytes: int | None = None, *, non_blocking: bool = True) -> Tensor:
+        """Enqueue the copy (of the first nbytes) on the current stream, or make it; give a pinned block back after it."""
+        copied = self.nbytes if nbytes is None else nbytes
+        if non_blocking:
+            device_tensor.copy_from_host(self.pointer, copied)
+        else:
+            device_tensor.copy_from_host_blocking(self.pointer, copied)
         if self.is_pinned:
             pinned_allocator.free_after_copy(self.pointer, self.nbytes)
         return device_tensor

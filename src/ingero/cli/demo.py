@@ -1,0 +1,44 @@
+"""`ingero demo`: causes to see for oneself, each ending in the verdict of the engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import rich_click as click
+from rich.console import Console
+
+from ingero.demo.machine import chosen_machine
+from ingero.demo.player import play
+from ingero.demo.screen import Screen
+from ingero.demo.stories import ALIASES, STORIES, story_of
+from ingero.errors import IngeroError
+
+EXIT_WRONG_VERDICT = 1
+
+
+class ContradictionError(IngeroError):
+    """Two options exclude each other."""
+
+
+@click.command("demo", epilog=f"Demos: {', '.join(one.name for one in STORIES)}; also {', '.join(ALIASES)}.")
+@click.argument("name", required=False)
+@click.option("--no-gpu", is_flag=True, help="From scripts: needs no root, no probes and no compiler.")
+@click.option("--gpu", is_flag=True, help="On the real GPU, with PyTorch or CuPy (needs root).")
+@click.option("--account", is_flag=True, help="Also say where all of the time went, as explain does.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Keep the recordings there."
+)
+def command(name: str | None, no_gpu: bool, gpu: bool, account: bool, keep: Path | None) -> None:
+    """Show causes of lost GPU time, with the verdict on each (all six, or one by name)."""
+    if no_gpu and gpu:
+        raise ContradictionError("--gpu and --no-gpu exclude each other", hint="give one of them, or neither")
+    stories = (story_of(name),) if name else STORIES
+    screen = Screen(Console())
+    machine = chosen_machine(wants_gpu=gpu, without_gpu=no_gpu)
+    screen.machine(machine)
+    right = [play(one, machine, screen, keep=keep, with_account=account) for one in stories]
+    if not all(right):
+        wrong = [one.name for one, is_right in zip(stories, right, strict=True) if not is_right]
+        screen.say(f"the verdict was not the story's: {', '.join(wrong)}")
+        sys.exit(EXIT_WRONG_VERDICT)

@@ -1,0 +1,106 @@
+"""Plays a story on what the machine has, diagnoses its recording, and says whether the verdict is the story's."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.demo.gpu_stage import GpuStage
+from ingero.demo.machine import Machine, Mode
+from ingero.demo.pulse import account, lane_of
+from ingero.demo.scene import BEGIN_NS, SECOND_NS, Scene
+from ingero.demo.screen import Screen
+from ingero.demo.simulated_stage import SimulatedStage
+from ingero.demo.stage import Stage
+from ingero.demo.stories.measured import Measured
+from ingero.demo.stories.story import Story
+from ingero.diagnose.engine import diagnose
+from ingero.serve.account import account_text
+from ingero.serve.findings_text import verdict_lines
+from ingero.store.reader import open_reader
+from ingero.store.records import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Played:
+    """What is left of a played story. pid: of the process that it is about; fault: when the demo disturbed it."""
+
+    recording: Path
+    pid: int
+    fault: Window | None = None
+
+
+def play(story: Story, machine: Machine, screen: Screen, *, keep: Path | None, with_account: bool) -> bool:
+    """Plays one story; whether the diagnosis names its cause. keep: where the recording stays, as NAME.db."""
+    screen.story(story)
+    with _folder(story, keep) as folder:
+        if machine.mode is Mode.SCRIPTED:
+            played = _script(story, screen, folder)
+        else:
+            played = _stage(story, machine, screen, folder)
+        is_right = _judge(story, screen, played, with_account=with_account)
+        if keep is not None:
+            kept = keep / f"{story.name}.db"
+            played.recording.replace(kept)
+            screen.say(f"recording: {kept}")
+    return is_right
+
+
+@contextmanager
+def _folder(story: Story, keep: Path | None) -> Iterator[Path]:
+    """For what the story writes; on the file system where the recording is to stay."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".ingero-demo-{story.name}-", dir=keep) as folder:
+        yield Path(folder)
+
+
+def _script(story: Story, screen: Screen, folder: Path) -> _Played:
+    """The recording, made by hand; its first process is the one that it is about."""
+    recording = folder / "demo.db"
+    with Scene(recording, seconds=story.seconds) as scene:
+        story.script(scene)
+    with open_reader(recording) as reader:
+        pid = reader.processes()[0].pid
+    with screen.table():
+        screen.watch(recording, pid)
+    return _Played(recording=recording, pid=pid)
+
+
+def _stage(story: Story, machine: Machine, screen: Screen, folder: Path) -> _Played:
+    kind = GpuStage if machine.mode is Mode.GPU else SimulatedStage
+    stage: Stage = kind(folder, say=screen.say, watch_recording=screen.watch, python=machine.python)
+    with stage, screen.table():
+        story.play(stage)
+        pid = stage.finish()
+    return _Played(recording=stage.recording, pid=pid, fault=stage.fault)
+
+
+def _judge(story: Story, screen: Screen, played: _Played, *, with_account: bool) -> bool:
+    """Shows what the engine says of the recording; whether it names the story's cause."""
+    with open_reader(played.recording) as reader:
+        window = reader.window(None, BEGIN_NS + round(story.seconds * SECOND_NS))
+        assert window is not None
+        diagnosis = diagnose(reader, window)
+        mine = [one for one in diagnosis.incidents if any(victim.pid == played.pid for victim in one.victims)]
+        found = next((one for one in mine if one.cause in story.causes), None)
+        measured = None
+        if found is not None:
+            measured = Measured(reader=reader, diagnosis=diagnosis, incident=found, fault=played.fault)
+            _accounts(screen, measured, played.pid)
+        screen.lines(verdict_lines(diagnosis))
+        if with_account:
+            screen.lines(account_text(reader, measured.window if measured else window))
+        number = story.number(measured) if measured else None
+        screen.verdict(story, list(dict.fromkeys(one.cause for one in mine)), number)
+    return found is not None
+
+
+def _accounts(screen: Screen, measured: Measured, pid: int) -> None:
+    """The bars before the fault and while it lasted."""
+    lane = lane_of(measured.reader, pid)
+    if lane is not None:
+        screen.accounts(account(lane, measured.before), account(lane, measured.window))

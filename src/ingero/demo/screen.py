@@ -1,0 +1,116 @@
+"""What a demo shows: the machine, the seconds as they are recorded, the account as bars, the verdict, the number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from ingero.demo.machine import Machine, Mode
+from ingero.demo.pulse import Account, Second, lane_of, seconds
+from ingero.demo.stories.story import Number, Story
+from ingero.errors import IngeroError
+from ingero.store.reader import open_reader
+from ingero.units import format_ns, format_percent
+
+_BAR = 30  # columns
+_COLUMNS = ("second", "steps", "median", "p99", "device busy")
+
+
+class Screen:
+    """Prints one demo after the other."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: list[Second] = []
+        self._live: Live | None = None
+
+    def machine(self, machine: Machine) -> None:
+        """What it is played on."""
+        self._line(f"GPU: {machine.gpu}; driver: {machine.driver}; probes: {machine.probes}")
+        if machine.mode is Mode.SIMULATED:
+            self._line(
+                "no GPU is needed: the calls, the probes and the scheduler are real, only the device is simulated"
+            )
+
+    def story(self, story: Story) -> None:
+        """What comes now."""
+        self._console.print()
+        self._console.rule(f"[bold]{escape(story.name)}[/bold]: {escape(story.title)}", align="left")
+        self._line(story.shows)
+
+    def say(self, text: str) -> None:
+        """What happens."""
+        self._line(f"demo: {text}")
+
+    @contextmanager
+    def table(self) -> Iterator[None]:
+        """The seconds, shown as they come; a file gets the whole table at the end."""
+        self._shown = []
+        with Live(_table([]), console=self._console, auto_refresh=False) as self._live:
+            yield
+        self._live = None
+        if not self._console.is_terminal:
+            self._console.print()
+
+    def watch(self, recording: Path, pid: int) -> None:
+        """Shows what was recorded since the last time."""
+        try:
+            with open_reader(recording) as reader:
+                lane = lane_of(reader, pid)
+        except IngeroError:
+            return  # the recorder has not written its first second yet
+        if lane is not None and len(lane):
+            self._shown = list(seconds(lane))
+        if self._live is not None:
+            self._live.update(_table(self._shown), refresh=True)
+
+    def accounts(self, before: Account | None, now: Account | None) -> None:
+        """Where the time went, before and while it lasted."""
+        for name, account in (("before", before), ("incident", now)):
+            if account is not None:
+                for part in ("empty", "busy", "late"):
+                    share: float = getattr(account, part)
+                    self._line(f"  {name:<9} device {part:<6} {format_percent(share):>6}  {_bar(share)}")
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Any text."""
+        self._console.print()
+        for line in lines:
+            self._line(line)
+
+    def verdict(self, story: Story, causes: Sequence[str], number: Number | None) -> None:
+        """Whether the engine names the story's cause, what else it found, and the number. causes: worst first."""
+        self._console.print()
+        if number is not None:
+            self._console.print(f"[bold]{escape(number.text)}[/bold]", highlight=False, soft_wrap=True)
+        named = [one for one in causes if one in story.causes]
+        others = ", ".join(one for one in causes if one not in story.causes)
+        if named:
+            text = f"verdict: {named[0]}" + (f" (this machine had other trouble, too: {others})" if others else "")
+        else:
+            text = f"verdict: {others or 'none'}, and the story is {' or '.join(story.causes)}"
+        style = "green" if named else "bold red"
+        self._console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+    def _line(self, text: str) -> None:
+        self._console.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def _table(rows: Iterable[Second]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name == _COLUMNS[-1] else "right", no_wrap=True)
+    for one in rows:
+        busy = f"{_bar(one.busy_ratio):<{_BAR}} {format_percent(one.busy_ratio)}"
+        table.add_row(str(one.number), str(one.steps), format_ns(one.median_ns), format_ns(one.p99_ns), busy)
+    return table
+
+
+def _bar(share: float) -> str:
+    return "#" * round(_BAR * min(max(share, 0.0), 1.0))

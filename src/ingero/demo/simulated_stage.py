@@ -1,0 +1,50 @@
+"""The stage on the simulated GPU: gcc builds the CUDA libraries, the probes are real."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ingero.demo.gpusim.build import build, environment
+from ingero.demo.gpusim.knobs import Knobs
+from ingero.demo.stage import LIFE_S, Stage
+from ingero.demo.workloads.program import Program
+
+_SLOW_BUS_GBPS = 4.0
+_FIRST_USE_US = 500.0  # per launch; later 4
+
+
+class SimulatedStage(Stage):
+    """Trains a small transformer: a data-loading worker, 150 launches and one drain per step, a copy where it waits."""
+
+    def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
+        """A process of its own; all of one story share the devices."""
+        variables = {**os.environ, **environment(build(), ctl=self.knobs, sched="block")}
+        arguments: list[object] = ["--seconds", LIFE_S, "--workers", 1, "--knob", self.host_knobs, "--out", os.devnull]
+        arguments += ["--nbytes", copied_bytes, "--blocking-copies", "--drain", "never"] if copied_bytes else []
+        return Program.module("train", *arguments, *(("--gate", gate) if gate else ()), environment=variables)
+
+    @contextmanager
+    def slow_copies(self) -> Iterator[None]:
+        """The bus becomes slower."""
+        self._say(f"the bus carries {_SLOW_BUS_GBPS:.0f} GB/s instead of 12")
+        with self._knob("pcie_gbps", _SLOW_BUS_GBPS), self.in_effect():
+            yield
+
+    @contextmanager
+    def slow_first_use(self) -> Iterator[None]:
+        """Launches become slower: every kernel is loaded and compiled."""
+        with self._knob("launch_us", _FIRST_USE_US):
+            yield
+
+    @contextmanager
+    def _knob(self, name: str, value: float) -> Iterator[None]:
+        with Knobs(self.knobs) as knobs:
+            before = getattr(knobs, name)
+            setattr(knobs, name, value)
+            try:
+                yield
+            finally:
+                setattr(knobs, name, before)

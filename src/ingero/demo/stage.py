@@ -1,0 +1,172 @@
+"""What a story is played with: a training loop on a GPU, a recorder beside it, and disturbances to switch on."""
+
+from __future__ import annotations
+
+import abc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+from ingero.demo.faults import Fault, Target
+from ingero.demo.workloads.host_knobs import HostKnobs
+from ingero.demo.workloads.program import Program
+from ingero.errors import IngeroError
+from ingero.store.records import Window
+
+LIFE_S = 120  # of a workload whose demo was killed
+_POLL_S = 0.5
+
+Watcher = Callable[[Path, int], None]
+
+
+class RecorderFailedError(IngeroError):
+    """`ingero trace` ended with an error; it has said which."""
+
+    def __init__(self) -> None:
+        super().__init__("the recorder failed, and has said why above", hint="ingero check, or: ingero demo --no-gpu")
+
+
+class Stage(abc.ABC):
+    """The workloads and the recorder of one story; a context manager that ends all of them.
+
+    say: tells what happens. watch_recording: called now and then with the recording and the pid that it is about.
+    python: runs the workload on a real GPU.
+    """
+
+    def __init__(self, folder: Path, *, say: Callable[[str], None], watch_recording: Watcher, python: Path) -> None:
+        self.python = python
+        self.recording = folder / "demo.db"
+        self.knobs, self.host_knobs = folder / "gpu.knobs", folder / "host.knobs"
+        self._gate = folder / "gate"
+        self._say, self._watch_recording = say, watch_recording
+        self._stack = ExitStack()
+        self._recorder: subprocess.Popen[str] | None = None
+        self._main: Program | None = None
+        self.fault: Window | None = None  # when one was in effect
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # What differs between a simulated GPU and a real one
+
+    @abc.abstractmethod
+    def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
+        """Starts a training loop; with a gate it waits for that file before its first call.
+
+        copied_bytes: of each batch, with calls that wait for them; 0: small batches, copied without waiting.
+        """
+
+    @abc.abstractmethod
+    def slow_copies(self) -> AbstractContextManager[None]:
+        """Copies to the device take a large part of each step."""
+
+    @abc.abstractmethod
+    def slow_first_use(self) -> AbstractContextManager[None]:
+        """Calls take long, as those do that load code."""
+
+    # What does not
+
+    def train(self, *, is_gated: bool = False, copied_bytes: int = 0) -> Program:
+        """A training loop: running, or with is_gated waiting for `open_gate`. The first is the one that is watched."""
+        program = self._stack.enter_context(
+            self.start(gate=self._gate if is_gated else None, copied_bytes=copied_bytes)
+        )
+        program.wait_for("loaded" if is_gated else "ready")
+        self._main = self._main or program
+        return program
+
+    def open_gate(self, text: str) -> None:
+        """Lets the gated ones go."""
+        self._say(text)
+        self._gate.touch()
+
+    def record(self, *programs: Program) -> None:
+        """Attaches the probes; answers when they are."""
+        pids = ",".join(str(one.pid) for one in programs)
+        self._say(f"ingero trace --pid {pids}")
+        command = [sys.executable, "-m", "ingero.cli.main", "trace", "--max-overhead=0", "--max-cpu=0"]
+        command += ["--pid", pids, "--db", str(self.recording)]
+        variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._recorder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
+        self._stack.callback(_end, self._recorder)
+        output = self._recorder.stdout
+        assert output is not None
+        for line in output:
+            if line.startswith("tracing"):
+                break
+        else:
+            raise RecorderFailedError
+        threading.Thread(target=_read_away, args=(output,), daemon=True).start()
+
+    def watch(self, seconds: float) -> None:
+        """Lets time pass, and shows what is recorded meanwhile."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(_POLL_S, left))
+            if self._recorder is not None and self._recorder.poll() is not None:
+                raise RecorderFailedError
+            if self._main is not None:
+                self._watch_recording(self.recording, self._main.pid)
+
+    def finish(self) -> int:
+        """Ends the recording in good order; answers the pid that it is about."""
+        assert self._recorder is not None
+        assert self._main is not None
+        self._recorder.send_signal(signal.SIGINT)
+        if self._recorder.wait():
+            raise RecorderFailedError
+        self._watch_recording(self.recording, self._main.pid)
+        return self._main.pid
+
+    @contextmanager
+    def hogs(self, *, name: str, per_cpu: int, nice: int = 0) -> Iterator[None]:
+        """Spinning processes, so many for each CPU."""
+        assert self._main is not None
+        target = Target(pid=self._main.pid, knobs=self.knobs, host_knobs=self.host_knobs)
+        with Fault("cpu_hog", culprit=name, per_cpu=per_cpu, nice=nice).apply(target) as injection:
+            self._say(f"{len(injection.culprits)} processes named {name} want the CPUs")
+            with self.in_effect():
+                yield
+        self._say(f"{name} ended")
+
+    @contextmanager
+    def spikes(self, *, every: int, ms: float) -> Iterator[None]:
+        """The training thread sleeps in one of so many steps."""
+        knobs = HostKnobs(self.host_knobs)
+        before = knobs.change(stall_ms=ms, stall_every=every)
+        self._say(f"one step in {every} sleeps {ms:.0f} ms")
+        try:
+            with self.in_effect():
+                yield
+        finally:
+            knobs.write(before)
+
+    @contextmanager
+    def in_effect(self) -> Iterator[None]:
+        """Remembers from when to when a fault was on."""
+        begin_ns = time.time_ns()
+        try:
+            yield
+        finally:
+            self.fault = Window(begin_ns=begin_ns, end_ns=time.time_ns())
+
+
+def _read_away(lines: Iterator[str]) -> None:
+    """The recorder's own lines, one a second, are shown as a table instead."""
+    for _ in lines:
+        pass
+
+
+def _end(recorder: subprocess.Popen[str]) -> None:
+    if recorder.poll() is None:
+        recorder.terminate()
+        recorder.wait()

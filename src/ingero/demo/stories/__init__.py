@@ -1,0 +1,39 @@
+"""The demos, one story a file; each shows one cause, with a number of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ingero.demo.stories import cold_start, cpu_contention, gpu_steal, incident, memcpy_bottleneck, periodic_spike
+from ingero.demo.stories.story import Story
+from ingero.errors import IngeroError
+
+STORIES: tuple[Story, ...] = (
+    incident.STORY,
+    cold_start.STORY,
+    memcpy_bottleneck.STORY,
+    periodic_spike.STORY,
+    cpu_contention.STORY,
+    gpu_steal.STORY,
+)
+ALIASES: Mapping[str, str] = MappingProxyType({"gpu-contention": "gpu-steal", "contention": "gpu-steal"})
+
+
+class NoSuchStoryError(IngeroError):
+    """There is no demo of that name."""
+
+
+def story_of(name: str) -> Story:
+    """The story with this name or alias.
+
+    Raises:
+        NoSuchStoryError: there is none.
+    """
+    wanted = ALIASES.get(name, name)
+    found = next((one for one in STORIES if one.name == wanted), None)
+    if found is None:
+        raise NoSuchStoryError(
+            f"there is no demo {name!r}", hint=f"ingero demo with one of {', '.join(one.name for one in STORIES)}"
+        )
+    return found

@@ -1,0 +1,55 @@
+"""A log shipper shares the CPUs with a training loop: most steps are as fast as ever, a few three times slower."""
+
+from __future__ import annotations
+
+from ingero.demo.scene import Scene, Step
+from ingero.demo.stage import Stage
+from ingero.demo.stories.measured import Measured, longer
+from ingero.demo.stories.scripts import take_cpu
+from ingero.demo.stories.story import Number, Story
+
+_HOGS = "log-shipper"
+_PER_CPU = 1
+_LATE_MS = 13.0
+_STEPS_BETWEEN = 9
+
+
+def play(stage: Stage) -> None:
+    """Healthy, then the shipper runs until the end."""
+    stage.record(stage.train())
+    stage.watch(4)
+    with stage.hogs(name=_HOGS, per_cpu=_PER_CPU):
+        stage.watch(6)
+
+
+def script(scene: Scene) -> None:
+    """The same by hand: one step in ten waits for a CPU."""
+    trainer = scene.process(4100, "python")
+    scene.train(trainer, 0, 4, Step())
+    late = Step(late_ms=0.05 + _LATE_MS, drain={"runq": _LATE_MS})
+    now = 4.0
+    while now < 10:
+        now = scene.train(trainer, now, now + (_STEPS_BETWEEN - 0.5) * 6.55e-3, Step())[-1][2]
+        steps = scene.train(trainer, now, now + 0.001, late)
+        take_cpu(scene, trainer, steps, _LATE_MS, [(4711, _HOGS)])
+        now = steps[-1][2]
+
+
+def number(measured: Measured) -> Number:
+    """How much longer the slowest steps took."""
+    now_ns, usual_ns = (measured.step_p99_ns(window) for window in (measured.window, measured.before))
+    slower, text = longer(now_ns, usual_ns)
+    return Number(value=slower, text=f"the p99 of a step {text}")
+
+
+STORY = Story(
+    name="cpu-contention",
+    title="A neighbour on the CPU makes the slowest steps slower",
+    shows="a busy process per CPU: some steps wait for their turn, and the p99 tells it before the mean does",
+    causes=("cpu-contention",),
+    seconds=10.1,
+    play=play,
+    script=script,
+    number=number,
+    scripted_between=(2.7, 3.3),
+)

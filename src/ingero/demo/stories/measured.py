@@ -1,0 +1,78 @@
+"""A story's incident in numbers, measured in its recording: calls, steps and shares, before it and while it lasted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Diagnosis, Incident
+from ingero.ops import OPS, Kind
+from ingero.store.reader import Reader
+from ingero.store.records import OpShare, Window
+from ingero.units import format_ns
+
+_KINDS = {(int(op.source), op.code): op.kind for op in OPS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A recording, its diagnosis and the incident that the story is about.
+
+    fault: when the demo itself caused it; None: as the diagnosis says. A busy machine's own trouble may begin earlier.
+    """
+
+    reader: Reader
+    diagnosis: Diagnosis
+    incident: Incident
+    fault: Window | None = None
+
+    @property
+    def process(self) -> int:
+        """The number of the process that lost most."""
+        return self.incident.victims[0].process
+
+    @property
+    def window(self) -> Window:
+        """While it lasted."""
+        whole = self.diagnosis.window
+        return self.fault or Window(begin_ns=self.incident.start_ns, end_ns=self.incident.end_ns or whole.end_ns)
+
+    @property
+    def before(self) -> Window:
+        """From the begin of the recording until it began."""
+        return Window(begin_ns=self.diagnosis.window.begin_ns, end_ns=self.window.begin_ns)
+
+    def fact(self, name: str) -> float:
+        """A number that the rule itself gives as evidence."""
+        value = self.incident.evidence.get(name)
+        return float(value) if isinstance(value, (int, float)) else 0.0
+
+    def mean_call_ns(self, window: Window, kinds: Kind) -> float:
+        """The mean length of the calls of these kinds; 0 where there were none."""
+        calls = self._calls(window, kinds)
+        return sum(one.sum_ns for one in calls) / max(sum(one.count for one in calls), 1)
+
+    def share_of_wall(self, window: Window, kinds: Kind) -> float:
+        """Which share of the time the process was inside calls of these kinds."""
+        return sum(one.sum_ns for one in self._calls(window, kinds)) / max(window.duration_ns, 1)
+
+    def step_p99_ns(self, window: Window) -> float:
+        """Of a hundred steps, the slowest but one; 0 where there were none."""
+        lane = Evidence(self.reader, self.diagnosis.window).lanes[self.process]
+        ends = lane["b_ns"]
+        lengths = (ends - lane["a_ns"])[(ends >= window.begin_ns) & (ends < window.end_ns)]
+        return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
+
+    def _calls(self, window: Window, kinds: Kind) -> list[OpShare]:
+        shares = self.reader.op_shares(window, process=self.process)
+        return [one for one in shares if _KINDS.get((one.source, one.op), Kind.NONE) & kinds]
+
+
+def longer(now_ns: float, usual_ns: float) -> tuple[float, str]:
+    """How many times as long, and that in words; 0 where nothing is known to be usual."""
+    if not usual_ns:
+        return 0.0, f"took {format_ns(now_ns)}, and there was no time without the fault to compare it with"
+    ratio = now_ns / usual_ns
+    return ratio, f"took {ratio:.1f} times as long: {format_ns(now_ns)} instead of {format_ns(usual_ns)}"

@@ -1,0 +1,125 @@
+"""The demos without GPU and root: each ends in its own verdict with its own number, and says so when it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ingero.demo import machine
+from ingero.demo.machine import CannotPlayError, Mode, chosen_machine, python_with_framework
+from ingero.demo.player import play
+from ingero.demo.scene import BEGIN_NS, SECOND_NS, Scene, Step
+from ingero.demo.screen import Screen
+from ingero.demo.stories import ALIASES, STORIES, NoSuchStoryError, story_of
+from ingero.demo.stories.measured import Measured
+from ingero.demo.stories.story import Story
+from ingero.diagnose.engine import diagnose
+from ingero.store.reader import open_reader
+
+EVERY_STORY = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
+
+
+@contextmanager
+def scripted(story: Story, folder: Path) -> Iterator[Measured]:
+    """The story's script, diagnosed; measured for its worst incident."""
+    path = folder / "story.db"
+    with Scene(path, seconds=story.seconds) as scene:
+        story.script(scene)
+    with open_reader(path) as reader:
+        window = reader.window(None, BEGIN_NS + round(story.seconds * SECOND_NS))
+        assert window is not None
+        diagnosis = diagnose(reader, window)
+        yield Measured(reader=reader, diagnosis=diagnosis, incident=diagnosis.incidents[0])
+
+
+@EVERY_STORY
+def test_the_script_ends_in_the_cause_of_the_story_and_in_nothing_else(story: Story, tmp_path: Path) -> None:
+    with scripted(story, tmp_path) as measured:
+        assert [one.cause for one in measured.diagnosis.incidents] == [story.causes[0]]
+
+
+@EVERY_STORY
+def test_the_number_of_the_script_is_the_one_that_the_story_promises(story: Story, tmp_path: Path) -> None:
+    with scripted(story, tmp_path) as measured:
+        low, high = story.scripted_between
+        assert low <= story.number(measured).value <= high
+
+
+def test_all_six_play_without_any_privilege() -> None:
+    unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    command = [*unprivileged, sys.executable, "-m", "ingero.cli.main", "demo", "--no-gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if line.startswith("verdict: ")] == [
+        f"verdict: {one.causes[0]}" for one in STORIES
+    ]
+
+
+def test_a_demo_that_does_not_end_in_its_cause_says_so(tmp_path: Path) -> None:
+    def healthy(scene: Scene) -> None:
+        scene.train(scene.process(100, "python"), 0, 8, Step())
+
+    text = StringIO()
+    screen = Screen(Console(file=text))
+    story = dataclasses.replace(STORIES[0], script=healthy)
+    chosen = chosen_machine(wants_gpu=False, without_gpu=True)
+    assert not play(story, chosen, screen, keep=tmp_path, with_account=False)
+    assert "verdict: none, and the story is cpu-contention" in text.getvalue()
+
+
+def test_a_recording_that_is_kept_can_be_explained(tmp_path: Path) -> None:
+    screen = Screen(Console(file=StringIO()))
+    chosen = chosen_machine(wants_gpu=False, without_gpu=True)
+    assert play(STORIES[0], chosen, screen, keep=tmp_path / "kept", with_account=True)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["incident.db"]
+    with open_reader(tmp_path / "kept" / "incident.db") as reader:
+        assert reader.processes()[0].name == "python"
+
+
+@pytest.mark.parametrize(("alias", "name"), [*ALIASES.items(), *((one.name, one.name) for one in STORIES)])
+def test_a_story_is_found_by_its_names(alias: str, name: str) -> None:
+    assert story_of(alias).name == name
+
+
+def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+    with pytest.raises(NoSuchStoryError) as raised:
+        story_of("gpu-steel")
+    assert all(one.name in raised.value.hint for one in STORIES)
+
+
+def test_without_root_the_default_is_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "why_no_probes", lambda: "without root")
+    chosen = chosen_machine(wants_gpu=False, without_gpu=False)
+    assert (chosen.mode, "without root" in chosen.probes) == (Mode.SCRIPTED, True)
+
+
+def test_with_root_and_a_compiler_the_default_is_the_simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "why_no_probes", lambda: "")
+    monkeypatch.setattr(machine, "why_no_simulation", lambda: "")
+    monkeypatch.setattr(machine, "known_nvml", lambda: machine.Nvml(reason="NVML: no driver"))
+    assert chosen_machine(wants_gpu=False, without_gpu=False).mode is Mode.SIMULATED
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "known_nvml", lambda: machine.Nvml(reason="NVML: no driver"))
+    with pytest.raises(CannotPlayError, match="no driver") as raised:
+        chosen_machine(wants_gpu=True, without_gpu=False)
+    assert "ingero demo" in raised.value.hint
+
+
+def test_a_python_with_a_framework_is_taken_and_one_without_is_not(tmp_path: Path) -> None:
+    bare, full = tmp_path / "bare", tmp_path / "full"
+    for path, status in ((bare, 1), (full, 0)):
+        path.write_text(f"#!/bin/sh\nexit {status}\n")
+        path.chmod(0o755)
+    assert python_with_framework(lambda: iter([None, str(tmp_path / "none"), str(bare), str(full)])) == full
+    assert python_with_framework(lambda: iter([str(bare)])) is None
