@@ -12,8 +12,8 @@ class HostState:
     the workers' pipe with it. `stall_ms` in the training thread, every `stall_every`-th step; `gil_duty` is the share
     (0-1) of time in which the `--gil-hog` thread wants the interpreter; `lock_ms` is how long the `--lock-hog` thread
     holds the lock of the metrics each time; `native_threads` compute without the interpreter. The rest is what
-    `callbacks.py` does in each step, or in each N-th (`_every`). `sequence` multiplies --sequence. `copy_bytes` more are
-    copied to a real GPU in each step.
+    `callbacks.py` does in each step, or in each N-th (`_every`). `sequence` multiplies --sequence; `copy_bytes` more
+    are copied to a real GPU in each step.
     """
 
     worker_sleep_ms: float = 0.0

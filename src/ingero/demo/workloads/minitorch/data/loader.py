@@ -33,7 +33,7 @@ class Batch:
     is_pinned: bool
 
     def copy_to(self, device_tensor: Tensor, nbytes: int | None = None, *, non_blocking: bool = True) -> Tensor:
-        """Enqueue the copy (of the first nbytes) on the current stream, or make it; give a pinned block back after it."""
+        """Enqueue the copy (of the first nbytes) on the current stream, or make it; then give a pinned block back."""
         copied = self.nbytes if nbytes is None else nbytes
         if non_blocking:
             device_tensor.copy_from_host(self.pointer, copied)
