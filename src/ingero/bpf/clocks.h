@@ -69,10 +69,12 @@ struct offcpu_interval {
 	u64 culprit_ns;
 	u32 culprit_pid;
 	u32 culprit_tid;
+	u32 waker_pid;
 	u32 waker_tid;
 	u16 cpu;
 	u8 state;
 	u8 waker_kind;
+	u32 pad;
 	char culprit_comm[COMM_BYTES];
 };
 
@@ -109,6 +111,7 @@ struct thread {
 	s32 device;	  /* the current one, -1: not known */
 	u32 nccl_group;	  /* nccl_calls.h */
 	u64 waking_ns; /* the last sched_waking; may precede the switch-out it belongs to */
+	u32 waker_pid;
 	u32 waker_tid;
 	u32 wait_cpu; /* 1 + the CPU whose waiters this thread has joined; 0 = none */
 	u64 switch_base; /* nvcsw + nivcsw before the first switch-out seen */
@@ -309,13 +312,13 @@ INLINE void empty_offcpu(struct thread *thread, struct task_struct *task)
 		to->tid = task->pid;
 		to->culprit_pid = from->culprit_pid;
 		to->culprit_tid = from->culprit_tid;
+		to->waker_pid = from->waker_pid;
 		to->waker_tid = from->waker_tid;
 		to->process_slot = thread->process_slot;
 		to->cpu = from->cpu;
 		to->state = from->state;
 		to->waker_kind = from->waker_kind;
 		to->pad = 0;
-		to->pad2 = 0;
 		read_comm(to->comm, task->comm);
 		__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
 		bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);

@@ -389,7 +389,7 @@ struct offcpu_record {
 	u8 state; /* enum thread_state at the switch-out */
 	u8 waker_kind;
 	u16 pad;
-	u32 pad2;
+	u32 waker_pid;
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];
 };

@@ -151,6 +151,7 @@ INLINE void keep_offcpu_interval(struct thread *thread, struct cpu *cpu, u32 ind
 	interval->start_ns = thread->last_off_ns;
 	interval->end_ns = at;
 	interval->woken_ns = is_sleep(thread->last_off_state) ? thread->last_wake_ns : 0;
+	interval->waker_pid = interval->woken_ns ? thread->waker_pid : 0;
 	interval->waker_tid = interval->woken_ns ? thread->waker_tid : 0;
 	interval->waker_kind = interval->woken_ns ? thread->waker_kind : WAKER_NONE;
 	interval->cpu = index;

@@ -96,6 +96,7 @@ INLINE void note_waker(struct thread *thread)
 	if (kind == WAKER_INTERRUPT && thread->state == STATE_IO)
 		kind = WAKER_BLOCK; /* a device that completes in its interrupt handler */
 	thread->waker_kind = kind;
+	thread->waker_pid = kind == WAKER_THREAD || kind == WAKER_KWORKER ? current->tgid : 0;
 	thread->waker_tid = kind == WAKER_THREAD || kind == WAKER_KWORKER ? current->pid : 0;
 }
 

@@ -173,6 +173,7 @@ class RowMaker:
             culprit_name=self._texts(batch["culprit_comm"]),
             culprit_ns=batch["culprit_ns"],
             waker_kind=batch["waker_kind"],
+            waker_pid=batch["waker_pid"],
             waker_tid=batch["waker_tid"],
             waker_name=names,
         )

@@ -22,15 +22,15 @@ class WakerRows:
 
     def __init__(self, sink: Sink, targets: Targets, name_of_thread: Callable[[int], str]) -> None:
         self._sink, self._targets, self._name_of_thread = sink, targets, name_of_thread
-        self._sums: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._sums: dict[tuple[int, int, int, int], tuple[int, int]] = {}
 
     def add(self, batch: np.ndarray[Any, Any]) -> None:
         """Counts the intervals that were sleeps."""
         slept = batch[batch["woken_ns"] != 0]
         lengths = (slept["woken_ns"] - slept["start_ns"]).astype(np.int64)
-        columns = (slept["process_slot"], slept["waker_kind"], slept["waker_tid"], lengths)
-        for slot, kind, tid, length_ns in zip(*(column.tolist() for column in columns), strict=True):
-            key = (slot, kind, tid if kind in _THREAD_KINDS else 0)
+        columns = (slept["process_slot"], slept["waker_kind"], slept["waker_pid"], slept["waker_tid"], lengths)
+        for slot, kind, pid, tid, length_ns in zip(*(column.tolist() for column in columns), strict=True):
+            key = (slot, kind, pid, tid) if kind in _THREAD_KINDS else (slot, kind, 0, 0)
             count, total_ns = self._sums.get(key, (0, 0))
             self._sums[key] = (count + 1, total_ns + length_ns)
 
@@ -43,9 +43,10 @@ class WakerRows:
             session=self._sink.session,
             start_ns=start_ns,
             process=[target.number for target, _, _ in known],
-            waker_kind=[kind for _, (_, kind, _), _ in known],
-            waker_tid=[tid for _, (_, _, tid), _ in known],
-            waker_name=[self._name(tid) for _, (_, _, tid), _ in known],
+            waker_kind=[kind for _, (_, kind, _, _), _ in known],
+            waker_pid=[pid for _, (_, _, pid, _), _ in known],
+            waker_tid=[tid for _, (_, _, _, tid), _ in known],
+            waker_name=[self._name(tid) for _, (_, _, _, tid), _ in known],
             count=[count for _, _, (count, _) in known],
             sleep_ns=[total_ns for _, _, (_, total_ns) in known],
         )
