@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -25,11 +26,22 @@ class Output:
             return
         try:
             with self._writing:
-                click.echo(text)
-                sys.stdout.flush()
+                _write(f"{text}\n")
         except BrokenPipeError:
             self.is_closed = True
             drop_output()
+
+
+def _write(text: str) -> None:
+    """All of the text. Where Python was told not to buffer, a signal cuts a write that waits for its reader."""
+    raw = getattr(sys.stdout, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+        return
+    rest = memoryview(text.encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
+    while rest:
+        rest = rest[raw.write(rest) or 0 :]
 
 
 def drop_output() -> None:
