@@ -138,7 +138,9 @@ STORIES: Mapping[str, Story] = {
     ),
     "hot-gpu": Story(title="the GPU lowers its clock because it is hot", cause="gpu-throttled", play=_hot_gpu),
     "debugger": Story(title="a debugger stops the process", cause="stopped", culprit=77, play=_debugger),
-    "interpreter-lock": Story(title="another thread holds the interpreter lock", cause="gil", play=_interpreter_lock),
+    "interpreter-lock": Story(
+        title="another thread holds the interpreter lock", cause="gil", culprit=100, play=_interpreter_lock
+    ),
     "allocations": Story(
         title="memory is allocated in every step",
         cause="allocation-churn",
