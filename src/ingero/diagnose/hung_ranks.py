@@ -47,7 +47,10 @@ def hung_ranks(evidence: Evidence) -> Iterator[HungRanks]:
             continue
         group = peers | {process}
         done |= group
-        inside = {one: waiting[one] for one in sorted(group) if one in waiting and _is_same_time(waiting, one, process)}
+        inside = {one: waiting[one] for one in sorted(group) if one in waiting and _is_inside(evidence, waiting, one)}
+        inside = {one: call for one, call in inside.items() if _is_same_time(waiting, one, process)}
+        if not inside:
+            continue
         last = {one: call for one in sorted(group) if (call := _last(evidence, one, evidence.window))}
         yield HungRanks(inside=inside, missing=tuple(sorted(group - inside.keys())), last=last)
 
@@ -73,6 +76,20 @@ def _what(one: Collective) -> tuple[object, ...]:
 def _is_hanging(call: InFlight) -> bool:
     is_wait = (call.source, call.op) in _WAITS or call.source == int(Source.NCCL)
     return is_wait and call.time_ns - call.since_ns >= HANGS_NS
+
+
+def _is_inside(evidence: Evidence, waiting: dict[int, InFlight], one: int) -> bool:
+    """Not so while it is stopped: then its call is open, but it is the one that does not come."""
+    stops = evidence.stopped_seconds(one)
+    return not any(stop.begin_ns < waiting[one].time_ns and stop.end_ns > waiting[one].since_ns for stop in stops)
+
+
+def communicating(evidence: Evidence, process: int, begin_ns: int, end_ns: int) -> bool:
+    """Whether a process hung in communication at that time: rules about ranks say why."""
+    return any(
+        process in ranks.inside and ranks.since_ns < end_ns and ranks.seen_ns > begin_ns
+        for ranks in hung_ranks(evidence)
+    )
 
 
 def _is_same_time(waiting: dict[int, InFlight], one: int, other: int) -> bool:

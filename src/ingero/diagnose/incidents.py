@@ -69,10 +69,11 @@ def _absorbed(found: list[Found]) -> Iterator[Found]:
 
 
 def _is_reason(one: Found, other: Found) -> bool:
-    if other.case is None or not one.finding.absorbs or other.finding.absorbs:
+    process = other.case.process.process if other.case else other.finding.process
+    if not one.finding.absorbs or other.finding.absorbs:
         return False
     overlap = min(one.end_ns, other.end_ns) - max(one.begin_ns, other.begin_ns)
-    return other.case.process.process in one.finding.absorbs and overlap > 0
+    return process in one.finding.absorbs and overlap > 0
 
 
 def _with_reasons(one: Found, reasons: list[Found]) -> Found:

@@ -136,6 +136,7 @@ class Finding:
     chain: Sequence[Link] = ()
     fixes: Sequence[Fix] = ()
     evidence: Mapping[str, Fact] = field(default_factory=dict)
+    process: int = 0  # whose it is, where no case says it; 0: of nobody in particular
     absorbs: Sequence[int] = ()  # numbers of processes whose own findings at that time are the reason for this one
 
     @property

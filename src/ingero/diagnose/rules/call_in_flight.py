@@ -10,7 +10,7 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.hung_ranks import hung_ranks
+from ingero.diagnose.hung_ranks import communicating
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
 from ingero.ops import OPS, Kind, Source
@@ -32,11 +32,10 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
         is_wait = call.source != int(Source.NCCL) and (call.source, call.op) in _WAITS
         if is_wait and _hangs(evidence, call) and not _was_stopped(evidence, call):
             open_calls[call.process, call.source, call.op].append(call)
-    communicating = {process for ranks in hung_ranks(evidence) for process in ranks.inside}
     for calls in open_calls.values():
-        if calls[0].process in communicating:
-            continue
-        yield _finding(evidence, max(calls, key=_open_ns))
+        longest = max(calls, key=_open_ns)
+        if not communicating(evidence, longest.process, longest.since_ns, longest.time_ns):
+            yield _finding(evidence, longest)
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -49,6 +48,8 @@ def find(case: Case) -> Iterator[Finding]:
     if not claims:
         return
     worst = case.epochs[hung][int(np.argmax(waited[hung]))]
+    if communicating(case.evidence, case.process.process, int(worst["s_ns"]), int(worst["b_ns"])):
+        return
     name = BY_CODE[int(worst["source"]), int(worst["op"])]
     length = int(worst["b_ns"] - worst["s_ns"])
     line = case.evidence.call_line(case.window, case.process.process, int(worst["source"]), int(worst["op"]))

@@ -23,11 +23,12 @@ def find(case: Case) -> Iterator[Finding]:
     usual = sum(one.reference.x_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
     device = int(case.epochs["device"][0])
+    name = f"device {device}" if device >= 0 else "the device"
     yield Finding(
         cause=CAUSE,
         resource="gpu",
         root=str(device),
-        summary=f"{case.who} lost {case.amount(lost)} because device {device} took {seen / max(usual, 1):.1f} times as "
+        summary=f"{case.who} lost {case.amount(lost)} because {name} took {seen / max(usual, 1):.1f} times as "
         "long for the same work, and the host did not cause it",
         claims=claims,
         chain=(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.hung_ranks import HungRanks, disagreement, hung_ranks
-from ingero.diagnose.model import CodeLine, Culprit, Finding, FindingKind, Fix, Link, Severity
+from ingero.diagnose.model import CodeLine, Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
 from ingero.store.records import Window
 from ingero.units import format_ns
 
 CAUSE = "nccl-hang"
+HANGS_LONGER = 1.5  # than it was seen to: open calls are looked at once a second
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
@@ -19,6 +23,19 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     for ranks in hung_ranks(evidence):
         if disagreement(evidence, ranks) is None:
             yield _finding(evidence, ranks)
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """What such a rank lost, once it went on."""
+    number = case.process.process
+    for ranks in hung_ranks(case.evidence):
+        is_here = (
+            number in ranks.inside and ranks.since_ns < case.window.end_ns and ranks.seen_ns > case.window.begin_ns
+        )
+        length = ranks.seen_ns - ranks.inside[number].since_ns if is_here else 0
+        claims = case.take((Part.DEVICE,), (DEVICE,), HANGS_LONGER * length) if is_here else {}
+        if claims and disagreement(case.evidence, ranks) is None:
+            yield replace(_finding(case.evidence, ranks), claims=claims)
 
 
 def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
@@ -54,6 +71,7 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
             Fix(text="see where the missing rank is", command=f"py-spy dump --pid {_pid(evidence, ranks)}"),
             Fix(text="let NCCL say what it waits for", command="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO"),
         ),
+        absorbs=ranks.missing,
         evidence={"inside": len(inside), "missing": len(missing), "open (ns)": length},
     )
 
@@ -74,6 +92,8 @@ def _doing(evidence: Evidence, ranks: HungRanks) -> str:
     process = evidence.processes[ranks.missing[0]]
     if process.exit_ns is not None:
         return f": it ended with code {process.exit_code}"
+    if any(stop.end_ns > ranks.since_ns for stop in evidence.stopped_seconds(ranks.missing[0])):
+        return ": it was stopped"
     line = _line(evidence, ranks)
     return f": it was last seen in {line}" if line else ""
 
@@ -93,5 +113,6 @@ RULE = Rule(
     needs=("in_flight", "communicators"),
     shows="which ranks are inside since when, which are missing, and the line where a missing one is",
     limits="ranks on nodes whose recordings are not merged are not seen",
+    find=find,
     watch=watch,
 )

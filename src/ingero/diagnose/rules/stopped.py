@@ -46,6 +46,7 @@ def _finding(
         cause=CAUSE,
         resource="signal",
         root=str(process.pid),
+        process=process.process,
         window=window,
         summary=f"{process.name} [{process.pid}] was stopped for {format_ns(lost_ns)}{by}",
         claims=claims,
