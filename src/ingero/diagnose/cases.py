@@ -14,6 +14,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
+from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual, at_best, reference_windows, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows
@@ -444,7 +445,7 @@ class _Lane:
 
 def _host_lengths(epochs: Array) -> dict[Part, Array]:
     """E and P as they are, and [f, s] where the device was ready as soon as the host had enqueued; of either kind."""
-    kept_waiting = epochs["r_ns"] - epochs["s_ns"] < DEVICE_WAITED * epochs["x_ns"]
+    kept_waiting = (epochs["r_ns"] - epochs["s_ns"] < DEVICE_WAITED * epochs["x_ns"]) & ~was_full(epochs)
     return {
         Part.EMPTY: epochs["e_ns"],
         Part.ENQUEUE: np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0),

@@ -10,6 +10,7 @@ import numpy as np
 
 from ingero.diagnose.loss import host_paced_ns
 from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual
 from ingero.events import CLOCKS
 
@@ -45,8 +46,9 @@ def _busy(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
     """The host's part by the clocks of the enqueuing thread, the rest to the device."""
     x = usual.reference.x_ns
     excess = epochs["x_ns"] - x
-    low = float(np.minimum(host_paced_ns(epochs, x) - x, excess).sum())
-    enqueuing = np.maximum(epochs["s_ns"] - epochs["f_ns"] - usual.reference.enqueue_ns, 0)
+    is_paced = ~was_full(epochs)  # else the launches waited for the device, not it for them
+    low = float(np.minimum(host_paced_ns(epochs, x) - x, excess)[is_paced].sum())
+    enqueuing = np.where(is_paced, np.maximum(epochs["s_ns"] - epochs["f_ns"] - usual.reference.enqueue_ns, 0), 0)
     high = float(np.minimum(enqueuing, np.maximum(excess, 0)).sum())
     total = float(excess.sum())
     low = min(low, high)

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.queue_full import was_full
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 GPU_BOUND = 0.90  # of wall time the device was busy, as far as the host can tell
+QUEUE_FULL = 0.50  # of the epochs, before it is said
 PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the device was the slower one
 
 
@@ -16,7 +19,8 @@ def verdict(epochs: Array, *, has_incident: bool) -> str:
     """One sentence about the epochs of a process's main lane."""
     wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
     busy = int(epochs["x_ns"].sum()) / wall
-    waited = int(np.maximum(epochs["r_ns"] - epochs["s_ns"], 0).sum()) / wall
+    full = was_full(epochs)
+    waited = int(np.where(full, epochs["x_ns"], np.maximum(epochs["r_ns"] - epochs["s_ns"], 0)).sum()) / wall
     if has_incident:
         return f"device busy {busy:.0%} of the time; see the incidents"
     if busy < GPU_BOUND:
@@ -26,4 +30,5 @@ def verdict(epochs: Array, *, has_incident: bool) -> str:
             f"no time was lost against its best regime; it enqueued {busy - waited:.0%} of the time, so that it is "
             "not proven that the device was busy"
         )
-    return f"GPU-bound: no host-side cause (device busy {busy:.0%} of the time)"
+    queue = "; its queue was full, so that launches waited for the device" if full.mean() > QUEUE_FULL else ""
+    return f"GPU-bound: no host-side cause (device busy {busy:.0%} of the time){queue}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 SLOW = {"cudaLaunchKernel": (80.0, 0.1), "cudaStreamSynchronize": (1.0, 0.1)}
 
@@ -31,3 +31,19 @@ def test_launches_that_run_ahead_may_be_slow(tmp_path: Path) -> None:
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
     assert "launch-bound" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_launches_that_wait_for_a_full_queue_are_not_lost_time(tmp_path: Path) -> None:
+    """A slower device makes the launches slower that wait for a place in its queue."""
+
+    def full(scene: Scene, trainer: Actor, us: float, begin_s: float, end_s: float) -> None:
+        busy = 20_000 * us / 1e3
+        waiting = busy - 1024 * us / 1e3
+        calls = {"cudaLaunchKernel": (20_000.0, waiting / 20_000), "cudaStreamSynchronize": (1.0, busy - waiting)}
+        scene.train(trainer, begin_s, end_s, Step(busy_ms=busy, enqueue_ms=waiting, launches=20_000), calls=calls)
+
+    with Scene(tmp_path / "full.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        full(scene, trainer, 3, 0, QUIET_S)
+        full(scene, trainer, 6, QUIET_S, LENGTH_S)
+    assert causes(diagnosed_file(tmp_path / "full.db")) == ["gpu-slower"]

@@ -1,0 +1,56 @@
+"""verdicts: GPU-bound needs a device that was busy and a host that is seen to wait for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Scene, Step
+from ingero.diagnose.model import Diagnosis
+from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
+
+
+def diagnosed_steps(folder: Path, first: Step, second: Step | None = None) -> Diagnosis:
+    """A trainer that does the same all the time, or something else in the second half."""
+    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, LENGTH_S / 2, first)
+        scene.train(trainer, LENGTH_S / 2, LENGTH_S, second or first)
+    return diagnosed_file(folder / "scene.db")
+
+
+def verdict_of(diagnosis: Diagnosis) -> str:
+    return diagnosis.verdicts[0].text
+
+
+def test_a_host_that_waits_for_a_busy_device_is_gpu_bound(tmp_path: Path) -> None:
+    text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1)))
+    assert text.startswith("GPU-bound: no host-side cause (device busy 98%")
+
+
+def test_a_host_that_enqueues_most_of_the_time_proves_nothing_about_the_device(tmp_path: Path) -> None:
+    text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=5)))
+    assert "GPU-bound" not in text
+    assert "not proven" in text
+
+
+def test_a_device_with_idle_time_is_not_gpu_bound(tmp_path: Path) -> None:
+    text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.9, busy_ms=6, enqueue_ms=1)))
+    assert "GPU-bound" not in text
+
+
+@pytest.mark.parametrize("launches", [4_000, 50_000])
+def test_launches_that_wait_for_a_full_queue_are_gpu_bound(tmp_path: Path, launches: int) -> None:
+    busy = launches * 0.004
+    step = Step(empty_ms=0.1, busy_ms=busy, enqueue_ms=busy - 1024 * 0.004, launches=launches, noise=0.0005)
+    diagnosis = diagnosed_steps(tmp_path, step)
+    assert causes(diagnosis) == []
+    assert verdict_of(diagnosis).startswith("GPU-bound")
+    assert "queue was full" in verdict_of(diagnosis)
+
+
+def test_as_many_launches_that_the_device_waits_for_are_not(tmp_path: Path) -> None:
+    step = Step(empty_ms=0.1, busy_ms=200.0, enqueue_ms=199.9, launches=50_000)
+    diagnosis = diagnosed_steps(tmp_path, step)
+    assert "GPU-bound" not in verdict_of(diagnosis)
