@@ -83,6 +83,7 @@ class Scene:
         self._appended = 0
         self._threads: set[int] = set()
         self._stacks: set[int] = set()
+        self._live: dict[tuple[int, int], dict[tuple[int, int], int]] = {}  # blocks by (op, stack) of (process, kind)
 
     def __enter__(self) -> Scene:
         self._writer.__enter__()
@@ -314,8 +315,19 @@ class Scene:
             place: dict[str, Value] = {"start_ns": begin, "process": actor.number, "count": 1, "sleep_ns": end - begin}
             self.append(tables.WAKERS, **(told | place))
 
-    def gpu(self, at_s: float, *, mhz: int = 1980, reasons: int = 0, percent: int = 97, uuid: str = "GPU-0") -> None:
-        """One sample of the driver's."""
+    def gpu(
+        self,
+        at_s: float,
+        *,
+        mhz: int = 1980,
+        reasons: int = 0,
+        percent: int = 97,
+        uuid: str = "GPU-0",
+        used_bytes: int = 8 << 30,
+        total_bytes: int = 16 << 30,
+        processes: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """One sample of the driver's; processes: (pid, bytes)."""
         self.append(
             tables.GPU_SAMPLES,
             time_ns=self.at(at_s),
@@ -325,6 +337,9 @@ class Scene:
             sm_clock_mhz=mhz,
             max_sm_clock_mhz=1980,
             throttle_reasons=reasons,
+            memory_used_bytes=used_bytes,
+            memory_total_bytes=total_bytes,
+            processes=json.dumps(processes),
         )
 
     def second(self, actor: Actor, at_s: float, **clocks_ms: float) -> None:
@@ -396,6 +411,72 @@ class Scene:
         for second in range(begin_s, end_s):
             columns: dict[str, Value] = {"time_ns": self.at(second + 1), "cpus": json.dumps(ticks)}
             self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)
+
+    # Memory of the GPU
+
+    def memory(
+        self,
+        actor: Actor,
+        name: str,
+        at_s: float,
+        count: int,
+        size_bytes: int,
+        *,
+        freed: int = 0,
+        stack: int = 0,
+        failures: int = 0,
+        unpaired: int = 0,
+    ) -> None:
+        """What one line did in the second at_s: `count` allocations of size_bytes each, `freed` of them freed, ever
+        since; failures: more of them that were refused.
+        """
+        op = _BY_NAME[name]
+        assert op.memory is not None, f"{name} allocates nothing"
+        live = self._live.setdefault((actor.number, int(op.memory)), {})
+        live[op.code, stack] = live.get((op.code, stack), 0) + count - freed
+        place = {"start_ns": self.at(at_s), "process": actor.number, "memory_kind": int(op.memory)}
+        self.append(
+            tables.ALLOCATIONS,
+            **place,
+            source=int(op.source),
+            op=op.code,
+            stack_hash=stack,
+            live_bytes=live[op.code, stack] * size_bytes,
+            live_count=live[op.code, stack],
+            peak_bytes=live[op.code, stack] * size_bytes,
+            allocated_bytes=count * size_bytes,
+            freed_bytes=freed * size_bytes,
+            allocations=count,
+            frees=freed,
+            failures=failures,
+            failed_bytes=failures * size_bytes,
+        )
+        total = sum(live.values())
+        levels = {"live_bytes": total * size_bytes, "live_count": total, "peak_bytes": total * size_bytes}
+        self.append(tables.MEMORY_SECONDS, **place, **levels, unpaired=unpaired)
+
+    # Communication
+
+    def communicator(self, actor: Actor, *, rank: int, ranks: int, comm_id_hash: int = 77) -> None:
+        """One that all ranks have made with the same id."""
+        known: dict[str, Value] = {"process": actor.number, "number": 1, "handle": 0xC0, "created_ns": BEGIN_NS}
+        known |= {"comm_id_hash": comm_id_hash, "rank": rank, "nranks": ranks, "origin": "ncclCommInitRank"}
+        self.append(tables.COMMUNICATORS, **known)
+
+    def collective(
+        self, actor: Actor, name: str, at_s: float, sequence: int, size_bytes: int, *, datatype: int = 7, stack: int = 0
+    ) -> None:
+        """One recorded collective on its communicator; datatype: ncclDataType_t (7: float32)."""
+        place = 1 << 40 | sequence
+        self.call(actor, name, at_s, 0.02, arg0=size_bytes, arg1=0xC0, arg2=datatype, function=place, stack_hash=stack)
+
+    def open_call(self, actor: Actor, name: str, since_s: float, until_s: float, *, stack: int = 0) -> None:
+        """A call that is seen open each second from its begin until until_s."""
+        op = _BY_NAME[name]
+        for second in range(int(since_s) + 1, int(until_s) + 1):
+            known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid}
+            known |= {"source": int(op.source), "op": op.code, "since_ns": self.at(since_s), "stack_hash": stack}
+            self.append(tables.IN_FLIGHT, time_ns=self.at(second), **known)
 
 
 _EPOCH_TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "b_ns")

@@ -1,0 +1,56 @@
+"""nccl-hang: a rank does not come; all are there; the wait is short; nobody else is in the communicator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Severity
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes
+from tests.unit.rules.ranks import diagnosed_ranks
+
+
+def hanging(scene: Scene, first: Actor, second: Actor, until_s: float = LENGTH_S - 1) -> None:
+    """Both train; then rank 0 waits for its device, and rank 1 is in no call."""
+    for actor in (first, second):
+        scene.train(actor, 0, QUIET_S, Step())
+        scene.collective(actor, "ncclAllReduce", QUIET_S - 0.01, 900, 1 << 20)
+    scene.open_call(first, "cudaStreamSynchronize", QUIET_S, until_s)
+
+
+def test_the_missing_rank_is_named(tmp_path: Path) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, hanging)
+    assert causes(diagnosis) == ["nccl-hang"]
+    incident = diagnosis.incidents[0]
+    assert incident.severity is Severity.CRITICAL
+    assert incident.root == "rank 1"
+    assert [one.pid for one in incident.culprits] == [101]
+    assert "rank 0 waited inside cudaStreamSynchronize after ncclAllReduce for 5.00 s" in incident.summary
+    assert "rank 1 did not come" in incident.summary
+
+
+def test_when_all_ranks_are_inside_nobody_is_blamed(tmp_path: Path) -> None:
+    def both(scene: Scene, first: Actor, second: Actor) -> None:
+        hanging(scene, first, second)
+        scene.open_call(second, "cudaStreamSynchronize", QUIET_S + 0.5, LENGTH_S - 1)
+
+    diagnosis = diagnosed_ranks(tmp_path, both)
+    assert causes(diagnosis) == ["nccl-hang"]
+    assert diagnosis.incidents[0].culprits == ()
+    assert "all ranks are inside" in diagnosis.incidents[0].summary
+
+
+def test_a_wait_of_two_seconds_is_none(tmp_path: Path) -> None:
+    diagnosis = diagnosed_ranks(
+        tmp_path, lambda scene, first, second: hanging(scene, first, second, until_s=QUIET_S + 2)
+    )
+    assert causes(diagnosis) == []
+
+
+def test_a_process_without_peers_hangs_by_itself(tmp_path: Path) -> None:
+    assert causes(diagnosed_ranks(tmp_path, hanging, comm_id_hash=(77, 78))) == ["call-in-flight"]
+
+
+def test_without_open_calls_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, hanging, not_traced={"in_flight": "no task iterator"})
+    assert "nccl-hang" in {one.cause for one in diagnosis.not_evaluated}

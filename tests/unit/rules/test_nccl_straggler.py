@@ -1,0 +1,50 @@
+"""nccl-straggler: the others wait on the device for the rank that lost its time on the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes
+from tests.unit.rules.ranks import diagnosed_ranks
+
+LATE_MS = 10.0
+
+
+def straggling(scene: Scene, first: Actor, second: Actor) -> None:
+    """Rank 1 loses 10 ms a step to a quota; rank 0 waits for it inside its own X."""
+    for actor in (first, second):
+        scene.train(actor, 0, QUIET_S, Step())
+    scene.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+    scene.train(second, QUIET_S, LENGTH_S, Step(empty_ms=0.5 + LATE_MS, empty={"throttled": LATE_MS}))
+
+
+def test_the_rank_that_came_late_is_named_with_its_own_reason(tmp_path: Path) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, straggling)
+    assert causes(diagnosis) == ["nccl-straggler"]
+    incident = diagnosis.incidents[0]
+    assert incident.root == "rank 1"
+    assert incident.evidence["because"] == "cpu-throttled"
+    assert 101 in {one.pid for one in incident.culprits}
+    assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
+
+
+def test_both_devices_slower_are_no_straggler(tmp_path: Path) -> None:
+    def slower(scene: Scene, first: Actor, second: Actor) -> None:
+        for actor in (first, second):
+            scene.train(actor, 0, QUIET_S, Step())
+            scene.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+
+    assert set(causes(diagnosed_ranks(tmp_path, slower))) == {"gpu-slower"}
+
+
+def test_ranks_of_different_jobs_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, straggling, comm_id_hash=(77, 78))
+    assert sorted(causes(diagnosis)) == ["cpu-throttled", "gpu-slower"]
+
+
+def test_without_communicators_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, straggling, not_traced={"communicators": "--nccl=false"})
+    assert "nccl-straggler" in {one.cause for one in diagnosis.not_evaluated}
