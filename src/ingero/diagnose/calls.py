@@ -10,7 +10,7 @@ from ingero.ops import OPS, Kind
 from ingero.units import format_ns
 
 _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
-_INSIDE = ("run", "sleep", "kernel_lock")  # what a call itself can spend; being runnable has its own rules
+INSIDE = ("run", "sleep", "kernel_lock")  # what a call itself can spend; being runnable has its own rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,10 @@ def kind_of(change: OpChange) -> Kind:
     return _KINDS.get((change.totals.source, change.totals.op), Kind.NONE)
 
 
-def claim(case: Case, parts: tuple[Part, ...], grown: Growth) -> dict[Bucket, int]:
-    """Lost time of these parts that the calls account for, of what is left of it."""
-    return case.take(parts, _INSIDE, grown.grown_ns)
+def claim(case: Case, parts: tuple[Part, ...], grown: Growth, *, told_by: tuple[str, ...] = ()) -> dict[Bucket, int]:
+    """Lost time of these parts that the calls account for, of what is left of it.
+
+    told_by: causes whose findings have claimed time inside the same calls.
+    """
+    told = sum(one.lost_ns for one in case.findings if one.cause in told_by)
+    return case.take(parts, INSIDE, max(grown.grown_ns - told, 0))

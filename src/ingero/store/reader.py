@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -446,11 +446,24 @@ class Reader:
         )
         return arrays.offcpu(rows)
 
-    def call_rows(self, window: Window, *, sources: Sequence[int], process: int | None = None) -> npt.NDArray[np.void]:
-        """Recorded calls or host events of these sources that began in the window: `arrays.CALL_DTYPE`."""
+    def call_rows(
+        self,
+        window: Window,
+        *,
+        sources: Sequence[int],
+        process: int | None = None,
+        ops: Collection[tuple[int, int]] | None = None,
+    ) -> npt.NDArray[np.void]:
+        """Recorded calls or host events of these sources that began in the window: `arrays.CALL_DTYPE`.
+
+        ops: only these (source, op).
+        """
+        of_ops = (
+            "" if ops is None else f"AND (source, op) IN (VALUES {', '.join(f'({s}, {o})' for s, o in sorted(ops))})"
+        )
         rows = self._rows(
             f"SELECT {arrays.CALL_COLUMNS} FROM raw_events WHERE start_ns >= :begin AND start_ns < :end "
-            f"AND source IN ({','.join(str(int(source)) for source in sources)}) {_OF_PROCESS.format('')} "
+            f"AND source IN ({','.join(str(int(source)) for source in sources)}) {of_ops} {_OF_PROCESS.format('')} "
             f"ORDER BY start_ns",
             window,
             process=process,

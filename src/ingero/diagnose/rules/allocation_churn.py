@@ -11,12 +11,13 @@ from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
 CAUSE = "allocation-churn"
+_RETRIES = ("allocator-retry", "kv-cache-pressure")
 
 
 def find(case: Case) -> Iterator[Finding]:
     """Allocations that come more often or take longer, on the path to the device."""
     grown = growth(case, Kind.ALLOC | Kind.FREE)
-    claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown) if grown else {}
+    claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_RETRIES) if grown else {}
     if not grown or not claims:
         return
     lost = sum(claims.values())

@@ -1,0 +1,112 @@
+"""Requests for GPU memory that failed, and what came of them: tried again with success, or not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ingero.diagnose import memory
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.memory import Room
+from ingero.ops import OPS, Kind, Source
+from ingero.store.records import Window
+
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
+RETRY_NS = 2_000_000_000  # from a failure to the same request again; giving back a full cache takes tenths of a second
+MARGIN = 0.02  # of the GPU's memory: what its driver keeps, and what may change between two samples
+
+_ON_GPU = {(int(op.source), op.code) for op in OPS if op.kind & Kind.ALLOC and op.memory in memory.ON_DEVICE}
+_FREES = {(int(op.source), op.code) for op in OPS if op.kind & Kind.FREE}
+_NAMES = {(int(op.source), op.code): op.name for op in OPS}
+_SOURCES = tuple(sorted({Source(source) for source, _ in _ON_GPU | _FREES}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAllocation:
+    """One request that the device had no memory for, and what the thread did next.
+
+    end_ns: when it had the memory, or the last of its tries had failed. frees: memory given back between.
+    """
+
+    process: int
+    tid: int
+    name: str
+    size_bytes: int
+    begin_ns: int
+    end_ns: int
+    tries: int
+    frees: int
+    is_recovered: bool
+    stack_hash: int
+
+
+def failed_allocations(evidence: Evidence, window: Window, process: int | None = None) -> list[FailedAllocation]:
+    """Requests for memory of a GPU that failed in the window for want of it, in order of time.
+
+    A try again by the same thread for as many bytes belongs to the first one.
+    """
+    if not any(one.failures for one in evidence.reader.memory_sites(window, process=process)):
+        return []  # exact counts: no need to read the calls
+    until = Window(begin_ns=window.begin_ns, end_ns=window.end_ns + RETRY_NS)
+    threads: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    for row in evidence.reader.call_rows(until, sources=_SOURCES, process=process, ops=_ON_GPU | _FREES):
+        threads[int(row["process"]), int(row["tid"])].append(row)
+    found = [one for mine in threads.values() for one in _of_thread(mine) if one.begin_ns < window.end_ns]
+    return sorted(found, key=lambda one: one.begin_ns)
+
+
+def _of_thread(rows: list[Any]) -> Iterator[FailedAllocation]:
+    """The failures of one thread, each with its tries."""
+    index = 0
+    while index < len(rows):
+        if not _is_failure(rows[index]):
+            index += 1
+            continue
+        first, last, tries, frees, is_recovered = rows[index], rows[index], 1, 0, False
+        index += 1
+        while index < len(rows) and not is_recovered and int(rows[index]["start_ns"]) - _end_ns(last) <= RETRY_NS:
+            row = rows[index]
+            if _op(row) in _FREES:
+                frees += int(row["ret_code"]) == 0
+            elif int(row["arg0"]) != int(first["arg0"]):
+                break
+            else:
+                last, tries, is_recovered = row, tries + 1, int(row["ret_code"]) == 0
+            index += 1
+        yield FailedAllocation(
+            process=int(first["process"]),
+            tid=int(first["tid"]),
+            name=_NAMES[_op(first)],
+            size_bytes=int(first["arg0"]),
+            begin_ns=int(first["start_ns"]),
+            end_ns=_end_ns(last),
+            tries=tries,
+            frees=frees,
+            is_recovered=is_recovered,
+            stack_hash=int(first["stack_hash"]),
+        )
+
+
+def _op(row: Any) -> tuple[int, int]:
+    return int(row["source"]), int(row["op"])
+
+
+def _is_failure(row: Any) -> bool:
+    return _op(row) in _ON_GPU and int(row["ret_code"]) == OUT_OF_MEMORY
+
+
+def _end_ns(row: Any) -> int:
+    return int(row["start_ns"] + row["duration_ns"])
+
+
+def had_room(evidence: Evidence, failure: FailedAllocation) -> Room | None:
+    """The proof that a request failed although enough was free: before, after, and nothing much moved between."""
+    process = evidence.processes.get(failure.process)
+    uuid = memory.gpu_of(evidence, process) if process else ""
+    room = memory.room_at(evidence, uuid, failure.begin_ns, failure.end_ns) if uuid else None
+    if room is None or room.moved_bytes >= failure.size_bytes:
+        return None
+    needed = failure.size_bytes + room.moved_bytes + MARGIN * (room.before.memory_total_bytes or 0)
+    return room if room.free_bytes >= needed else None

@@ -1,0 +1,98 @@
+"""A serving process runs with a full GPU, and its key-value cache has to fight for memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from ingero.diagnose import cache_pressure
+from ingero.diagnose.calls import INSIDE
+from ingero.diagnose.cases import Case
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.failed_allocations import FailedAllocation
+from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.rules.allocator_retry import retries_of
+from ingero.store.records import Process, Window
+from ingero.units import format_bytes, format_ns, format_percent
+
+CAUSE = "kv-cache-pressure"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """The time of such requests, of what was lost on the way to the device."""
+    retries = retries_of(case.evidence, case.window, case.process.process)
+    if not cache_pressure.is_proven(case.evidence, case.process, retries):
+        return
+    cost = sum(one.end_ns - one.begin_ns for one in retries)
+    claims = case.take((Part.EMPTY, Part.ENQUEUE), INSIDE, cost)
+    if claims:
+        yield _finding(case.evidence, case.process, retries, claims)
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Serving processes whose cache made requests fail, also where no time was lost by it."""
+    found: dict[int, list[FailedAllocation]] = defaultdict(list)
+    for one in retries_of(evidence, evidence.window):
+        found[one.process].append(one)
+    for number, retries in found.items():
+        process = evidence.processes.get(number)
+        if process and cache_pressure.is_proven(evidence, process, retries):
+            yield _finding(evidence, process, retries, {})
+
+
+def _finding(
+    evidence: Evidence, process: Process, retries: Sequence[FailedAllocation], claims: Mapping[Bucket, int]
+) -> Finding:
+    worst = next(one for one in retries if cache_pressure.in_cache_code(evidence, one.stack_hash))
+    room = cache_pressure.fullest(evidence, process, retries)
+    used = room.used_ratio if room else 0.0
+    cost = sum(one.end_ns - one.begin_ns for one in retries)
+    line = evidence.own_line(worst.stack_hash)
+    return Finding(
+        cause=CAUSE,
+        resource="gpu memory",
+        root=str(process.pid),
+        kind=None if claims else FindingKind.EVENT,
+        severity=None if claims else Severity.MEDIUM,
+        window=None if claims else Window(begin_ns=retries[0].begin_ns, end_ns=retries[-1].end_ns + 1),
+        summary=f"{process.name} [{process.pid}] serves with {format_percent(used)} of the GPU's memory in use; "
+        f"{len(retries)} times its cache of keys and values got no memory until other blocks were given back, "
+        f"{format_ns(cost)} in all",
+        claims=claims,
+        line=line,
+        chain=(
+            Link(
+                text=f"{worst.name} of {format_bytes(worst.size_bytes)} failed in {line or 'its cache'}, "
+                f"{worst.frees} blocks were freed, and the same request succeeded",
+                seen_ns=cost,
+                expected_ns=0,
+                structure="failure, frees and success on one thread, in code that keeps keys and values",
+                order="the GPU was full in the driver's sample before it",
+            ),
+        ),
+        fixes=(
+            Fix(
+                text="admit less at a time, or leave the cache more room",
+                command="vllm serve <model> --max-num-seqs <fewer> --gpu-memory-utilization <share>",
+            ),
+            Fix(
+                text="shorten what is kept", command="vllm serve <model> --max-model-len <tokens> --kv-cache-dtype fp8"
+            ),
+        ),
+        evidence={"retries": len(retries), "memory used (ratio)": round(used, 4), "time in retries (ns)": cost},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="a full GPU makes the key-value cache of a server wait for memory",
+    order=47,
+    needs=("allocations", "gpu_samples", "GPU", "offcpu"),
+    shows="a process that waits for requests, on a GPU that is more than 95 % full, whose cache code asked for memory "
+    "in vain and again with success",
+    limits="a cache whose blocks are allocated once at the start makes no calls later; how full it is and whom it "
+    "evicts is not visible",
+    find=find,
+    watch=watch,
+)
