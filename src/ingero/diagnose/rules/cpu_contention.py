@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from ingero.diagnose.captures import delayed_graphs
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.rule import Rule
@@ -26,7 +28,8 @@ def find(case: Case) -> Iterator[Finding]:
         ),
     )
     if finding:
-        yield finding
+        graphs = delayed_graphs(case, finding.claims)
+        yield replace(finding, chain=(*finding.chain, graphs)) if graphs else finding
 
 
 RULE = Rule(

@@ -1,0 +1,136 @@
+"""CUDA graphs were made and are not launched, or not any more, while kernels are launched one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.captures import GraphCall, graph_calls, launches, users
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Culprit, Fact, Finding, FindingKind, Fix, Link, Severity
+from ingero.diagnose.rule import Rule
+from ingero.store.reader import SECOND_NS
+from ingero.store.records import Process, Window
+from ingero.units import format_count, format_ns
+
+CAUSE = "cuda-graph-unused"
+UNUSED_NS = 10_000_000_000  # of other launches, after the graph was there
+STOPPED_NS = 3_000_000_000
+MIN_RATE = 5.0  # launches of graphs a second, before their end is one
+MIN_LAUNCHES = 1000
+MORE_LAUNCHES = 2.0  # times as many single launches as before: what the graphs held is launched one by one
+_MOST_PIECES = 60
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Processes with graphs of which none is launched; then those that have stopped launching them."""
+    for process in users(evidence):
+        made = [
+            one
+            for one in graph_calls(evidence, evidence.window, process.process)
+            if "Instantiate" in one.name and one.ret_code == 0
+        ]
+        unused = _unused(evidence, process, made) if made else None
+        if unused:
+            yield unused
+    for number, process in evidence.processes.items():
+        stopped = _stopped(evidence, process) if number in evidence.lanes else None
+        if stopped:
+            yield stopped
+
+
+def _unused(evidence: Evidence, process: Process, made: list[GraphCall]) -> Finding | None:
+    first, last = made[0], made[-1]
+    graphs, _ = launches(evidence, Window(begin_ns=first.begin_ns, end_ns=evidence.window.end_ns), process.process)
+    since = Window(begin_ns=last.end_ns, end_ns=evidence.window.end_ns)
+    others = launches(evidence, since, process.process)[1] if since.duration_ns >= UNUSED_NS else 0.0
+    if graphs or others < MIN_LAUNCHES:
+        return None
+    line = evidence.own_line(first.stack_hash)
+    return _finding(
+        process,
+        window=Window(begin_ns=first.begin_ns, end_ns=evidence.window.end_ns),
+        summary=f"{process.name} [{process.pid}] made {len(made)} CUDA graphs{f' in {line}' if line else ''} and "
+        f"launched none of them in {format_ns(since.duration_ns)}, but {format_count(others)} kernels one by one",
+        link=Link(
+            text=f"{first.name} succeeded, and no graph was launched afterwards",
+            seen_ns=since.duration_ns,
+            structure="exact counts of launches of graphs and of kernels",
+            order="all launches counted came after the last graph was made",
+        ),
+        evidence={"graphs made": len(made), "graph launches": 0, "other launches": round(others)},
+    )
+
+
+def _stopped(evidence: Evidence, process: Process) -> Finding | None:
+    """Graphs were launched at a steady rate, then none, and more kernels than before."""
+    if not launches(evidence, evidence.window, process.process)[0]:
+        return None
+    pieces = _pieces(evidence.window)
+    length_s = pieces[0].duration_ns / SECOND_NS if pieces else 1.0
+    counts = [(piece, *launches(evidence, piece, process.process)) for piece in pieces]
+    rates = [(piece, graphs / length_s, others / length_s) for piece, graphs, others in counts]
+    used = [index for index, (_, graphs, _) in enumerate(rates) if graphs >= MIN_RATE]
+    if not used or used[-1] + 1 >= len(rates):
+        return None
+    end = used[-1] + 1
+    before, after = [rates[index] for index in used], rates[end + 1 :]  # the second in which they ended is mixed
+    stopped = Window(begin_ns=rates[end][0].begin_ns, end_ns=evidence.window.end_ns)
+    least = STOPPED_NS / SECOND_NS / length_s
+    if min(len(before), len(after)) < least or any(one[1] for one in after):
+        return None
+    usual = sum(one[2] for one in before) / len(before)
+    now = sum(one[2] for one in after) / len(after)
+    if now * len(after) * length_s < MIN_LAUNCHES or now < MORE_LAUNCHES * max(usual, 1):
+        return None
+    graphs = sum(one[1] for one in before) / len(before)
+    return _finding(
+        process,
+        window=stopped,
+        summary=f"{process.name} [{process.pid}] launched {graphs:.3g} CUDA graphs a second, and has launched none for "
+        f"{format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels a second one by one "
+        f"(before: {format_count(usual)})",
+        link=Link(
+            text="what the graphs held is launched one by one",
+            seen_ns=stopped.duration_ns,
+            structure="exact counts of launches of graphs and of kernels, second by second",
+            order="the kernels became more when the graphs ended",
+        ),
+        evidence={"graphs per second before": round(graphs, 2), "kernels per second": round(now)},
+    )
+
+
+def _pieces(window: Window) -> list[Window]:
+    """Whole seconds, more than one each where the window is long."""
+    length = max(-(-window.duration_ns // _MOST_PIECES // SECOND_NS), 1) * SECOND_NS
+    begins = range(window.begin_ns, window.end_ns - length + 1, length)
+    return [Window(begin_ns=begin, end_ns=begin + length) for begin in begins]
+
+
+def _finding(process: Process, *, window: Window, summary: str, link: Link, evidence: dict[str, Fact]) -> Finding:
+    return Finding(
+        cause=CAUSE,
+        resource="cuda graph",
+        root=str(process.pid),
+        kind=FindingKind.EVENT,
+        severity=Severity.LOW,
+        window=window,
+        summary=summary,
+        culprits=(Culprit(pid=process.pid, name=process.name),),
+        chain=(link,),
+        fixes=(
+            Fix(text="see why the graph is left out: another shape, grad mode, or an input on the host"),
+            Fix(text="let PyTorch say it", command="TORCH_LOGS=cudagraphs,perf_hints"),
+        ),
+        evidence=evidence,
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="CUDA graphs were made but not launched",
+    order=90,
+    needs=("op_stats", "events"),
+    shows="how many graphs were made, and exact counts of launches of graphs and of kernels since",
+    limits="of several graphs, one that is never launched beside others that are is not told",
+    watch=watch,
+)
