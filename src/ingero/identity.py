@@ -1,4 +1,4 @@
-"""How texts name a process: its rank, its container."""
+"""How texts name a process: its rank, its container, how it ended."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def identity_text(rank: int | None, world_size: int | None, container_id: str | 
     if container_id:
         parts.append(f"container {short_id(container_id)}")
     return ", ".join(parts)
+
+
+def ending(status: int | None) -> str:
+    """How a process ended, by the status that the kernel keeps: a code in the second byte, or a signal in the first."""
+    if status is None:
+        return "ended"
+    signal = status & 0x7F
+    return f"was ended by signal {signal}" if signal else f"ended with code {status >> 8 & 0xFF}"

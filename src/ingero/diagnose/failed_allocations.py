@@ -108,5 +108,22 @@ def had_room(evidence: Evidence, failure: FailedAllocation) -> Room | None:
     room = memory.room_at(evidence, uuid, failure.begin_ns, failure.end_ns) if uuid else None
     if room is None or room.moved_bytes >= failure.size_bytes:
         return None
-    needed = failure.size_bytes + room.moved_bytes + MARGIN * (room.before.memory_total_bytes or 0)
+    between = Window(begin_ns=room.before.time_ns, end_ns=room.after.time_ns + 1)
+    passing = sum(one.allocated_bytes for one in evidence.reader.memory_sites(between))  # may have been freed again
+    needed = failure.size_bytes + passing + room.moved_bytes + MARGIN * (room.before.memory_total_bytes or 0)
     return room if room.free_bytes >= needed else None
+
+
+def is_final(evidence: Evidence, failure: FailedAllocation) -> bool:
+    """Whether the request was certainly not repeated with success: every call that could be it has a record."""
+    if failure.is_recovered:
+        return False
+    until = Window(begin_ns=failure.begin_ns, end_ns=failure.end_ns + RETRY_NS)
+    totals = evidence.reader.op_totals(until, process=failure.process)
+    return all(one.recorded >= one.count for one in totals if (one.source, one.op) in _ON_GPU)
+
+
+def goes_on(evidence: Evidence, failure: FailedAllocation) -> bool:
+    """Whether the process waited for its device again afterwards: it can do without."""
+    lane = evidence.lanes.get(failure.process)
+    return lane is not None and bool((lane["f_ns"] > failure.end_ns).any())

@@ -41,6 +41,14 @@ def test_memory_that_became_free_only_afterwards_proves_nothing(tmp_path: Path) 
     assert causes(diagnosed(tmp_path, ended)) == ["gpu-out-of-memory"]
 
 
+def test_memory_that_passed_between_two_samples_may_have_filled_it(tmp_path: Path) -> None:
+    def passing(scene: Scene, trainer: Actor) -> None:
+        refused_with(scene, trainer, 10 * GIB)
+        scene.memory(trainer, "cudaMalloc", 8, 5, GIB, freed=5)
+
+    assert causes(diagnosed(tmp_path, passing)) == ["gpu-out-of-memory"]
+
+
 def test_without_the_driver_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(
         tmp_path, lambda scene, trainer: refused_with(scene, trainer, 10 * GIB), not_traced={"GPU": "no NVML"}

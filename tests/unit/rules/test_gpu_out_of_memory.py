@@ -31,7 +31,7 @@ def test_a_request_that_failed_is_critical_with_line_holders_and_neighbours(tmp_
 
 
 def test_a_process_that_ended_by_it_is_said_to(tmp_path: Path) -> None:
-    with_end = diagnosed(tmp_path, full, exit_ns=1_760_000_000_000_000_000 + 9_000_000_000, exit_code=1)
+    with_end = diagnosed(tmp_path, full, exit_ns=1_760_000_000_000_000_000 + 9_000_000_000, exit_code=1 << 8)
     assert "then ended with code 1" in with_end.incidents[0].summary
 
 
@@ -54,6 +54,26 @@ def test_a_request_that_succeeds_the_second_time_is_none(tmp_path: Path) -> None
         retried(scene, trainer, 8.2, 2 * GIB)
 
     assert causes(diagnosed(tmp_path, recovered)) == []
+
+
+def test_a_process_that_goes_on_without_it_is_not_critical(tmp_path: Path) -> None:
+    def going_on(scene: Scene, trainer: Actor) -> None:
+        full(scene, trainer)
+        scene.train(trainer, 8.3, LENGTH_S, Step())
+
+    diagnosis = diagnosed(tmp_path, going_on)
+    assert causes(diagnosis) == ["gpu-out-of-memory"]
+    assert diagnosis.incidents[0].severity is Severity.HIGH
+    assert "and went on without it" in diagnosis.incidents[0].summary
+
+
+def test_where_not_every_call_has_a_record_a_process_that_goes_on_may_have_got_it(tmp_path: Path) -> None:
+    def sparse(scene: Scene, trainer: Actor) -> None:
+        full(scene, trainer)
+        scene.train(trainer, 8.3, LENGTH_S, Step())
+        scene.op(trainer, "cudaMalloc", 8, 400, 0.06, recorded=80)
+
+    assert causes(diagnosed(tmp_path, sparse)) == []
 
 
 def test_another_error_is_no_lack_of_memory(tmp_path: Path) -> None:

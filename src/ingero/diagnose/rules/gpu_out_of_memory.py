@@ -7,9 +7,17 @@ from collections.abc import Iterator
 
 from ingero.diagnose import memory
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.failed_allocations import OUT_OF_MEMORY, FailedAllocation, failed_allocations, had_room
+from ingero.diagnose.failed_allocations import (
+    OUT_OF_MEMORY,
+    FailedAllocation,
+    failed_allocations,
+    goes_on,
+    had_room,
+    is_final,
+)
 from ingero.diagnose.model import CodeLine, Culprit, Fact, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
+from ingero.identity import ending
 from ingero.store.records import Process, Window
 from ingero.units import format_bytes
 
@@ -21,7 +29,8 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes with requests that failed for good; those for which there was room are fragmentation."""
     failed: dict[int, list[FailedAllocation]] = defaultdict(list)
     for one in failed_allocations(evidence, evidence.window):
-        if not one.is_recovered and had_room(evidence, one) is None:
+        failed_for_good = not one.is_recovered and (is_final(evidence, one) or not goes_on(evidence, one))
+        if failed_for_good and had_room(evidence, one) is None:
             failed[one.process].append(one)
     for number, mine in failed.items():
         process = evidence.processes.get(number)
@@ -44,10 +53,10 @@ def _finding(evidence: Evidence, process: Process, failures: list[FailedAllocati
         resource="gpu memory",
         root=str(process.pid),
         kind=FindingKind.EVENT,
-        severity=Severity.CRITICAL,
+        severity=Severity.HIGH if goes_on(evidence, failures[-1]) else Severity.CRITICAL,
         window=Window(begin_ns=first.begin_ns, end_ns=failures[-1].end_ns + 1),
         summary=f"{process.name} [{process.pid}] asked for {format_bytes(first.size_bytes)} of GPU memory"
-        f"{f' in {line}' if line else ''} and did not get it{_end(process, failures[-1])}{own}{beside}",
+        f"{f' in {line}' if line else ''} and did not get it{_end(evidence, process, failures[-1])}{own}{beside}",
         culprits=(Culprit(pid=process.pid, name=process.name, container=container), *others),
         line=line,
         chain=(_link(first, line),),
@@ -64,10 +73,10 @@ def _named(one: Culprit) -> str:
     return f"{one.name} [{one.pid}]"
 
 
-def _end(process: Process, last: FailedAllocation) -> str:
-    if process.exit_ns is None or process.exit_ns - last.end_ns > _ENDS_SOON_NS:
-        return ""
-    return f", then ended with code {process.exit_code}" if process.exit_code is not None else ", then ended"
+def _end(evidence: Evidence, process: Process, last: FailedAllocation) -> str:
+    if process.exit_ns is not None and process.exit_ns - last.end_ns <= _ENDS_SOON_NS and process.exit_code != 0:
+        return f", then {ending(process.exit_code)}"
+    return ", and went on without it" if goes_on(evidence, last) else ""
 
 
 def _link(first: FailedAllocation, line: CodeLine | None) -> Link:
@@ -112,6 +121,6 @@ RULE = Rule(
     shows="the return code, the bytes asked for, the line, what each line holds, and the other processes on that GPU",
     limits="a framework that has a limit of its own fails without a call; where a process allocates more than 100 "
     "times a second only failures and some of the successes have a record, so that a repeated request that "
-    "succeeded can be missed",
+    "succeeded can be missed; then nothing is said of a process that goes on",
     watch=watch,
 )

@@ -11,6 +11,7 @@ from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.hung_ranks import HungRanks, disagreement, hung_ranks
 from ingero.diagnose.model import CodeLine, Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
+from ingero.identity import ending
 from ingero.store.records import Window
 from ingero.units import format_ns
 
@@ -91,7 +92,7 @@ def _doing(evidence: Evidence, ranks: HungRanks) -> str:
         return ""
     process = evidence.processes[ranks.missing[0]]
     if process.exit_ns is not None:
-        return f": it ended with code {process.exit_code}"
+        return f": it {ending(process.exit_code)}"
     if any(stop.end_ns > ranks.since_ns for stop in evidence.stopped_seconds(ranks.missing[0])):
         return ": it was stopped"
     line = _line(evidence, ranks)
