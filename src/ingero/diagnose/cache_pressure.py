@@ -1,4 +1,4 @@
-"""Whether requests for GPU memory that failed were made by the key-value cache of a process that serves requests."""
+"""Whether trouble with GPU memory is made by the key-value cache of a process that serves requests."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import re
 from collections.abc import Sequence
 
 from ingero.diagnose import memory
+from ingero.diagnose.calls import Growth
+from ingero.diagnose.captures import launches
+from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.failed_allocations import FailedAllocation
 from ingero.diagnose.idle import idle_ns
 from ingero.diagnose.memory import Room
-from ingero.store.records import Process
+from ingero.store.records import Process, Window
 
 MIN_RETRIES = 2
 FULL = 0.95  # of the device's memory
+LESS = 0.9  # of the usual launches per second
 SERVES = 0.02  # of its time a process waited for somebody outside to ask for something
 # Functions and files of the caches of vLLM, SGLang, TGI and transformers (cache_utils.DynamicCache, past_key_values)
 _CACHE_CODE = re.compile(r"kv_?cache|cache_engine|block_manager|past_key|DynamicCache|cache_utils|paged_?att", re.I)
@@ -37,6 +41,27 @@ def fullest(evidence: Evidence, process: Process, failures: Sequence[FailedAlloc
     rooms = [room for one in failures if (room := memory.room_at(evidence, uuid, one.begin_ns, one.end_ns))]
     most = max(rooms, key=lambda room: room.used_ratio, default=None)
     return most if most and most.used_ratio >= FULL else None
+
+
+def is_churn(case: Case, grown: Growth) -> bool:
+    """Whether grown allocations are mostly of such code, on a full GPU, while a server launches less than usual."""
+    change = grown.largest.totals
+    reader, number = case.evidence.reader, case.process.process
+    times = [
+        one for one in reader.stack_times(case.window, process=number, sources=(change.source,)) if one.op == change.op
+    ]
+    mine = sum(one.sum_ns for one in times if in_cache_code(case.evidence, one.stack_hash))
+    return (
+        mine > sum(one.sum_ns for one in times) / 2
+        and memory.used_ratio(case.evidence, memory.gpu_of(case.evidence, case.process), case.window) >= FULL
+        and serves(case.evidence, case.process)
+        and _launch_rate(case, (case.window,)) < LESS * _launch_rate(case, case.baselines)
+    )
+
+
+def _launch_rate(case: Case, windows: Sequence[Window]) -> float:
+    counts = [sum(launches(case.evidence, window, case.process.process)) for window in windows]
+    return sum(counts) / max(sum(window.duration_ns for window in windows), 1)
 
 
 def serves(evidence: Evidence, process: Process) -> bool:

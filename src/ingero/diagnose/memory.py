@@ -90,6 +90,17 @@ def memory_bytes(evidence: Evidence, uuid: str) -> int:
     return max((one.memory_total_bytes or 0 for one in evidence.gpu_samples if uuid and one.uuid == uuid), default=0)
 
 
+def used_ratio(evidence: Evidence, uuid: str, window: Window) -> float:
+    """How full a GPU was on average in a window; 0 where the driver was not asked."""
+    mine = [one for one in evidence.gpu_samples if one.uuid == uuid and _is_told(one)]
+    used = [
+        (one.memory_used_bytes or 0) / max(one.memory_total_bytes or 0, 1)
+        for one in mine
+        if window.begin_ns <= one.time_ns < window.end_ns
+    ]
+    return sum(used) / len(used) if used else 0.0
+
+
 def free_at_end(evidence: Evidence, uuid: str) -> int | None:
     """What the newest sample of a GPU in the window says is free; None where none does."""
     mine = [one for one in evidence.gpu_samples if one.uuid == uuid and _is_told(one)]

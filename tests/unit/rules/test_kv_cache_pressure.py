@@ -67,6 +67,30 @@ def test_a_trainer_has_no_such_cache(tmp_path: Path) -> None:
     assert causes(diagnosed(tmp_path, training)) == ["allocator-retry"]
 
 
+def churning(scene: Scene, trainer: Actor, used: int, lines: tuple[tuple[str, int, str], ...]) -> None:
+    """Requests come over the network; then each step spends 3 ms more in one allocation."""
+    sampled(scene, LENGTH_S, used)
+    calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 3.0), "cudaStreamSynchronize": (1.0, 5.0)}
+    step = Step(empty_ms=6.5, empty={"sleep": 3.0, "run": 3.5})
+    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step, calls=calls):
+        scene.off_cpu(trainer, begin, begin + 0.003, "sleep", waker="network")
+        scene.call(trainer, "cudaMalloc", begin + 0.003, 3, arg0=1 << 20, stack_hash=scene.stack(lines))
+
+
+def test_allocations_of_cache_code_that_slow_a_full_server_are_named(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: churning(scene, trainer, FULL, CACHE))
+    assert causes(diagnosis) == ["kv-cache-pressure"]
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(3 / 9.55, rel=0.05)
+
+
+@pytest.mark.parametrize(("used", "lines"), [(12 * GIB, CACHE), (FULL, OTHER)])
+def test_with_room_or_for_other_code_they_are_churn(
+    tmp_path: Path, used: int, lines: tuple[tuple[str, int, str], ...]
+) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: churning(scene, trainer, used, lines))
+    assert causes(diagnosis) == ["allocation-churn"]
+
+
 def test_without_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, serving, not_traced={"offcpu": "--offcpu=false"})
     assert "kv-cache-pressure" in {one.cause for one in diagnosis.not_evaluated}

@@ -6,28 +6,41 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from ingero.diagnose import cache_pressure
-from ingero.diagnose.calls import INSIDE
+from ingero.diagnose.calls import INSIDE, Growth, claim, growth
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.failed_allocations import FailedAllocation
 from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules.allocator_retry import retries_of
+from ingero.ops import Kind
 from ingero.store.records import Process, Window
 from ingero.units import format_bytes, format_ns, format_percent
 
 CAUSE = "kv-cache-pressure"
+_FIXES = (
+    Fix(
+        text="admit less at a time, or leave the cache more room",
+        command="vllm serve <model> --max-num-seqs <fewer> --gpu-memory-utilization <share>",
+    ),
+    Fix(text="shorten what is kept", command="vllm serve <model> --max-model-len <tokens> --kv-cache-dtype fp8"),
+)
 
 
 def find(case: Case) -> Iterator[Finding]:
     """The time of such requests, of what was lost on the way to the device."""
     retries = retries_of(case.evidence, case.window, case.process.process)
-    if not cache_pressure.is_proven(case.evidence, case.process, retries):
+    if cache_pressure.is_proven(case.evidence, case.process, retries):
+        cost = sum(one.end_ns - one.begin_ns for one in retries)
+        claims = case.take((Part.EMPTY, Part.ENQUEUE), INSIDE, cost)
+        if claims:
+            yield _finding(case.evidence, case.process, retries, claims)
         return
-    cost = sum(one.end_ns - one.begin_ns for one in retries)
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), INSIDE, cost)
-    if claims:
-        yield _finding(case.evidence, case.process, retries, claims)
+    grown = growth(case, Kind.ALLOC | Kind.FREE) if case.kind is FindingKind.INCIDENT else None
+    if grown and cache_pressure.is_churn(case, grown):
+        claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown)
+        if claims:
+            yield _churn(case, grown, claims)
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
@@ -39,6 +52,30 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
         process = evidence.processes.get(number)
         if process and cache_pressure.is_proven(evidence, process, retries):
             yield _finding(evidence, process, retries, {})
+
+
+def _churn(case: Case, grown: Growth, claims: Mapping[Bucket, int]) -> Finding:
+    line = case.line_of(grown.largest)
+    return Finding(
+        cause=CAUSE,
+        resource="gpu memory",
+        root=str(case.process.pid),
+        summary=f"{case.who} serves with a full GPU and lost {case.amount(sum(claims.values()))} allocating for its "
+        f"cache of keys and values{f' in {line}' if line else ''}: {grown.text}",
+        claims=claims,
+        line=line,
+        chain=(
+            Link(
+                text=f"the thread that feeds the device was inside {grown.largest.totals.name}, called for the cache",
+                seen_ns=int(grown.largest.ns * grown.epochs),
+                expected_ns=int(grown.largest.usual_ns * grown.epochs),
+                structure="the calls' exact sums; most of their recorded time in code that keeps keys and values",
+                order="the GPU was more than 95 % full meanwhile, and fewer kernels were launched per second",
+            ),
+        ),
+        fixes=_FIXES,
+        evidence={"calls per step": round(grown.count, 2), "usually": round(grown.usual_count, 2)},
+    )
 
 
 def _finding(
@@ -71,15 +108,7 @@ def _finding(
                 order="the GPU was full in the driver's sample before it",
             ),
         ),
-        fixes=(
-            Fix(
-                text="admit less at a time, or leave the cache more room",
-                command="vllm serve <model> --max-num-seqs <fewer> --gpu-memory-utilization <share>",
-            ),
-            Fix(
-                text="shorten what is kept", command="vllm serve <model> --max-model-len <tokens> --kv-cache-dtype fp8"
-            ),
-        ),
+        fixes=_FIXES,
         evidence={"retries": len(retries), "memory used (ratio)": round(used, 4), "time in retries (ns)": cost},
     )
 
@@ -90,7 +119,7 @@ RULE = Rule(
     order=47,
     needs=("allocations", "gpu_samples", "GPU", "offcpu"),
     shows="a process that waits for requests, on a GPU that is more than 95 % full, whose cache code asked for memory "
-    "in vain and again with success",
+    "in vain and again with success, or took the lost time while fewer kernels were launched",
     limits="a cache whose blocks are allocated once at the start makes no calls later; how full it is and whom it "
     "evicts is not visible",
     find=find,
