@@ -401,3 +401,12 @@ class Evidence:
     def gpu_samples(self) -> list[GpuUse]:
         """What the GPUs were doing, second by second."""
         return self.reader.gpu_samples(self.window) if self.reader.is_recorded("raw_gpu_samples") else []
+
+    @cached_property
+    def gpus_of_pids(self) -> dict[int, set[str]]:
+        """The GPUs (uuid) on which the driver saw memory of a pid."""
+        found: dict[int, set[str]] = defaultdict(set)
+        for one in self.gpu_samples:
+            for pid, _ in one.processes:
+                found[pid].add(one.uuid)
+        return found

@@ -106,7 +106,7 @@ def had_room(evidence: Evidence, failure: FailedAllocation) -> Room | None:
     process = evidence.processes.get(failure.process)
     uuid = memory.gpu_of(evidence, process) if process else ""
     room = memory.room_at(evidence, uuid, failure.begin_ns, failure.end_ns) if uuid else None
-    if room is None or room.moved_bytes >= failure.size_bytes:
+    if room is None or room.free_bytes < failure.size_bytes or room.moved_bytes >= failure.size_bytes:
         return None
     between = Window(begin_ns=room.before.time_ns, end_ns=room.after.time_ns + 1)
     passing = sum(one.allocated_bytes for one in evidence.reader.memory_sites(between))  # may have been freed again

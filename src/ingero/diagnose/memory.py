@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -76,12 +77,11 @@ Place = tuple[int, int, int, CodeLine | None]
 
 def gpu_of(evidence: Evidence, process: Process) -> str:
     """The uuid of the one GPU that a process has memory on; "" where that cannot be told."""
-    samples = evidence.gpu_samples
-    used = {one.uuid for one in samples if any(pid == process.pid for pid, _ in one.processes)}
+    used = evidence.gpus_of_pids.get(process.pid, set())
     if not used and evidence.reader.is_recorded("raw_process_gpus"):
         used = {uuid for (number, _), uuid in evidence.reader.process_gpus().items() if number == process.process}
     if not used:
-        used = {one.uuid for one in samples}
+        used = {one.uuid for one in evidence.gpu_samples}
     return next(iter(used)) if len(used) == 1 else ""
 
 
@@ -109,9 +109,12 @@ def free_at_end(evidence: Evidence, uuid: str) -> int | None:
 
 def room_at(evidence: Evidence, uuid: str, begin_ns: int, end_ns: int) -> Room | None:
     """What was free on both sides of a stretch of time; None unless the driver was asked shortly before and after."""
-    mine = [one for one in evidence.gpu_samples if one.uuid == uuid and _is_told(one)]
-    before = [one for one in mine if begin_ns - SAMPLED_NS <= one.time_ns <= begin_ns]
-    after = [one for one in mine if end_ns <= one.time_ns <= end_ns + SAMPLED_NS]
+    samples = evidence.gpu_samples
+    first = bisect_left(samples, begin_ns - SAMPLED_NS, key=lambda one: one.time_ns)
+    last = bisect_left(samples, end_ns + SAMPLED_NS, key=lambda one: one.time_ns)
+    mine = [one for one in samples[first:last] if one.uuid == uuid and _is_told(one)]
+    before = [one for one in mine if one.time_ns <= begin_ns]
+    after = [one for one in mine if one.time_ns >= end_ns]
     return Room(before=before[-1], after=after[0]) if before and after else None
 
 

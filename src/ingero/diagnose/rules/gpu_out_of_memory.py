@@ -18,6 +18,7 @@ from ingero.diagnose.failed_allocations import (
 from ingero.diagnose.model import CodeLine, Culprit, Fact, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
 from ingero.identity import ending
+from ingero.store.reader import SECOND_NS
 from ingero.store.records import Process, Window
 from ingero.units import format_bytes
 
@@ -28,9 +29,14 @@ _ENDS_SOON_NS = 5_000_000_000
 def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes with requests that failed for good; those for which there was room are fragmentation."""
     failed: dict[int, list[FailedAllocation]] = defaultdict(list)
+    known: dict[tuple[int, int], bool] = {}  # by process and second: a process that tries on and on is asked about once
     for one in failed_allocations(evidence, evidence.window):
-        failed_for_good = not one.is_recovered and (is_final(evidence, one) or not goes_on(evidence, one))
-        if failed_for_good and had_room(evidence, one) is None:
+        second = one.process, one.begin_ns // SECOND_NS
+        if one.is_recovered or had_room(evidence, one):
+            continue
+        if second not in known:
+            known[second] = not goes_on(evidence, one) or is_final(evidence, one)
+        if known[second]:
             failed[one.process].append(one)
     for number, mine in failed.items():
         process = evidence.processes.get(number)
