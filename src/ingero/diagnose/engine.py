@@ -28,6 +28,7 @@ from ingero.store.records import Window
 MIN_SHARE = 0.10  # of the loss, before a cause is named
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 UNEXPLAINED = "unexplained"
+WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
 
@@ -68,12 +69,19 @@ def _explain(case: Case, rules: Iterable[Rule]) -> list[Finding]:
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
     least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)
-    named = [one for one in case.findings if one.lost_ns >= least_ns]
+    named = [one for one in case.findings if one.lost_ns >= least_ns and not _is_its_work(case, one)]
     explained = explained_ratio(case, case.findings)
     rest_ns = (1 - explained) * case.loss_ns
     if explained >= EXPLAINED or rest_ns < least_ratio * case.wall_ns:
         return named
     return [_unexplained(case, named, explained)]
+
+
+def _is_its_work(case: Case, finding: Finding) -> bool:
+    """Whether a bottleneck is only the share of its time that a loop of small kernels computes and launches anyway."""
+    computed = sum(ns for bucket, ns in finding.claims.items() if bucket.state == "run")
+    is_work = case.kind is FindingKind.BOTTLENECK and 2 * computed > finding.lost_ns
+    return is_work and finding.lost_ns < WORK_RATIO * case.wall_ns
 
 
 def explained_ratio(case: Case, findings: Iterable[Finding]) -> float:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import claim, growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.model import Finding, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
-MIN_ALWAYS = 0.25  # of wall time: a healthy loop of small kernels launches all the time, and that alone is no fault
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -21,8 +20,6 @@ def find(case: Case) -> Iterator[Finding]:
     if not grown or not claims or not any(bucket.part is Part.ENQUEUE for bucket in claims):
         return
     lost = sum(claims.values())
-    if case.kind is FindingKind.BOTTLENECK and case.ratio(lost) < MIN_ALWAYS:
-        return
     yield Finding(
         cause=CAUSE,
         resource="launches",
