@@ -29,6 +29,7 @@ class LazyGroup(click.RichGroup):
         "export": ("ingero.cli.export", "Write a recording for Perfetto, Chrome, flame graphs or pprof."),
         "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),
         "demo": ("ingero.cli.demo", "Show causes of lost GPU time, with the verdict on each."),
+        "dashboard": ("ingero.cli.dashboard", "Show a recording in the browser."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
 

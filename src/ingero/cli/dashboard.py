@@ -1,0 +1,83 @@
+"""`ingero dashboard`: a recording in the browser."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import rich_click as click
+
+from ingero.errors import IngeroError
+from ingero.store.locations import database_path
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+class NotInstalledError(IngeroError):
+    """What the dashboard needs is not there."""
+
+
+@click.command("dashboard")
+@click.option("--db", "-d", type=_FILE, help="Database (default ~/.ingero/ingero.db).")
+@click.option(
+    "--addr", default="127.0.0.1:8080", metavar="HOST:PORT", show_default=True, help="Where to listen; port 0: any."
+)
+@click.option("--tls-cert", type=_FILE, metavar="F", help="Certificate, PEM (default: one made on the fly).")
+@click.option("--tls-key", type=_FILE, metavar="F", help="Its key, PEM.")
+@click.option("--client-ca", type=_FILE, metavar="F", help="Let in only clients with a certificate of this authority.")
+@click.option("--no-tls", is_flag=True, help="Plain HTTP; on addresses of this machine.")
+@click.option("--trusted-network", is_flag=True, help="With a token, allow --no-tls on other addresses, too.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Answer to this name, too, e.g. a proxy's.")
+def command(
+    db: Path | None,
+    addr: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    client_ca: Path | None,
+    no_tls: bool,
+    trusted_network: bool,
+    hosts: tuple[str, ...],
+) -> None:
+    """Show a recording in the browser, also while it is being written.
+
+    INGERO_DASHBOARD_TOKEN: who wants to read must know it. Needed where other machines reach the address.
+    """
+    if not all(find_spec(name) for name in ("fastapi", "uvicorn", "cryptography")):
+        raise NotInstalledError(
+            "the dashboard needs packages that are not installed", hint="pip install 'ingero[dashboard]'"
+        )
+    from dataclasses import replace  # noqa: PLC0415  # with what follows 0.4 s, which --help need not wait for
+
+    from ingero.serve.addresses import listen, parse_address  # noqa: PLC0415
+    from ingero.serve.dashboard.exposure import TOKEN_VARIABLE, Exposure, check_exposure  # noqa: PLC0415
+    from ingero.serve.dashboard.server import certificate_of, serve, server_context  # noqa: PLC0415
+    from ingero.serve.dashboard.source import RecordingSource  # noqa: PLC0415
+
+    address = parse_address(addr)
+    exposure = Exposure(
+        address=address,
+        has_tls=not no_tls,
+        certificate=tls_cert,
+        key=tls_key,
+        client_ca=client_ca,
+        token=os.environ.get(TOKEN_VARIABLE, ""),
+        hosts=hosts,
+    )
+    check_exposure(exposure, is_trusted_network=trusted_network)
+    path = database_path(db, os.environ, uid=os.getuid())
+    context = None
+    lines = []
+    if exposure.has_tls:
+        certificate = certificate_of(exposure)
+        context = server_context(exposure, certificate)
+        if tls_cert is None:
+            lines.append(f"certificate made on the fly; the browser warns once. SHA-256 {certificate.fingerprint}")
+    listening = listen(address)
+    bound = replace(exposure, address=replace(address, port=listening.getsockname()[1]))
+    click.echo(f"{path} at {bound.url}   (Ctrl-C ends)", err=True)
+    if not exposure.token and client_ca is None:
+        lines.append(f"everybody on this machine can read it; {TOKEN_VARIABLE} asks for a token")
+    for line in lines:
+        click.echo(f"  {line}", err=True)
+    serve(RecordingSource(path), bound, listening, context)

@@ -1,0 +1,321 @@
+"""What each address of the dashboard answers: objects of stable keys, times in unix ns, ratios from 0 to 1."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from ingero.diagnose.model import Diagnosis, Incident
+from ingero.diagnose.rule import all_rules
+from ingero.errors import IngeroError
+from ingero.events import CLOCK_TEXTS, CLOCKS
+from ingero.ops import Source
+from ingero.serve.findings_json import diagnosis_json, incident_json, window_json
+from ingero.serve.sql import run_sql
+from ingero.store.reader import Reader
+from ingero.store.records import Loss, OpTotals, Process, Snapshot, Window
+
+Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
+
+_TABLES = (
+    ("epochs", "raw_epochs", "the device's time between drains"),
+    ("clocks", "raw_clock_seconds", "what threads did, second by second"),
+    ("culprits", "raw_culprits", "who ran while threads waited"),
+    ("samples", "raw_samples", "where threads were outside GPU calls"),
+    ("kernel_launches", "raw_kernel_launches", "launches per GPU kernel"),
+    ("gpu_samples", "raw_gpu_samples", "utilisation, clocks and memory by the driver"),
+    ("losses", "raw_losses", "what was lost, by reason"),
+    ("quantiles", "raw_call_sites", "histograms of call durations"),
+)
+_CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
+_MAX_GRAPH_EVENTS = 1000
+_TOP_CULPRITS = 10
+_GRAPH_SECONDS = 30.0  # what a question over all stored calls may take
+
+
+class NoIncidentError(IngeroError):
+    """No incident has that number."""
+
+
+def state(reader: Reader, window: Window, now_ns: int) -> Object:
+    """What every answer begins with: which stretch of time, and whether it grows."""
+    return {
+        "now_ns": now_ns,
+        "is_live": reader.is_live(now_ns),
+        "older_version": reader.older_version,
+        "window": window_json(window),
+    }
+
+
+def overview(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
+    """The verdict, then what was recorded where, and how complete it is."""
+    calls = [one for one in reader.op_totals(window) if one.source in _CALL_SOURCES]
+    severities = Counter(one.severity.name for one in diagnosis.incidents)
+    return {
+        "database": reader.path.name,
+        "incident_counts": dict(severities),
+        "chain_count": len(diagnosis.incidents) or len(reader.causal_chains(window)),
+        "diagnosis": diagnosis_json(diagnosis),
+        "sessions": [
+            {
+                "node": one.node,
+                "started_ns": one.started_ns,
+                "stopped_ns": one.stopped_ns,
+                "last_seen_ns": one.last_seen_ns,
+                "stop_reason": one.stop_reason,
+                "gpu_model": one.gpu_model,
+                "kernel": one.kernel,
+                "ingero_version": one.ingero_ver,
+            }
+            for one in reader.sessions()
+        ],
+        "processes": [process_json(one) for one in reader.processes()],
+        "calls": sum(one.count for one in calls),
+        "recorded_calls": sum(one.recorded for one in calls),
+        "top_op": op_json(calls[0]) if calls else None,
+        "has_exact_totals": reader.has_exact_totals,
+        "system": _machine(reader.snapshots(window)),
+        "lost": sum(one.count for one in _losses(reader, window) if not one.counter.endswith("_ns")),
+    }
+
+
+def ops(reader: Reader, window: Window, process: int | None) -> Object:
+    """Exact totals per process and operation, longest sum first."""
+    return {
+        "has_exact_totals": reader.has_exact_totals,
+        "ops": [op_json(one) for one in reader.op_totals(window, process=process)],
+    }
+
+
+def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
+    """Incidents as causal chains, worst first; then those that an older version stored itself."""
+    found = [
+        {
+            "id": str(one.number),
+            "severity": one.severity.name,
+            "summary": one.summary,
+            "root_cause": one.cause,
+            "detected_ns": one.start_ns,
+            "chain": incident_json(one)["chain"],
+            "recommendations": [fix.text for fix in one.fixes],
+        }
+        for one in diagnosis.incidents
+    ]
+    return {"chains": found, "stored": [asdict(one) for one in reader.causal_chains(window)]}
+
+
+def snapshots(reader: Reader, window: Window, points: int) -> Object:
+    """The machine over time, at most so many points: means of shares and sizes, sums of stalls.
+
+    elapsed_ns: the time that the sums are of; null where what came before the first snapshot is not known.
+    """
+    rows = reader.snapshots(window)
+    each = max(1, -(-len(rows) // points))
+    found = []
+    for at in range(0, len(rows), each):
+        bucket = rows[at : at + each]
+        elapsed_ns = bucket[-1].time_ns - rows[at - 1].time_ns if at else None
+        found.append(_mean(bucket) | {"elapsed_ns": elapsed_ns})
+    return {"snapshots_per_point": each, "snapshots": found}
+
+
+def clocks(reader: Reader, window: Window, process: int, points: int) -> Object:
+    """What the threads of a process did over time, summed over them."""
+    seconds = reader.clock_seconds(window, process=process)
+    step_ns = max(1_000_000_000, -(-window.duration_ns // points))
+    sums: dict[int, list[int]] = {}
+    for start_ns, values in zip(seconds["start_ns"].tolist(), seconds["clock_ns"].tolist(), strict=True):
+        begin_ns = start_ns - start_ns % step_ns
+        known = sums.setdefault(begin_ns, [0] * len(CLOCKS))
+        for index, value in enumerate(values):
+            known[index] += value
+    return {
+        "clocks": list(CLOCKS),
+        "step_ns": step_ns,
+        "points": [{"start_ns": begin, "ns": values} for begin, values in sorted(sums.items())],
+    }
+
+
+def processes(reader: Reader, window: Window) -> Object:
+    """Each traced process: its threads' clocks, its lanes on the device, who took its CPU."""
+    totals = {one.process: one for one in reader.clock_totals(window)} if reader.is_recorded("clock_seconds") else {}
+    lanes = _lanes(reader, window)
+    places = {one.cgroup_id: one for one in reader.containers()}
+    found = []
+    for one in reader.processes():
+        clock = totals.get(one.process)
+        place = places.get(one.cgroup_id or 0)
+        found.append(
+            process_json(one)
+            | {
+                "cmdline": one.cmdline,
+                "exit_code": one.exit_code,
+                "container": place.container_id if place else "",
+                "pod": place.pod if place else "",
+                "threads": clock.threads if clock else None,
+                "preemptions": clock.preemptions if clock else None,
+                "clocks": asdict(clock.clocks) if clock else None,
+                "lanes": [lane for lane in lanes if lane["process"] == one.process],
+                "culprits": _culprits(reader, window, one.process),
+            }
+        )
+    return {"processes": found, "clock_texts": CLOCK_TEXTS}
+
+
+def losses(reader: Reader, window: Window) -> Object:
+    """What was lost or not traced, by reason, and what tracing cost."""
+    rows = reader.snapshots(window)
+    agent_ns = sum(one.agent_cpu_ns or 0 for one in rows)
+    steps = reader.governor_steps(window) if reader.is_recorded("raw_governor") else []
+    probes = reader.missing_probes() if reader.is_recorded("raw_probes") else []
+    return {
+        "losses": [
+            {"counter": one.counter, "reason": one.reason, "count": one.count} for one in _losses(reader, window)
+        ],
+        "governor": [asdict(one) for one in steps],
+        "removed": [asdict(one) for one in reader.removed()],
+        "missing_probes": [asdict(one) for one in probes],
+        "overhead": {
+            "agent_cpu_ratio": agent_ns / max(window.duration_ns, 1) if rows else None,
+            "agent_rss_bytes": max((one.agent_rss_bytes or 0 for one in rows), default=None),
+        },
+    }
+
+
+def capabilities(reader: Reader, diagnosis: Diagnosis) -> Object:
+    """What this recording can show and what not, each with the reason: silence about it is no zero."""
+    reasons = {one.cause: one.reason for one in diagnosis.not_evaluated}
+    sources = [
+        {"name": source.name.lower(), "is_available": source.name not in diagnosis.not_traced,
+         "reason": diagnosis.not_traced.get(source.name, "")}
+        for source in Source
+    ]  # fmt: skip
+    recorded = [
+        {"name": name, "about": about, "is_available": reader.is_recorded(table),
+         "reason": "" if reader.is_recorded(table) else "not recorded by the version that wrote this file"}
+        for name, table, about in _TABLES
+    ]  # fmt: skip
+    causes = [
+        {"name": rule.cause, "about": rule.title, "is_available": rule.cause not in reasons,
+         "reason": reasons.get(rule.cause, "")}
+        for rule in all_rules()
+    ]  # fmt: skip
+    return {"sources": sources, "recorded": recorded, "causes": causes}
+
+
+def graph_metrics(reader: Reader, window: Window) -> Object:
+    """Operations on CUDA graphs per process: exact counts and rates."""
+    seconds = max(window.duration_ns / 1e9, 1e-9)
+    found = [one for one in reader.op_totals(window) if one.source == Source.CUDA_GRAPH]
+    return {"graph_ops": [op_json(one) | {"per_second": one.count / seconds} for one in found]}
+
+
+def graph_events(reader: Reader, window: Window) -> Object:
+    """Recorded operations on CUDA graphs in order of time: the first of them; counts are in graph-metrics."""
+    if not any(one.source == Source.CUDA_GRAPH for one in reader.op_totals(window)):
+        return {"events": [], "is_truncated": False}
+    answer = run_sql(
+        reader.path,
+        "SELECT timestamp, pid, tid, op, printf('0x%x', handle) AS handle, duration_ns, ret_code FROM cuda_events "
+        f"WHERE source = {int(Source.CUDA_GRAPH)} AND timestamp >= {window.begin_ns} AND timestamp < {window.end_ns} "
+        "ORDER BY timestamp",
+        max_rows=_MAX_GRAPH_EVENTS,
+        timeout_s=_GRAPH_SECONDS,
+    )
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    return {"events": rows, "is_truncated": answer.is_truncated}
+
+
+def incident(diagnosis: Diagnosis, number: int) -> Object:
+    """One incident with its proof, and where it lies among the others.
+
+    Raises:
+        NoIncidentError: none has that number.
+    """
+    found: Incident | None = next((one for one in diagnosis.incidents if one.number == number), None)
+    if found is None:
+        count = len(diagnosis.incidents)
+        raise NoIncidentError(f"there is no incident {number}; there are {count}", hint="GET /api/v1/incidents")
+    return {"incident": incident_json(found)}
+
+
+def process_json(process: Process) -> Object:
+    """Who it is."""
+    return {
+        "process": process.process,
+        "pid": process.pid,
+        "name": process.name,
+        "rank": process.rank,
+        "first_seen_ns": process.first_seen_ns,
+        "last_seen_ns": process.last_seen_ns,
+        "exit_ns": process.exit_ns,
+    }
+
+
+def op_json(totals: OpTotals) -> Object:
+    """One row of the table of operations; clocks null: no account was kept."""
+    names = ("process", "pid", "name", "count", "errors", "nested", "recorded", "sum_ns", "max_ns", "bytes")
+    found: Object = {name: getattr(totals, name) for name in names}
+    found |= {name: getattr(totals, name) for name in ("p50_ns", "p95_ns", "p99_ns")}
+    source = next((one.name.lower() for one in Source if one == totals.source), str(totals.source))
+    return found | {"source": source, "clocks": asdict(totals.clocks) if totals.clocks else None}
+
+
+def _losses(reader: Reader, window: Window) -> list[Loss]:
+    return reader.losses(window) if reader.is_recorded("raw_losses") else []
+
+
+def _lanes(reader: Reader, window: Window) -> list[Object]:
+    """Wall time of each lane = empty + busy + late, busiest first; summed by SQLite, row by row."""
+    if not reader.is_recorded("raw_epochs"):
+        return []
+    rows = reader.connection.execute(
+        "SELECT process, device, stream, count(*), sum(duration_ns), sum(e_ns), sum(x_ns), sum(p_ns) FROM epochs "
+        "WHERE b_ns >= ? AND b_ns < ? AND a_ns IS NOT NULL GROUP BY process, device, stream ORDER BY sum(x_ns) DESC",
+        (window.begin_ns, window.end_ns),
+    )
+    names = ("process", "device", "stream", "drains", "wall_ns", "empty_ns", "busy_ns", "late_ns")
+    return [dict(zip(names, row, strict=True)) | {"stream": f"{row[2]:#x}"} for row in rows]
+
+
+def _culprits(reader: Reader, window: Window, process: int) -> list[Object]:
+    if not reader.is_recorded("raw_culprits"):
+        return []
+    names = ("kind", "culprit_pid", "culprit_name", "ns", "switches")
+    found = reader.culprits(window, process=process)[:_TOP_CULPRITS]
+    return [{name: getattr(one, name) for name in names} for one in found]
+
+
+def _machine(rows: Sequence[Snapshot]) -> Object | None:
+    cpu = [one.cpu_percent for one in rows if one.cpu_percent is not None]
+    if not cpu:
+        return None
+    return {
+        "cpu_percent": sum(cpu) / len(cpu),
+        "cpu_percent_max": max(cpu),
+        "mem_percent_max": max((one.mem_percent or 0 for one in rows), default=None),
+        "load_avg_max": max((one.load_avg or 0 for one in rows), default=None),
+    }
+
+
+_GAUGES = ("cpu_percent", "mem_percent", "mem_available_bytes", "swap_used_bytes", "load_avg", "agent_rss_bytes")
+_SUMS = (
+    *("psi_cpu_some_ns", "psi_memory_some_ns", "psi_memory_full_ns", "psi_io_some_ns", "psi_io_full_ns"),
+    "agent_cpu_ns",
+)
+
+
+def _mean(rows: Sequence[Snapshot]) -> Object:
+    def known(name: str) -> Iterator[float]:
+        return (value for one in rows if (value := getattr(one, name)) is not None)
+
+    found: Object = {"time_ns": rows[0].time_ns}
+    for name in _GAUGES:
+        values = list(known(name))
+        found[name] = sum(values) / len(values) if values else None
+    for name in _SUMS:
+        values = list(known(name))
+        found[name] = sum(values) if values else None
+    return found

@@ -1,0 +1,277 @@
+"""The addresses of the dashboard: the API for machines, the page, the login."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs
+
+import msgspec
+from fastapi import FastAPI, Query, Request
+from fastapi import Path as PathParameter
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.staticfiles import StaticFiles
+
+from ingero import __version__
+from ingero.errors import IngeroError
+from ingero.serve.dashboard import answers
+from ingero.serve.dashboard.changes import changes
+from ingero.serve.dashboard.errors import error_response, response_for
+from ingero.serve.dashboard.login import login_page
+from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
+from ingero.serve.dashboard.source import RecordingSource
+from ingero.serve.findings_json import diagnosis_json
+from ingero.serve.row_formats import csv_texts
+from ingero.serve.sql import run_sql
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+
+PAGE = Path(__file__).with_name("page")  # made by tools/build_page.py
+
+_MAX_NUMBER = 2**31 - 1
+_SQL_SECONDS = 10.0
+_NO_PAGE = (
+    "The page was not built with this installation; `make build` builds it where Node.js 18 or newer and npm are. "
+    "The API works without it: /api/v1/overview, and /openapi.json describes the rest.\n"
+)
+
+Since = Annotated[
+    str, Query(max_length=32, pattern=r"^[0-9a-z. ]*$", description='the last "90s", "5m", "1h30m"; empty: all')
+]
+Process = Annotated[int | None, Query(ge=0, le=_MAX_NUMBER, description="number of a process (/api/v1/processes)")]
+Points = Annotated[int, Query(ge=1, le=5000, description="at most so many points of time")]
+Format = Annotated[Literal["json", "csv"], Query(description="csv: a file to download")]
+
+
+class Question(BaseModel):
+    """A question in SQL: one SELECT over the published views (docs/schema.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+    sql: str = Field(min_length=1, max_length=1 << 16)
+    limit: int = Field(default=1000, ge=1, le=10_000, description="at most so many rows")
+    format: Literal["json", "csv"] = "json"
+
+
+def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[[], bool] = lambda: False) -> FastAPI:
+    """The application, without the gate before it (`security.Gate`). is_ending: then streams of events end, too."""
+    app = FastAPI(
+        title="ingero",
+        version=__version__,
+        description="What a recording says: accounts of GPU stalls.",
+        docs_url=None,  # loads its code from elsewhere
+        redoc_url=None,
+    )
+    _errors(app)
+    _verdicts(app, source)
+    _measures(app, source)
+    _questions(app, source)
+    _live(app, source, is_ending)
+    _pages(app, sessions)
+    return app
+
+
+def _verdicts(app: FastAPI, source: RecordingSource) -> None:
+    def answer(name: str, since: str, make: Callable[[Reader, Window], answers.Object]) -> Response:
+        return _kept(source, name, since, (), make)
+
+    @app.get("/api/v1/overview")
+    def overview(since: Since = "") -> Response:
+        """The verdict first, then what was recorded where, and how complete it is."""
+        found = source.diagnosis(since)
+        return answer("overview", since, lambda reader, window: answers.overview(reader, window, found))
+
+    @app.get("/api/v1/incidents")
+    def incidents(since: Since = "") -> Response:
+        """Everything that was found, worst first, and what could not be looked at."""
+        found = source.diagnosis(since)
+        return answer("incidents", since, lambda *_: diagnosis_json(found))
+
+    @app.get("/api/v1/incidents/{number}")
+    def incident(number: Annotated[int, PathParameter(ge=0, le=_MAX_NUMBER)], since: Since = "") -> Response:
+        """One incident with its account, its chain of proof, its culprits and its remedies."""
+        return _json(answers.incident(source.diagnosis(since), number))
+
+    @app.get("/api/v1/chains")
+    def chains(since: Since = "") -> Response:
+        """Causal chains, worst first, and those that an older version stored."""
+        found = source.diagnosis(since)
+        return answer("chains", since, lambda reader, window: answers.chains(reader, window, found))
+
+    @app.get("/api/v1/capabilities")
+    def capabilities(since: Since = "") -> Response:
+        """What this recording can show and what not, each with the reason."""
+        found = source.diagnosis(since)
+        return answer("capabilities", since, lambda reader, _: answers.capabilities(reader, found))
+
+
+def _measures(app: FastAPI, source: RecordingSource) -> None:
+    @app.get("/api/v1/ops")
+    def ops(since: Since = "", process: Process = None, format: Format = "json") -> Response:  # noqa: A002  # its public name
+        """Exact totals, quantiles and clocks per process and operation."""
+        return _kept(
+            source, "ops", since, (process,), lambda r, w: answers.ops(r, w, process), table="ops" * (format == "csv")
+        )
+
+    @app.get("/api/v1/snapshots")
+    def snapshots(since: Since = "", points: Points = 600, format: Format = "json") -> Response:  # noqa: A002  # as above
+        """CPU, memory, load and pressure of the machine over time, and what the agent itself used."""
+        table = "snapshots" * (format == "csv")
+        return _kept(source, "snapshots", since, (points,), lambda r, w: answers.snapshots(r, w, points), table=table)
+
+    @app.get("/api/v1/processes")
+    def processes(since: Since = "") -> Response:
+        """Each traced process: its threads' clocks, its lanes on the device, who took its CPU."""
+        return _kept(source, "processes", since, (), answers.processes)
+
+    @app.get("/api/v1/clocks")
+    def clocks(
+        process: Annotated[int, Query(ge=0, le=_MAX_NUMBER)], since: Since = "", points: Points = 300
+    ) -> Response:
+        """What the threads of one process did over time."""
+        return _kept(source, "clocks", since, (process, points), lambda r, w: answers.clocks(r, w, process, points))
+
+    @app.get("/api/v1/losses")
+    def losses(since: Since = "") -> Response:
+        """What was lost or not traced, by reason, and what tracing cost."""
+        return _kept(source, "losses", since, (), answers.losses)
+
+    @app.get("/api/v1/graph-metrics")
+    def graph_metrics(since: Since = "") -> Response:
+        """Operations on CUDA graphs per process: exact counts and rates."""
+        return _kept(source, "graph-metrics", since, (), answers.graph_metrics)
+
+    @app.get("/api/v1/graph-events")
+    def graph_events(since: Since = "") -> Response:
+        """Recorded operations on CUDA graphs in order of time."""
+        return _kept(source, "graph-events", since, (), answers.graph_events)
+
+
+def _questions(app: FastAPI, source: RecordingSource) -> None:
+    @app.get("/api/v1/time")
+    def time() -> Response:
+        """The server's clock."""
+        return _json({"now_ns": source.clock()})
+
+    @app.post("/api/v1/query")
+    def query(question: Question) -> Response:
+        """The answer to one SELECT; rows as lists, blobs as base64."""
+        answer = run_sql(source.path, question.sql, max_rows=question.limit, timeout_s=_SQL_SECONDS)
+        if question.format == "csv":
+            return _download("query", csv_texts(answer.columns, answer.rows))
+        return _json(
+            {
+                "columns": answer.columns,
+                "rows": answer.rows,
+                "is_truncated": answer.is_truncated,
+                "elapsed_ns": answer.elapsed_ns,
+                "notes": answer.notes,
+            }
+        )
+
+
+def _live(app: FastAPI, source: RecordingSource, is_ending: Callable[[], bool]) -> None:
+    @app.get("/api/v1/events", include_in_schema=False)  # never ends, which no description of an API can say
+    async def events() -> StreamingResponse:
+        """Server-sent events: `changed` when the recording has grown."""
+        return StreamingResponse(changes(source, is_ending), media_type="text/event-stream")
+
+
+def _pages(app: FastAPI, sessions: Sessions) -> None:
+    @app.get(LOGIN_PATH, include_in_schema=False)
+    def login() -> HTMLResponse:
+        """A form for the token."""
+        return HTMLResponse(login_page(is_wrong=False))
+
+    @app.post(LOGIN_PATH, include_in_schema=False)
+    async def logged_in(request: Request) -> Response:
+        """The cookie, for who knows the token."""
+        fields = parse_qs((await request.body()).decode("ascii", "replace"), max_num_fields=4)
+        if not sessions.is_token(fields.get("token", [""])[0].strip()):
+            return HTMLResponse(login_page(is_wrong=True), status_code=401)
+        response = RedirectResponse("/", status_code=303)
+        sessions.remember(response)
+        return response
+
+    if (PAGE / "index.html").exists():
+        app.mount("/", StaticFiles(directory=PAGE, html=True))
+    else:
+
+        @app.get("/", include_in_schema=False)
+        def no_page() -> Response:
+            return Response(_NO_PAGE, status_code=404, media_type="text/plain")
+
+
+def _errors(app: FastAPI) -> None:
+    @app.exception_handler(IngeroError)
+    def known(_: Request, error: Exception) -> Response:
+        assert isinstance(error, IngeroError)
+        return response_for(error)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+        return error_response(422, "invalid_request", wrong, "/openapi.json says what is allowed")
+
+    @app.exception_handler(Exception)
+    def unexpected(_: Request, error: Exception) -> Response:  # the server logs it with its traceback
+        return error_response(500, "internal", f"{type(error).__name__}: {error}", "the server's output says where")
+
+    @app.exception_handler(HTTPException)
+    def no_such_address(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        found = error_response(error.status_code, "http", str(error.detail), "/openapi.json lists the addresses")
+        found.headers.update(error.headers or {})
+        return found
+
+
+def _kept(
+    source: RecordingSource,
+    name: str,
+    since: str,
+    parameters: tuple[object, ...],
+    make: Callable[[Reader, Window], answers.Object],
+    *,
+    table: str = "",
+) -> Response:
+    """An answer from a reader of its own, kept as text while the file stays the same. table: its key to send as CSV."""
+
+    def text() -> bytes:
+        with source.open(since) as (reader, window):
+            body = answers.state(reader, window, source.clock()) | make(reader, window)
+        return _csv(body[table]) if table else msgspec.json.encode(body)
+
+    found = source.kept((name, since, table, *parameters), text)
+    if table:
+        return _download(name, iter([found.decode()]))
+    return Response(found, media_type="application/json")
+
+
+def _csv(rows: list[dict[str, Any]]) -> bytes:
+    """Objects as a table; an object inside one becomes columns with its keys."""
+    flat = [_flat(row) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    return "".join(csv_texts(columns, ([row.get(name) for name in columns] for row in flat))).encode()  # type: ignore[misc]  # rows of a list
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            found |= value
+        else:
+            found[name] = value
+    return found
+
+
+def _json(body: object) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _download(name: str, texts: Iterator[str]) -> StreamingResponse:
+    headers = {"content-disposition": f'attachment; filename="ingero-{name}.csv"'}
+    return StreamingResponse(texts, media_type="text/csv; charset=utf-8", headers=headers)

@@ -1,0 +1,37 @@
+"""Errors as the dashboard's clients get them: a status, a stable code, what failed, and the way out."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from ingero.errors import IngeroError
+from ingero.serve.dashboard.answers import NoIncidentError
+from ingero.serve.dashboard.source import EmptyRecordingError
+from ingero.serve.sql import SqlError, TimeLimitError
+from ingero.store.errors import NoDatabaseError, NotRecordedError, StoreError
+from ingero.units import QuantityError
+
+# The first class that fits.
+_CODES: tuple[tuple[type[IngeroError], int, str], ...] = (
+    (EmptyRecordingError, 404, "empty_recording"),
+    (NoIncidentError, 404, "no_incident"),
+    (NoDatabaseError, 404, "no_database"),
+    (NotRecordedError, 404, "not_recorded"),
+    (StoreError, 503, "unreadable_database"),
+    (TimeLimitError, 400, "sql_time_limit"),
+    (SqlError, 400, "sql_refused"),
+    (QuantityError, 422, "invalid_request"),
+)
+
+
+def error_response(status: int, code: str, message: str, hint: str) -> Response:
+    """One error as JSON."""
+    body = msgspec.json.encode({"error": {"code": code, "message": message, "hint": hint}})
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def response_for(error: IngeroError) -> Response:
+    """The answer to a request that failed with this error."""
+    status, code = next(((status, code) for kind, status, code in _CODES if isinstance(error, kind)), (400, "error"))
+    return error_response(status, code, str(error), error.hint)

@@ -1,0 +1,86 @@
+"""Runs the dashboard: TLS 1.3, certificates of clients where they are asked for, until it is interrupted."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from datetime import datetime, timezone
+
+import uvicorn
+
+from ingero.serve.dashboard.app import create_app
+from ingero.serve.dashboard.exposure import Exposure
+from ingero.serve.dashboard.security import Gate, Sessions
+from ingero.serve.dashboard.source import RecordingSource
+from ingero.serve.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
+
+_OPEN_CONNECTIONS = 256  # each answer takes one of 40 threads; more would only wait
+
+
+def certificate_of(exposure: Exposure) -> Certificate:
+    """The one given, else one that is made for the names of this server.
+
+    Raises:
+        CertificateError: a file cannot be read.
+    """
+    if exposure.certificate is not None and exposure.key is not None:
+        return read_certificate(exposure.certificate, exposure.key)
+    names = (*exposure.address.names, *exposure.hosts)
+    return self_signed(tuple(dict.fromkeys(names)), now=datetime.now(timezone.utc))
+
+
+def server_context(exposure: Exposure, certificate: Certificate) -> ssl.SSLContext:
+    """TLS 1.3 only; with client_ca, nobody connects without a certificate that it signed.
+
+    Raises:
+        CertificateError: a certificate cannot be used.
+    """
+    context = tls_context(certificate)
+    if exposure.client_ca is not None:
+        try:
+            context.load_verify_locations(exposure.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise CertificateError(
+                f"{exposure.client_ca}: {error}", hint="--client-ca needs the PEM file of a certificate authority"
+            ) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def create_server(source: RecordingSource, exposure: Exposure, context: ssl.SSLContext | None) -> uvicorn.Server:
+    """A server that is ready to run on a listening socket."""
+    sessions = Sessions(exposure.token, is_secure=context is not None)
+    server: uvicorn.Server | None = None
+
+    def is_ending() -> bool:
+        return server is not None and server.should_exit
+
+    app = create_app(source, sessions, is_ending)
+    gate = Gate(app, hosts=(*exposure.address.names, *exposure.hosts), sessions=sessions)
+    config = uvicorn.Config(
+        gate,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        limit_concurrency=_OPEN_CONNECTIONS,
+        timeout_graceful_shutdown=3,
+    )
+    config.load()
+    config.ssl = context
+    server = uvicorn.Server(config)
+    return server
+
+
+def serve(
+    source: RecordingSource, exposure: Exposure, listening: socket.socket, context: ssl.SSLContext | None
+) -> None:
+    """Answers until it is interrupted."""
+    source.prepare()
+    try:
+        create_server(source, exposure, context).run(sockets=[listening])
+    finally:
+        listening.close()
+        source.close()

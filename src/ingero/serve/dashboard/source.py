@@ -1,0 +1,187 @@
+"""The recording behind the dashboard: a reader for each question, answers kept while the file stays the same."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import apsw
+
+from ingero.diagnose.engine import diagnose
+from ingero.diagnose.model import Diagnosis
+from ingero.errors import IngeroError
+from ingero.store.errors import reading_error
+from ingero.store.reader import Reader, open_reader
+from ingero.store.records import Window
+from ingero.units import QuantityError, parse_duration_s
+
+_KEPT = 128  # answers; the page asks some ten kinds of question about few stretches of time
+_WORKERS = 4  # a diagnosis of each of several stretches must not keep small questions waiting
+_LEAST_FRESH_NS = 1_000_000_000  # a recorder commits twice a second, and nobody reads faster
+_QUIET_NS = 6_000_000_000  # after it a reader no longer takes a recording that was cut off for a live one
+_COST_FACTOR = 10  # an answer that took long is kept ten times as long: at most a tenth of a core goes into it
+_MAX_SINCE_S = 10 * 365 * 86_400
+_SINCE = re.compile(r"[0-9a-z. ]{0,32}")
+
+_Answer = TypeVar("_Answer")
+
+
+class EmptyRecordingError(IngeroError):
+    """The database holds nothing yet."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """made_ns, cost_ns: monotonic. inode: of the file it was read from; another file has other answers."""
+
+    future: Future[Any]
+    stamp: tuple[int, ...]
+    made_ns: int
+    cost_ns: int = 0
+    is_renewed: bool = False
+
+
+class RecordingSource:
+    """One database; threads may share it. clock: unix ns, monotonic: ns."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.path = path
+        self.clock = clock
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[object, ...], _Kept] = OrderedDict()
+        self._workers = ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="answer")
+
+    def close(self) -> None:
+        """Ends the threads that renew answers."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def open(self, since: str = "") -> Iterator[tuple[Reader, Window]]:
+        """A reader of its own, and the last `since` ("90s", "5m"; "": all) of the recording.
+
+        Raises:
+            IngeroError: there is no recording, nothing in it, or since is no duration.
+        """
+        since_ns = parse_since_ns(since)
+        with open_reader(self.path) as reader:
+            window = reader.window(since_ns, self.clock())
+            if window is None:
+                raise EmptyRecordingError(self.path)
+            try:
+                yield reader, window
+            except apsw.Error as error:  # damaged in the middle, or begun by a build between two versions
+                raise reading_error(self.path, error) from error
+
+    def prepare(self) -> None:
+        """Begins with the diagnosis before anybody asks for it."""
+        with self._lock:
+            self._start(("diagnosis", ""), self.stamp(), lambda: self._diagnose(""))
+
+    def diagnosis(self, since: str = "") -> Diagnosis:
+        """What happened in the last `since`; some seconds old at most while the file is being written."""
+        return self.kept(("diagnosis", since), lambda: self._diagnose(since))
+
+    def kept(self, key: tuple[object, ...], make: Callable[[], _Answer]) -> _Answer:
+        """An answer, made anew when the file has changed.
+
+        While it changes all the time, an answer is kept for a second, or ten times as long as it took. Then one thread
+        makes the next and the others get the last; who comes much later waits. Errors are not kept.
+        """
+        stamp = self.stamp()
+        with self._lock:
+            known = self._kept.get(key)
+            if known is None or (known.future.done() and self._is_useless(known, stamp)):
+                known = self._start(key, stamp, make)
+            elif known.future.done() and not known.is_renewed and self._is_due(known, stamp):
+                known.is_renewed = True
+                self._workers.submit(self._renew, key, stamp, make)
+            self._kept.move_to_end(key)
+        return cast(_Answer, known.future.result())
+
+    def stamp(self) -> tuple[int, ...]:
+        """What changes when somebody commits to the database, and once more when nobody does any longer."""
+        found: list[int] = []
+        newest_ns = 0
+        for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            try:
+                about = path.stat()
+            except OSError:
+                found += [0, 0, 0]
+            else:
+                found += [about.st_ino, about.st_mtime_ns, about.st_size]
+                newest_ns = max(newest_ns, about.st_mtime_ns)
+        return (*found, int(self.clock() - newest_ns < _QUIET_NS))
+
+    def _diagnose(self, since: str) -> Diagnosis:
+        with self.open(since) as (reader, window):
+            return diagnose(reader, window)
+
+    def _is_due(self, known: _Kept, stamp: tuple[int, ...]) -> bool:
+        return known.stamp != stamp and self._monotonic() - known.made_ns > self._fresh_ns(known)
+
+    def _is_useless(self, known: _Kept, stamp: tuple[int, ...]) -> bool:
+        if known.future.exception() is not None or known.stamp[0] != stamp[0]:
+            return True
+        return known.stamp != stamp and self._monotonic() - known.made_ns > 2 * self._fresh_ns(known)
+
+    def _fresh_ns(self, known: _Kept) -> int:
+        return max(_LEAST_FRESH_NS, _COST_FACTOR * known.cost_ns)
+
+    def _start(self, key: tuple[object, ...], stamp: tuple[int, ...], make: Callable[[], Any]) -> _Kept:
+        known = self._kept[key] = _Kept(Future(), stamp, self._monotonic())
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        self._workers.submit(self._fill, known, make)
+        return known
+
+    def _fill(self, known: _Kept, make: Callable[[], Any]) -> None:
+        begin_ns = self._monotonic()
+        try:
+            answer = make()
+        except Exception as error:  # whoever asked gets it
+            known.future.set_exception(error)
+            return
+        known.made_ns = self._monotonic()
+        known.cost_ns = known.made_ns - begin_ns
+        known.future.set_result(answer)
+
+    def _renew(self, key: tuple[object, ...], stamp: tuple[int, ...], make: Callable[[], Any]) -> None:
+        fresh = _Kept(Future(), stamp, self._monotonic())
+        self._fill(fresh, make)
+        with self._lock:
+            self._kept[key] = fresh
+
+
+def parse_since_ns(since: str) -> int | None:
+    """Nanoseconds of a duration; None for "", all of the recording.
+
+    Raises:
+        QuantityError: it is none.
+    """
+    if not since:
+        return None
+    try:
+        seconds = parse_duration_s(since) if _SINCE.fullmatch(since) else -1.0
+    except (ArithmeticError, ValueError, RecursionError):
+        seconds = -1.0
+    if not 0 < seconds <= _MAX_SINCE_S:
+        raise QuantityError(f"{since!r} is no duration", hint="write it like 90s, 5m, 1h30m or 2d; up to 10 years")
+    return int(seconds * 1e9)

@@ -1,0 +1,85 @@
+"""A recording for the dashboard, and a server on it that really listens."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ingero.demo.scene import Scene, Step
+from ingero.serve.addresses import Address, listen
+from ingero.serve.dashboard.exposure import Exposure
+from ingero.serve.dashboard.server import certificate_of, create_server, server_context
+from ingero.serve.dashboard.source import RecordingSource
+from ingero.store import tables
+
+QUIET_S, END_S = 8, 16
+
+
+def make_recording(path: Path) -> Path:
+    """Two trainers; from QUIET_S on hogs keep one off its CPU, and a quota the other."""
+    with Scene(path, seconds=END_S, not_traced={"NCCL": "no NCCL library was mapped"}) as scene:
+        crowded = scene.process(100, "python", rank=0, cmdline="python train.py")
+        throttled = scene.process(101, "python", rank=1, cmdline="python train.py")
+        for trainer in (crowded, throttled):
+            scene.train(trainer, 0, QUIET_S, Step())
+        scene.train(crowded, QUIET_S, END_S, Step(late_ms=6, drain={"sleep": 5, "runq": 6}))
+        scene.train(throttled, QUIET_S, END_S, Step(empty_ms=7, empty={"throttled": 6.5}))
+        for second in range(END_S):
+            _second(scene, second, crowded.number)
+        for second in range(QUIET_S, END_S):
+            scene.took(crowded, 900, "hog", second, 380, switches=400)
+        scene.call(crowded, "cudaStreamSynchronize", 9, 11.5)
+        scene.append(tables.LOSSES, start_ns=scene.at(9), counter="epochs_ring_full", reason="epochs dropped", count=12)
+    return path
+
+
+def _second(scene: Scene, second: int, process: int) -> None:
+    is_crowded = second >= QUIET_S
+    waiting_ns = 450_000_000 if is_crowded else 2_000_000
+    scene.append(
+        tables.SNAPSHOTS,
+        time_ns=scene.at(second + 0.5),
+        cpu_percent=98.0 if is_crowded else 24.0,
+        mem_percent=41.0,
+        load_avg=6.5,
+        psi_cpu_some_ns=600_000_000 if is_crowded else 3_000_000,
+        agent_cpu_ns=9_000_000,
+        agent_rss_bytes=60 << 20,
+    )
+    clocks = dict.fromkeys(("throttled_ns", "yielded_ns", "io_ns", "kernel_lock_ns", "stopped_ns"), 0)
+    clocks |= {"run_ns": 300_000_000, "runq_ns": waiting_ns, "sleep_ns": 700_000_000 - waiting_ns}
+    scene.append(
+        tables.CLOCK_SECONDS,
+        start_ns=scene.at(second),
+        process=process,
+        threads=4,
+        switches=900,
+        preemptions=80,
+        **clocks,
+    )
+
+
+@contextmanager
+def serving(path: Path, *, token: str = "", client_ca: Path | None = None) -> Iterator[Exposure]:
+    """A dashboard with TLS on a free port of this machine."""
+    listening = listen(Address("127.0.0.1", 0))
+    address = Address("127.0.0.1", listening.getsockname()[1])
+    exposure = Exposure(address=address, token=token, client_ca=client_ca)
+    source = RecordingSource(path)
+    server = create_server(source, exposure, server_context(exposure, certificate_of(exposure)))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield exposure
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+        source.close()
+        with warnings.catch_warnings():  # the loop ends without waiting for the goodbye of browsers
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
