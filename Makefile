@@ -16,8 +16,9 @@ help: ## list the targets
 setup: ## install what is missing: system packages when root, the rest into .venv
 	@PYTHON=$(PYTHON) tools/setup.sh
 
-build: setup ## compile the BPF programs
+build: setup ## compile the BPF programs, build the dashboard's page
 	@$(BIN)/python tools/build_bpf.py
+	@$(BIN)/python tools/build_page.py
 
 generate: setup ## write the generated files anew
 	$(BIN)/python tools/gen_ops_header.py
@@ -75,6 +76,7 @@ bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.mcp
 	$(BIN)/python -m bench.stacks
 	$(BIN)/python -m bench.export
+	$(BIN)/python -m bench.dashboard
 
 bench-incidents: build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents
@@ -85,12 +87,13 @@ soak: build ## leave an agent running beside a full-rate program and processes t
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system
 	$(PYTHON) -m venv $(PREFIX)/lib/ingero
-	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall '.[mcp]'
+	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall '.[dashboard,mcp]'
+	@[ ! -d web/node_modules ] || chown -R --reference=Makefile web/node_modules src/ingero/serve/dashboard/page
 	@chown -R --reference=Makefile src/ingero/bpf/objects # sudo leaves nothing behind that `make` cannot write
 	mkdir -p $(PREFIX)/bin
 	ln -sf $(PREFIX)/lib/ingero/bin/ingero $(PREFIX)/bin/ingero
 	@$(PREFIX)/bin/ingero version
 
 clean: ## remove what was built
-	rm -rf build dist src/ingero/bpf/objects .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist src/ingero/bpf/objects src/ingero/serve/dashboard/page web/node_modules .pytest_cache .mypy_cache .ruff_cache
 	find src tests tools bench -name __pycache__ -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
-"""Build hook of hatchling: puts compiled BPF objects, commit and date into wheels and source archives.
+"""Build hook of hatchling: puts BPF objects, the dashboard's page, commit and date into wheels and source archives.
 
-A source archive carries its objects and its build note, so that installing it needs no compiler. An editable install
+A source archive carries all of them, so that installing it needs neither a compiler nor Node.js. An editable install
 gets neither: there `make build` compiles, and git is asked.
 """
 
@@ -41,6 +41,7 @@ class BpfObjectsHook(BuildHookInterface[Any]):
             return
         for machine in self._build_bpf["ARCHITECTURES"]:
             self._build_bpf["build"](machine, force=False)
+        runpy.run_path(str(Path(self.root, "tools", "build_page.py")))["build"]()
         self._scratch = TemporaryDirectory(prefix="ingero-build-")
         note = Path(self._scratch.name) / "_build.txt"
         note.write_text(f"{_commit(self.root)} {_day()}\n")

@@ -20,10 +20,12 @@ has g++ || missing+=(g++)
 has clang || [ -n "${BPF_CLANG:-}" ] || missing+=(clang)
 "$python" -c 'import ctypes; ctypes.CDLL("libbpf.so.1")' 2>/dev/null || missing+=(libbpf1)
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-if [ "${1:-}" != system ]; then # for the tests: network scenarios
+has node || missing+=(nodejs) # with npm builds the dashboard's page; runs Perfetto's trace processor in the tests
+has npm || missing+=(npm)
+if [ "${1:-}" != system ]; then # for the tests: network scenarios, a browser
 	has ip || missing+=(iproute2)
 	has iptables || missing+=(iptables)
-	has node || missing+=(nodejs) # runs Perfetto's trace processor in the tests of exports
+	has chromium || missing+=(chromium)
 fi
 if [ ${#missing[@]} -gt 0 ]; then
 	if [ "$(id -u)" = 0 ] && has apt-get; then

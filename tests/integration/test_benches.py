@@ -124,3 +124,10 @@ def test_ten_times_the_recording_is_exported_in_the_same_memory(exports: list[di
         assert large["events"] == 10 * small["events"]
         assert large["peak_rss_bytes"] < 1.1 * small["peak_rss_bytes"]
         assert large["packets"] >= small["packets"]
+
+
+def test_twenty_readers_of_the_dashboard_are_all_answered() -> None:
+    found = bench("dashboard")
+    assert found["errors"] == 0
+    assert found["answers"] >= 20
+    assert 0 < found["p50_ms"] <= found["p95_ms"] <= found["max_ms"]

@@ -1,0 +1,1 @@
+"""A real browser, driven over its debugging pipe."""

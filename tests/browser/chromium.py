@@ -1,0 +1,149 @@
+"""Headless Chromium over its debugging pipe: opens a page, waits for a text, looks, counts requests."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any
+
+_FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--ignore-certificate-errors"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+)
+_PATIENCE_S = 60.0  # of a machine that does much else
+
+
+def is_installed() -> bool:
+    """Whether there is a Chromium to drive."""
+    return shutil.which("chromium") is not None
+
+
+class Browser:
+    """One page of a browser of its own; a context manager. requests: addresses asked for so far, in order."""
+
+    def __init__(self, *, width: int = 1200, height: int = 1000) -> None:
+        self._size = f"--window-size={width},{height}"
+        self._profile = TemporaryDirectory(prefix="ingero-browser-", ignore_cleanup_errors=True)
+        self._number = 0
+        self._session = ""
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._rest = b""
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+
+    def __enter__(self) -> Browser:
+        command_out, self._write = os.pipe()
+        self._read, answer_in = os.pipe()
+        # the browser reads from descriptor 3 and writes to 4
+        arguments = ["chromium", *_FLAGS, self._size, f"--user-data-dir={self._profile.name}"]
+        shell = f'exec 3<&{command_out} 4>&{answer_in}; exec "$@"'
+        self._process = subprocess.Popen(
+            ["bash", "-c", shell, "browser", *arguments, "--remote-debugging-pipe", "about:blank"],
+            pass_fds=(command_out, answer_in),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(command_out)
+        os.close(answer_in)
+        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self._ask(f"{domain}.enable")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=_PATIENCE_S)
+        os.close(self._write)
+        os.close(self._read)
+        self._profile.cleanup()
+
+    def open(self, url: str) -> None:
+        """Goes there."""
+        self._ask("Page.navigate", url=url)
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression in the page; None while one page gives way to the next."""
+        found = self._answer("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        return found.get("result", {}).get("result", {}).get("value")
+
+    def text(self) -> str:
+        """What the page says."""
+        return str(self.evaluate("document.body ? document.body.innerText : ''") or "")
+
+    def reload(self) -> None:
+        """Loads the page anew."""
+        self._ask("Page.reload")
+
+    def wait_for(self, is_there: Callable[[], bool], what: str) -> None:
+        """Asks again until it is so."""
+        end = time.monotonic() + _PATIENCE_S
+        while not is_there():
+            assert time.monotonic() < end, f"{what}: not seen; the page says: {self.text()[:500]}"
+            time.sleep(0.05)
+
+    def wait_for_text(self, text: str) -> None:
+        """Until the page says it."""
+        self.wait_for(lambda: text in self.text(), text)
+
+    def press(self, key: str) -> None:
+        """A key of the keyboard: Tab, Enter."""
+        codes = {"Tab": 9, "Enter": 13}
+        for kind in ("keyDown", "keyUp"):
+            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+            self._ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **text)
+
+    def prefer(self, scheme: str) -> None:
+        """Light or dark."""
+        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def screenshot(self, path: Path) -> None:
+        """The whole page as a picture."""
+        found = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        answer = self._answer(method, **parameters)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def _answer(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + _PATIENCE_S
+        while self._number not in self._answers:
+            self._receive(end - time.monotonic())
+        return self._answers.pop(self._number)
+
+    def _receive(self, patience_s: float) -> None:
+        ready, _, _ = select.select([self._read], [], [], max(patience_s, 0))
+        assert ready, "the browser does not answer"
+        *messages, self._rest = (self._rest + os.read(self._read, 1 << 20)).split(b"\0")
+        for text in messages:
+            self._take(json.loads(text))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        method = message.get("method")
+        if "id" in message:
+            self._answers[message["id"]] = message
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(message["params"]["request"]["url"])
+        elif method == "Log.entryAdded" and message["params"]["entry"]["level"] == "error":
+            self.complaints.append(message["params"]["entry"]["text"])
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(message["params"]["exceptionDetails"])[:500])

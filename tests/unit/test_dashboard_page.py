@@ -1,0 +1,164 @@
+"""The page in a real browser: what it says, keys, links that survive a reload, and that nothing leaves the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from ingero.serve.dashboard.app import PAGE
+from ingero.serve.dashboard.exposure import Exposure
+from ingero.store.records import SessionFacts
+from ingero.store.writer import Writer
+from tests.browser.chromium import Browser, is_installed
+from tests.unit.dashboard_recording import make_recording, serving
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+# Addresses that name a format; nobody asks for them.
+NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML", "http://www.w3.org/1999/xhtml"}
+NAMESPACES |= {"http://www.w3.org/1999/xlink", "http://www.w3.org/XML/1998/namespace"}
+WITH_BROWSER = pytest.mark.skipif(not is_installed(), reason="chromium is not installed (apt-get install chromium)")
+pytestmark = pytest.mark.skipif(not (PAGE / "index.html").exists(), reason="the page is not built (make build)")
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
+    with serving(make_recording(tmp_path_factory.mktemp("page") / "recording.db")) as exposure:
+        yield exposure
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as found:
+        yield found
+
+
+def show(browser: Browser, url: str) -> None:
+    """Goes there as one who comes from elsewhere: a change after # alone loads nothing."""
+    browser.open("about:blank")
+    browser.open(url)
+
+
+def test_the_page_names_no_address_elsewhere() -> None:
+    texts = {path: path.read_text() for path in PAGE.rglob("*") if path.is_file()}
+    named = {(path.name, url) for path, text in texts.items() for url in re.findall(r"https?://[^\s\"'`)]+", text)}
+    assert {one for one in named if one[1] not in NAMESPACES} == set()
+
+
+@WITH_BROWSER
+def test_the_verdict_comes_first_and_nothing_leaves_the_host(browser: Browser, dashboard: Exposure) -> None:
+    show(browser, dashboard.url)
+    browser.wait_for_text("incidents: 2 HIGH")
+    headline = str(browser.evaluate("document.querySelector('h2').innerText"))
+    assert "lost" in headline
+    assert {urlsplit(url).netloc for url in browser.requests if url != "about:blank"} == {
+        f"127.0.0.1:{dashboard.address.port}"
+    }
+    assert browser.complaints == []
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("#/incidents", "picked up late: runnable, others ran"),
+        ("#/ops", "cudaStreamSynchronize"),
+        ("#/ops?process=1", "cudaLaunchKernel"),
+        ("#/processes", "ready, but not picked up"),
+        ("#/processes/1", "Its threads over time"),
+        ("#/machine", "Pressure"),
+        ("#/losses", "epochs dropped"),
+        ("#/nowhere", "incidents: 2 HIGH"),
+    ],
+)
+def test_a_link_leads_to_its_view_also_after_a_reload(
+    browser: Browser, dashboard: Exposure, place: str, text: str
+) -> None:
+    show(browser, dashboard.url + place)
+    browser.wait_for_text(text)
+    browser.reload()
+    browser.wait_for_text(text)
+    assert str(browser.evaluate("location.hash")) == place
+    assert browser.complaints == []
+
+
+@WITH_BROWSER
+def test_keys_alone_lead_from_the_overview_to_the_proof(browser: Browser, dashboard: Exposure) -> None:
+    show(browser, dashboard.url)
+    browser.wait_for_text("incidents: 2 HIGH")
+    for _ in range(12):
+        browser.press("Tab")
+        if "#/incidents/" in str(browser.evaluate("document.activeElement.href || ''")):
+            break
+    browser.press("Enter")
+    browser.wait_for_text("How that is known")
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(browser: Browser, dashboard: Exposure, scheme: str, tmp_path: Path) -> None:
+    browser.prefer(scheme)
+    show(browser, f"{dashboard.url}#/incidents/1")
+    browser.wait_for_text("What to do")
+    for element in ("h2", "main p.quiet", "main a", ".severity", "nav a[aria-current]", "th", "pre code"):
+        assert contrast(browser, element) >= 4.5, element  # WCAG 2, AA
+    browser.screenshot(tmp_path / f"{scheme}.png")
+    assert (tmp_path / f"{scheme}.png").stat().st_size > 10_000
+
+
+CONTRAST = """(() => {
+    const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b]
+        .map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const found = document.querySelector("ELEMENT");
+    let behind = found;
+    while (behind && parse(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+    const one = light(parse(getComputedStyle(found).color));
+    const other = light(parse(getComputedStyle(behind ?? document.body).backgroundColor));
+    return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+})()"""
+
+
+def contrast(browser: Browser, element: str) -> float:
+    """Between the element's text and what is behind it, 1 to 21."""
+    return float(browser.evaluate(CONTRAST.replace("ELEMENT", element)))
+
+
+@WITH_BROWSER
+def test_the_token_is_asked_for_once(tmp_path: Path) -> None:
+    with serving(make_recording(tmp_path / "recording.db"), token=TOKEN) as exposure, Browser() as browser:
+        show(browser, exposure.url)
+        browser.wait_for_text("Token")
+        browser.evaluate("document.querySelector('input').value = 'wrong wrong wrong'")
+        browser.evaluate("document.querySelector('form').submit()")
+        browser.wait_for_text("That is not the token.")
+        browser.evaluate(f"document.querySelector('input').value = '{TOKEN}'")
+        browser.evaluate("document.querySelector('form').submit()")
+        browser.wait_for_text("incidents: 2 HIGH")
+
+
+@WITH_BROWSER
+def test_the_page_follows_a_recording_that_begins_and_says_when_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "later.db"
+    with serving(path) as exposure, Browser() as browser:
+        show(browser, exposure.url)
+        browser.wait_for_text("Nothing is recorded yet.")
+        assert "sudo ingero trace" in browser.text()
+        with Writer(path, session=SessionFacts(uuid="later", started_ns=1), node="here") as writer:
+            writer.flush()
+            browser.wait_for_text("The database is being written")
+            browser.wait_for_text("No verdict")
+        browser.wait_for_text("The recording has ended.")
+
+
+@WITH_BROWSER
+def test_the_page_says_when_the_server_is_gone(tmp_path: Path) -> None:
+    with Browser() as browser:
+        with serving(make_recording(tmp_path / "recording.db")) as exposure:
+            show(browser, exposure.url)
+            browser.wait_for_text("incidents: 2 HIGH")
+        browser.wait_for_text("The server does not answer")

@@ -1,0 +1,202 @@
+// What the server answers (/openapi.json), and how it is asked. Times are unix ns; as numbers they are off by up to 256 ns.
+
+export type Clocks = Record<string, number>;
+
+export interface Window {
+  begin_ns: number;
+  end_ns: number;
+  duration_ns: number;
+}
+
+export interface State {
+  now_ns: number;
+  is_live: boolean;
+  older_version: string;
+  window: Window;
+}
+
+export interface Line {
+  file: string;
+  line: number;
+  function: string;
+}
+
+export interface Culprit {
+  pid: number;
+  name: string;
+  lost_ns: number;
+  switches: number | null;
+  container: string;
+}
+
+export interface Victim {
+  process: number;
+  pid: number;
+  name: string;
+  lost_ns: number;
+  rank: number | null;
+  container: string;
+}
+
+export interface Link {
+  text: string;
+  seen_ns: number;
+  expected_ns: number | null;
+  structure: string;
+  order: string;
+}
+
+export interface Incident {
+  number: number;
+  cause: string;
+  resource: string;
+  root: string;
+  kind: string;
+  severity: string;
+  start_ns: number;
+  end_ns: number | null;
+  lost_ns: number;
+  lost_ratio: number;
+  explained_ratio: number;
+  peak_ratio: number;
+  summary: string;
+  victims: Victim[];
+  culprits: Culprit[];
+  line: Line | null;
+  chain: Link[];
+  fixes: { text: string; command: string }[];
+  account: Record<string, number>;
+  evidence: Record<string, string | number | boolean | null>;
+}
+
+export interface Diagnosis {
+  window: Window;
+  incidents: Incident[];
+  verdicts: { process: number; pid: number; name: string; text: string; has_incident: boolean }[];
+  not_evaluated: { cause: string; reason: string }[];
+  not_traced: Record<string, string>;
+}
+
+export interface Op {
+  process: number;
+  pid: number;
+  name: string;
+  source: string;
+  count: number;
+  errors: number | null;
+  recorded: number;
+  sum_ns: number;
+  max_ns: number;
+  bytes: number;
+  p50_ns: number | null;
+  p95_ns: number | null;
+  p99_ns: number | null;
+  clocks: Clocks | null;
+}
+
+export interface Overview extends State {
+  database: string;
+  diagnosis: Diagnosis;
+  sessions: { node: string; started_ns: number; stopped_ns: number | null; gpu_model: string; kernel: string }[];
+  processes: { process: number; pid: number; name: string; rank: number | null }[];
+  calls: number;
+  recorded_calls: number;
+  has_exact_totals: boolean;
+  top_op: Op | null;
+  system: Record<string, number | null> | null;
+  lost: number;
+}
+
+export interface Lane {
+  device: number | null;
+  stream: string;
+  drains: number;
+  wall_ns: number;
+  empty_ns: number;
+  busy_ns: number;
+  late_ns: number;
+}
+
+export interface Process {
+  process: number;
+  pid: number;
+  name: string;
+  rank: number | null;
+  cmdline: string;
+  container: string;
+  pod: string;
+  exit_code: number | null;
+  threads: number | null;
+  preemptions: number | null;
+  clocks: Clocks | null;
+  lanes: Lane[];
+  culprits: { kind: string; culprit_pid: number; culprit_name: string; ns: number; switches: number }[];
+}
+
+export interface Snapshots extends State {
+  snapshots_per_point: number;
+  snapshots: Record<string, number | null>[];
+}
+
+export interface ClockPoints extends State {
+  clocks: string[];
+  step_ns: number;
+  points: { start_ns: number; ns: number[] }[];
+}
+
+export interface Losses extends State {
+  losses: { counter: string; reason: string; count: number }[];
+  governor: { time_ns: number; not_traced: string; reason: string }[];
+  removed: { name: string; kind: string; until_ns: number; rows: number }[];
+  missing_probes: { library: string; symbol: string; reason: string }[];
+  overhead: { agent_cpu_ratio: number | null; agent_rss_bytes: number | null };
+}
+
+export interface Answer {
+  columns: string[];
+  rows: (string | number | null)[][];
+  is_truncated: boolean;
+  elapsed_ns: number;
+  notes: string[];
+}
+
+export class ApiError extends Error {
+  constructor(
+    readonly code: string,
+    message: string,
+    readonly hint: string,
+  ) {
+    super(message);
+  }
+}
+
+export function address(path: string, parameters: Record<string, string>): string {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));
+  return `/api/v1/${path}${query.size ? `?${query}` : ""}`;
+}
+
+export async function get<T>(url: string, signal?: AbortSignal): Promise<T> {
+  return body<T>(await reached(fetch(url, { signal })));
+}
+
+export async function ask(sql: string): Promise<Answer> {
+  const headers = { "content-type": "application/json" };
+  return body<Answer>(await reached(fetch("/api/v1/query", { method: "POST", headers, body: JSON.stringify({ sql }) })));
+}
+
+async function reached(asked: Promise<Response>): Promise<Response> {
+  try {
+    return await asked;
+  } catch (error) {
+    if (error instanceof DOMException) throw error;
+    throw new ApiError("unreachable", "The server does not answer.", "Is `ingero dashboard` still running?");
+  }
+}
+
+async function body<T>(response: Response): Promise<T> {
+  if (response.status === 401) window.location.assign("/login");
+  const found = await response.json().catch(() => null);
+  if (response.ok && found !== null) return found as T;
+  const { code, message, hint } = found?.error ?? {};
+  throw new ApiError(code ?? "unknown", message ?? `The server answered ${response.status}.`, hint ?? "");
+}

@@ -1,0 +1,52 @@
+// Quantities as people read them; three digits.
+
+const NS_STEPS: [number, string][] = [
+  [1e9, "s"],
+  [1e6, "ms"],
+  [1e3, "us"],
+];
+const BYTE_STEPS: [number, string][] = [
+  [2 ** 40, "TiB"],
+  [2 ** 30, "GiB"],
+  [2 ** 20, "MiB"],
+  [2 ** 10, "KiB"],
+];
+
+export function ns(value: number | null | undefined): string {
+  return value == null ? "" : stepped(value, NS_STEPS, "ns");
+}
+
+export function bytes(value: number | null | undefined): string {
+  return value == null ? "" : stepped(value, BYTE_STEPS, "B");
+}
+
+export function count(value: number | null | undefined): string {
+  return value == null ? "" : Math.round(value).toLocaleString("en-US");
+}
+
+export function percent(ratio: number | null | undefined): string {
+  if (ratio == null) return "";
+  const value = 100 * ratio;
+  return `${Math.abs(value) < 10 ? value.toFixed(1) : value.toFixed(0)} %`;
+}
+
+export function clock(unixNs: number): string {
+  return new Date(unixNs / 1e6).toLocaleTimeString("en-GB");
+}
+
+export function moment(unixNs: number): string {
+  const time = new Date(unixNs / 1e6);
+  return `${time.toLocaleDateString("sv-SE")} ${time.toLocaleTimeString("en-GB")}`;
+}
+
+function stepped(value: number, steps: [number, string][], rest: string): string {
+  for (const [step, unit] of steps) {
+    if (Math.abs(value) >= step) return `${digits(value / step)} ${unit}`;
+  }
+  return `${value.toFixed(0)} ${rest}`;
+}
+
+function digits(value: number): string {
+  const size = Math.abs(value);
+  return value.toFixed(size < 10 ? 2 : size < 100 ? 1 : 0);
+}

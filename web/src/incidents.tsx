@@ -1,0 +1,207 @@
+// What was found: on a line of time, and one by one with its account and its proof.
+
+import type { Diagnosis, Incident, State, Window } from "./api";
+import { address } from "./api";
+import { clock, count, moment, ns, percent } from "./format";
+import { Answered, useAnswer } from "./live";
+import { StackedBar, Severity, Table, accountShares } from "./parts";
+import { link } from "./route";
+
+export interface ViewProps {
+  growth: number;
+  since: string;
+}
+
+export function Incidents(props: ViewProps) {
+  const asked = useAnswer<State & Diagnosis>(address("incidents", { since: props.since }), props.growth);
+  return (
+    <Answered asked={asked}>
+      {(found) => (
+        <>
+          <h2>Incidents</h2>
+          {found.incidents.length === 0 && <p class="notice">{noIncident(found)}</p>}
+          <Timeline incidents={found.incidents} window={found.window} since={props.since} />
+          {found.incidents.map((one) => <Card key={one.number} incident={one} since={props.since} />)}
+          <NotEvaluated diagnosis={found} />
+        </>
+      )}
+    </Answered>
+  );
+}
+
+export function OneIncident(props: ViewProps & { number: string }) {
+  const path = `incidents/${encodeURIComponent(props.number)}`;
+  const asked = useAnswer<{ incident: Incident }>(address(path, { since: props.since }), props.growth);
+  return (
+    <>
+      <p><a href={link("incidents", "", { since: props.since })}>All incidents</a></p>
+      <Answered asked={asked}>{({ incident }) => <Account incident={incident} since={props.since} />}</Answered>
+    </>
+  );
+}
+
+export function noIncident(found: Diagnosis): string {
+  return found.verdicts.length
+    ? "No incident was found."
+    : "No verdict: the recording holds no epochs of a device, so that no lost time can be proven.";
+}
+
+// One row per incident, worst first; each bar leads to its incident.
+export function Timeline(props: { incidents: Incident[]; window: Window; since: string }) {
+  const { begin_ns, end_ns, duration_ns } = props.window;
+  if (!props.incidents.length) return null;
+  const place = (unixNs: number) => (100 * (Math.min(Math.max(unixNs, begin_ns), end_ns) - begin_ns)) / duration_ns;
+  return (
+    <div class="timeline">
+      <ol aria-label="Incidents over time">
+        {props.incidents.map((one) => {
+          const left = place(one.start_ns || begin_ns);
+          const width = Math.max(place((one.start_ns && one.end_ns) || end_ns) - left, 0.4);
+          return (
+            <li key={one.number}>
+              <a href={link("incidents", one.number, { since: props.since })} title={one.summary}>
+                <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
+                  <rect class="track" x="0" y="0" width="100" height="10" />
+                  <rect class={`bar ${one.severity.toLowerCase()}`} x={left} y="1" width={width} height="8" />
+                </svg>
+                <span>
+                  {one.severity} {one.cause}{one.start_ns > 0 && `, ${clock(one.start_ns)}`}{one.lost_ns > 0 && `, lost ${ns(one.lost_ns)}`}
+                </span>
+              </a>
+            </li>
+          );
+        })}
+      </ol>
+      <p class="ends"><span>{moment(begin_ns)}</span><span>{clock(end_ns)}</span></p>
+    </div>
+  );
+}
+
+export function Card(props: { incident: Incident; since: string }) {
+  const one = props.incident;
+  return (
+    <article class={`card ${one.severity.toLowerCase()}`}>
+      <h3>
+        <Severity name={one.severity} />{" "}
+        <a href={link("incidents", one.number, { since: props.since })}>{one.summary}</a>
+      </h3>
+      <p class="quiet">{when(one)}; {cost(one)}</p>
+      <StackedBar shares={accountShares(one.account)} label="The lost time" />
+    </article>
+  );
+}
+
+function Account(props: { incident: Incident; since: string }) {
+  const one = props.incident;
+  const evidence = Object.entries(one.evidence);
+  return (
+    <article>
+      <h2><Severity name={one.severity} /> {one.summary}</h2>
+      <p class="quiet">{one.cause} ({one.kind}), {when(one)}; {cost(one)}</p>
+      <section aria-labelledby="account">
+        <h3 id="account">Where the lost time went</h3>
+        {Object.keys(one.account).length ? (
+          <StackedBar shares={accountShares(one.account)} label="The lost time" />
+        ) : (
+          <p>It has no account: it is {one.kind === "event" ? "an event" : "not charged"}.</p>
+        )}
+      </section>
+      {one.line && (
+        <section>
+          <h3>Line of code</h3>
+          <p><code>{one.line.line ? `${one.line.file}:${one.line.line}` : one.line.file}</code> in <code>{one.line.function}()</code></p>
+        </section>
+      )}
+      {one.culprits.length > 0 && (
+        <Table caption="Who took the time" heads={["culprit", "pid", "time", "switches", "container"]}>
+          {one.culprits.map((culprit) => (
+            <tr key={culprit.pid}>
+              <th scope="row">{culprit.name}</th>
+              <td class="number">{culprit.pid}</td>
+              <td class="number">{ns(culprit.lost_ns)}</td>
+              <td class="number">{count(culprit.switches)}</td>
+              <td>{culprit.container}</td>
+            </tr>
+          ))}
+        </Table>
+      )}
+      {one.victims.length > 0 && (
+        <Table caption="Who lost time" heads={["process", "pid", "rank", "lost"]}>
+          {one.victims.map((victim) => (
+            <tr key={victim.process}>
+              <th scope="row"><a href={link("processes", victim.process, { since: props.since })}>{victim.name}</a></th>
+              <td class="number">{victim.pid}</td>
+              <td class="number">{victim.rank ?? ""}</td>
+              <td class="number">{ns(victim.lost_ns)}</td>
+            </tr>
+          ))}
+        </Table>
+      )}
+      {one.chain.length > 0 && (
+        <section>
+          <h3>How that is known</h3>
+          <ol class="chain">
+            {one.chain.map((step) => (
+              <li key={step.text}>
+                {step.text}
+                {step.seen_ns > 0 && <b> {ns(step.seen_ns)}</b>}
+                {step.expected_ns !== null && ` (expected ${ns(step.expected_ns)})`}
+                <small>{[step.structure, step.order].filter(Boolean).join("; ")}</small>
+              </li>
+            ))}
+          </ol>
+        </section>
+      )}
+      {one.fixes.length > 0 && (
+        <section>
+          <h3>What to do</h3>
+          <ul>
+            {one.fixes.map((fix) => (
+              <li key={fix.text}>{fix.text}{fix.command && <pre tabIndex={0}><code>{fix.command}</code></pre>}</li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {evidence.length > 0 && (
+        <Table caption="The numbers behind it" heads={["fact", "value"]}>
+          {evidence.map(([name, value]) => (
+            <tr key={name}><th scope="row">{name}</th><td class="number">{String(value)}</td></tr>
+          ))}
+        </Table>
+      )}
+    </article>
+  );
+}
+
+export function NotEvaluated(props: { diagnosis: Diagnosis }) {
+  const byReason = new Map<string, string[]>();
+  for (const one of props.diagnosis.not_evaluated) {
+    byReason.set(one.reason, [...(byReason.get(one.reason) ?? []), one.cause]);
+  }
+  const sources = Object.entries(props.diagnosis.not_traced);
+  if (!byReason.size && !sources.length) return null;
+  return (
+    <details>
+      <summary>Not evaluated, so that silence about it is no all-clear</summary>
+      <ul>
+        {[...byReason].map(([reason, causes]) => <li key={reason}>{causes.join(", ")}: {reason}</li>)}
+        {sources.map(([source, reason]) => <li key={source}>not traced: {source} ({reason})</li>)}
+      </ul>
+    </details>
+  );
+}
+
+function when(one: Incident): string {
+  if (!one.start_ns) return "over the whole time"; // older recordings do not tell when
+  if (one.end_ns === null) return `since ${moment(one.start_ns)}, and it goes on`;
+  if (one.end_ns <= one.start_ns) return `at ${moment(one.start_ns)}`;
+  return `${moment(one.start_ns)} to ${clock(one.end_ns)}`;
+}
+
+function cost(one: Incident): string {
+  if (!one.lost_ns) return "no lost time is charged to it";
+  return (
+    `lost ${ns(one.lost_ns)}, ${percent(one.lost_ratio)} of its time, ${percent(one.peak_ratio)} in its worst second; ` +
+    `${percent(one.explained_ratio)} of the loss is explained`
+  );
+}

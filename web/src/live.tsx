@@ -1,0 +1,77 @@
+// Answers that are asked again when the recording grows, and what is shown meanwhile.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, get } from "./api";
+
+export type Connection = "connecting" | "connected" | "lost";
+
+// A number that grows with the recording.
+export function useGrowth(): [number, Connection] {
+  const [growth, setGrowth] = useState(0);
+  const [connection, setConnection] = useState<Connection>("connecting");
+  useEffect(() => {
+    const events = new EventSource("/api/v1/events");
+    let wasLost = false;
+    events.addEventListener("connected", () => {
+      setConnection("connected");
+      if (wasLost) setGrowth((known) => known + 1);
+      wasLost = false;
+    });
+    events.addEventListener("changed", () => setGrowth((known) => known + 1));
+    events.onerror = () => {
+      wasLost = true;
+      setConnection("lost");
+    };
+    return () => events.close();
+  }, []);
+  return [growth, connection];
+}
+
+interface Asked<T> {
+  url: string;
+  answer?: T;
+  error?: ApiError;
+}
+
+export function useAnswer<T>(url: string, growth: number): Asked<T> {
+  const [asked, setAsked] = useState<Asked<T>>({ url });
+  const isAsking = useRef(false);
+  useEffect(() => {
+    if (isAsking.current && asked.url === url) return undefined; // the recording grows faster than it answers
+    const stop = new AbortController();
+    isAsking.current = true;
+    get<T>(url, stop.signal)
+      .then((answer) => setAsked({ url, answer }))
+      .catch((error: unknown) => {
+        if (error instanceof ApiError) setAsked((known) => ({ ...(known.url === url ? known : { url }), error }));
+      })
+      .finally(() => {
+        if (!stop.signal.aborted) isAsking.current = false;
+      });
+    return undefined;
+  }, [url, growth]);
+  return asked.url === url ? asked : { url };
+}
+
+export function Answered<T>(props: { asked: Asked<T>; children: (answer: T) => ComponentChildren }) {
+  const { answer, error } = props.asked;
+  return (
+    <>
+      {error && <Failure error={error} isOld={answer !== undefined} />}
+      {answer !== undefined ? props.children(answer) : !error && <p class="quiet" role="status">Reading the recording ...</p>}
+    </>
+  );
+}
+
+function Failure(props: { error: ApiError; isOld: boolean }) {
+  const isEmpty = props.error.code === "empty_recording" || props.error.code === "no_database";
+  return (
+    <div class={isEmpty ? "notice" : "notice error"} role="alert">
+      <strong>{isEmpty ? "Nothing is recorded yet." : props.error.message}</strong>
+      {isEmpty && <p>{props.error.message}</p>}
+      {props.error.hint && <p><code>{props.error.hint}</code></p>}
+      {props.isOld && <p>What is shown below is the last answer.</p>}
+    </div>
+  );
+}

@@ -1,0 +1,169 @@
+// Pieces that several views share: bars of clocks, tables, charts.
+
+import { useEffect, useRef } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import uPlot from "uplot";
+import { ns, percent } from "./format";
+
+// The states of a thread in the order in which the server names them, and what the device adds.
+export const STATE_TEXTS: Record<string, string> = {
+  run: "on a CPU",
+  runq: "runnable, others ran",
+  throttled: "throttled by its CPU quota",
+  yielded: "gave the CPU away",
+  sleep: "asleep",
+  io: "waiting for disk",
+  kernel_lock: "blocked in the kernel",
+  stopped: "stopped by a signal",
+  device: "the device itself",
+  unknown: "no thread's clock covers it",
+};
+
+export const PART_TEXTS: Record<string, string> = {
+  empty: "nothing enqueued",
+  enqueue: "while enqueuing",
+  device: "on the device",
+  late: "picked up late",
+  busy: "device busy",
+};
+
+export interface Share {
+  name: string; // chooses the colour: a state, or "part.state"
+  text: string;
+  ns: number;
+}
+
+// A bar of what adds up, with its legend: colours alone tell nobody anything.
+export function StackedBar(props: { shares: Share[]; label: string; hasLegend?: boolean }) {
+  const shown = props.shares.filter((one) => one.ns > 0);
+  const total = shown.reduce((sum, one) => sum + one.ns, 0);
+  if (!total) return null;
+  let begin = 0;
+  const text = shown.map((one) => `${one.text} ${ns(one.ns)}`).join(", ");
+  return (
+    <figure class="stacked">
+      <svg viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label={`${props.label}: ${text}`}>
+        {shown.map((one) => {
+          const width = (1000 * one.ns) / total;
+          const x = begin;
+          begin += width;
+          return (
+            <rect key={one.name} class={`fill ${colour(one.name)}`} x={x} y="0" width={width} height="20">
+              <title>{`${one.text}: ${ns(one.ns)}, ${percent(one.ns / total)}`}</title>
+            </rect>
+          );
+        })}
+      </svg>
+      {props.hasLegend !== false && (
+        <figcaption>
+          {shown.map((one) => (
+            <span key={one.name} class="entry">
+              <span class={`dot ${colour(one.name)}`} aria-hidden="true" /> {one.text} <b>{ns(one.ns)}</b>{" "}
+              {percent(one.ns / total)}
+            </span>
+          ))}
+        </figcaption>
+      )}
+    </figure>
+  );
+}
+
+export function clockShares(clocks: Record<string, number>): Share[] {
+  return Object.entries(clocks).map(([column, value]) => {
+    const name = column.replace(/_ns$/, "");
+    return { name, text: STATE_TEXTS[name] ?? name, ns: value };
+  });
+}
+
+export function accountShares(account: Record<string, number>): Share[] {
+  return Object.entries(account)
+    .sort(([, one], [, other]) => other - one)
+    .map(([name, value]) => {
+      const [part = "", state = ""] = name.split(".");
+      const where = PART_TEXTS[part] ?? part;
+      return { name, text: state && state !== part ? `${where}: ${STATE_TEXTS[state] ?? state}` : where, ns: value };
+    });
+}
+
+function colour(name: string): string {
+  const [part = "", state = ""] = name.split(".");
+  return `state-${state || part}`;
+}
+
+export function Severity(props: { name: string }) {
+  return <span class={`severity ${props.name.toLowerCase()}`}>{props.name}</span>;
+}
+
+const NUMBERS = new Set(
+  ["pid", "rank", "time", "switches", "lost", "count", "total", "p50", "p95", "p99", "max", "errors", "rows", "value"],
+);
+
+export function Table(props: { caption: string; heads: string[]; children: ComponentChildren }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={props.caption}>
+      <table>
+        <caption>{props.caption}</caption>
+        <thead>
+          <tr>{props.heads.map((head) => <th key={head} scope="col" class={NUMBERS.has(head) ? "number" : undefined}>{head}</th>)}</tr>
+        </thead>
+        <tbody>{props.children}</tbody>
+      </table>
+    </div>
+  );
+}
+
+export interface Line {
+  label: string;
+  colour: string; // a CSS variable
+  values: (number | null)[];
+}
+
+// Lines over time (unix seconds). most: of the scale, where it does not follow the values.
+export function Chart(props: { title: string; unit: string; times: number[]; lines: Line[]; most?: number }) {
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const at = place.current;
+    if (!at || !props.times.length) return undefined;
+    const style = getComputedStyle(document.documentElement);
+    const pen = (name: string) => style.getPropertyValue(name).trim();
+    const axis = { stroke: pen("--quiet"), grid: { stroke: pen("--rule"), width: 1 }, ticks: { stroke: pen("--rule") } };
+    const chart = new uPlot(
+      {
+        width: at.clientWidth,
+        height: 170,
+        cursor: { drag: { x: true, y: false } },
+        scales: { y: { range: (_, __, max) => [0, props.most ?? Math.max(max, 1) * 1.05] } },
+        axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map((tick) => `${tick} ${props.unit}`) }],
+        series: [
+          {},
+          ...props.lines.map((line) => ({
+            label: line.label,
+            stroke: pen(line.colour),
+            width: 1.5,
+            points: { show: props.times.length < 2 },
+            value: (_: uPlot, value: number | null) => (value == null ? "" : `${value.toFixed(1)} ${props.unit}`),
+          })),
+        ],
+      },
+      [props.times, ...props.lines.map((line) => line.values)],
+      at,
+    );
+    const resized = new ResizeObserver(() => chart.setSize({ width: at.clientWidth, height: 170 }));
+    resized.observe(at);
+    return () => {
+      resized.disconnect();
+      chart.destroy();
+    };
+  }, [props.times, props.lines]);
+  const last = props.lines.map((line) => `${line.label} ${peak(line)} ${props.unit} at most`).join(", ");
+  return (
+    <figure class="chart">
+      <figcaption>{props.title}</figcaption>
+      <div ref={place} role="img" aria-label={`${props.title}: ${last}`} />
+    </figure>
+  );
+}
+
+function peak(line: Line): string {
+  return Math.max(0, ...line.values.map((value) => value ?? 0)).toFixed(1);
+}
