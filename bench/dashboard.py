@@ -2,7 +2,7 @@
 
 Makes a recording of made-up rows (bench.export), serves it from a process of its own, and lets twenty readers ask every
 address of the page in turn, while a writer commits twice a second; then
-opens the page in Chromium, where there is one. Answers are kept while they are fresh (docs/adr/0034-dashboard.md), so
+opens the page in Chromium, where there is one. Answers are kept while they are fresh (docs/adr/0033-dashboard.md), so
 both are shown: the first answer of each address, which one reader waits for, and all of them.
 
 Run: python -m bench.dashboard [--events N] [--seconds S] [--short] [--json]
