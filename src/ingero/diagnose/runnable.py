@@ -8,9 +8,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+import numpy as np
+
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
+from ingero.store.records import Window
 from ingero.store.vocabulary import IDLE_PID
+from ingero.units import format_cpu_list
 
 HOST_PARTS = (Part.EMPTY, Part.ENQUEUE, Part.LATE)
 RUNNABLE = ("runq", "yielded")
@@ -18,6 +22,7 @@ KEPT_FROM_RUNNING = frozenset((*RUNNABLE, "throttled"))  # states whose time bel
 MIN_SHARE = 0.05  # of the time taken; smaller takers are noise around the one that matters
 PRIORITY = "priority"
 _MOST_NAMES = 4
+_LOOKED_AT_NS = 10_000_000_000  # of a stretch, for the cores that were in use
 _OWN_ANSWERS = 0.5
 _TOO_MANY_OTHERS = 0.25
 
@@ -107,6 +112,25 @@ def claim(case: Case, share: float) -> dict[Bucket, int]:
     for bucket, ns in case.take_sleep("runq", share).items():
         taken[bucket] = taken.get(bucket, 0) + ns
     return taken
+
+
+def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
+    """Cores of their own for the victim and for those that took its CPU; None on a machine with one core."""
+    cores = set(range(max((one.cpu_count for one in case.evidence.sessions), default=0)))
+    if len(cores) < 2:
+        return None
+    window = Window(begin_ns=case.window.begin_ns, end_ns=min(case.window.end_ns, case.window.begin_ns + _LOOKED_AT_NS))
+    rows = case.evidence.offcpu_in(window)
+    theirs = set(rows["cpu"][np.isin(rows["culprit_pid"], [one.pid for one in culprits])].tolist()) & cores
+    free = cores - theirs
+    if free:
+        text = "or keep the victim on cores where they were not seen"
+        return Fix(text=text, command=f"sudo taskset -acp {format_cpu_list(free)} {case.process.pid}")
+    mine, last = format_cpu_list(cores - {max(cores)}), max(cores)
+    moves = "; ".join(f"sudo taskset -acp {last} {one.pid}" for one in culprits[:_MOST_NAMES])
+    return Fix(
+        text="or part them: they were on every core", command=f"sudo taskset -acp {mine} {case.process.pid}; {moves}"
+    )
 
 
 def named(culprits: list[Culprit]) -> str:

@@ -167,7 +167,8 @@ def _culprits(culprits: Sequence[Culprit]) -> Iterator[str]:
         yield f"  culprit: {one.name} [{one.pid}]{place}  {spent}{switches}".rstrip()
     if len(culprits) > _TOP_CULPRITS:
         rest = culprits[_TOP_CULPRITS:]
-        yield f"  and {len(rest)} more culprits, {format_ns(sum(one.lost_ns for one in rest))}"
+        more = "1 more culprit" if len(rest) == 1 else f"{len(rest)} more culprits"
+        yield f"  and {more}, {format_ns(sum(one.lost_ns for one in rest))}"
 
 
 def _chain(chain: Sequence[Link]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from ingero.diagnose.captures import delayed_graphs
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, contention, of_kind, pids
+from ingero.diagnose.runnable import Taker, apart, contention, of_kind, pids, weighty
 
 CAUSE = "cpu-contention"
 
@@ -22,14 +22,12 @@ def find(case: Case) -> Iterator[Finding]:
         CAUSE,
         Taker.OTHER,
         text="{who} lost {lost} waiting for a CPU while {takers} ran",
-        fixes=(
-            Fix(text="lower their weight", command=f"sudo renice -n 19 -p {pids(others)}"),
-            Fix(text="or keep cores for the victim", command=f"sudo taskset -acp <cores> {case.process.pid}"),
-        ),
+        fixes=(Fix(text="lower their weight", command=f"sudo renice -n 19 -p {pids(weighty(others))}"),),
     )
     if finding:
-        graphs = delayed_graphs(case, finding.claims)
-        yield replace(finding, chain=(*finding.chain, graphs)) if graphs else finding
+        graphs, move = delayed_graphs(case, finding.claims), apart(case, weighty(others))
+        chain = (*finding.chain, graphs) if graphs else finding.chain
+        yield replace(finding, chain=chain, fixes=(*finding.fixes, move) if move else finding.fixes)
 
 
 RULE = Rule(
