@@ -127,10 +127,9 @@ def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
         text = "or keep the victim on cores where they were not seen"
         return Fix(text=text, command=f"sudo taskset -acp {format_cpu_list(free)} {case.process.pid}")
     mine, last = format_cpu_list(cores - {max(cores)}), max(cores)
-    moves = "; ".join(f"sudo taskset -acp {last} {one.pid}" for one in culprits[:_MOST_NAMES])
-    return Fix(
-        text="or part them: they were on every core", command=f"sudo taskset -acp {mine} {case.process.pid}; {moves}"
-    )
+    moves = [f"sudo taskset -acp {last} {one.pid}" for one in culprits[:_MOST_NAMES]]
+    command = "; ".join([f"sudo taskset -acp {mine} {case.process.pid}", *moves])
+    return Fix(text="or part them: they were on every core", command=command)
 
 
 def named(culprits: list[Culprit]) -> str:

@@ -49,3 +49,12 @@ def test_without_the_scheduler_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, hogged, not_traced={"culprits": "--scheduler=false"})
     assert causes(diagnosis) == ["unexplained"]
     assert next(one for one in diagnosis.not_evaluated if one.cause == "cpu-contention").reason.endswith("false")
+
+
+def test_the_victim_is_offered_cores_on_which_the_taker_was_not_seen(tmp_path: Path) -> None:
+    def hogged_on_core_2(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer)
+        scene.off_cpu(trainer, QUIET_S + 1, QUIET_S + 1.002, "runq", culprit=(900, "hog"), cpu=2)
+
+    fixes = diagnosed(tmp_path, hogged_on_core_2).incidents[0].fixes
+    assert "sudo taskset -acp 0-1,3 100" in [one.command for one in fixes]
