@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
 from ingero.diagnose.evidence import SAMPLES, Evidence
@@ -51,7 +52,8 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
     for case in cases:
         case.siblings = cases
     found = [Found(finding, case) for case in cases for finding in _explain(case, usable)]
-    found += [Found(finding, None) for rule in usable if rule.watch for finding in rule.watch(evidence)]
+    seen = (finding for rule in usable if rule.watch for finding in rule.watch(evidence))
+    found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
     return Diagnosis(
         window=evidence.window,
