@@ -14,10 +14,33 @@ _WRITER = f"""
 import signal
 from ingero.cli.output import Output
 signal.signal(signal.SIGUSR1, lambda *_: None)
-output = Output()
-for number in range({_LINES}):
-    output.line(str(number).rjust({_LINE_BYTES}))
+with Output() as output:
+    for number in range({_LINES}):
+        output.line(str(number).rjust({_LINE_BYTES}))
 """
+
+
+_FLOOD = 20_000_000 // _LINE_BYTES
+_FLOODER = f"""
+import sys
+from ingero.cli.output import Output
+with Output() as output:
+    for number in range({_FLOOD}):
+        output.line(str(number).rjust({_LINE_BYTES}))
+    print("handed over", file=sys.stderr, flush=True)
+"""
+
+
+def test_a_reader_that_does_not_read_keeps_nobody_waiting_and_what_is_dropped_is_told() -> None:
+    command = [sys.executable, "-c", _FLOODER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout
+        assert writer.stderr
+        assert writer.stderr.readline() == "handed over\n"
+        lines = list(writer.stdout)
+        told = writer.stderr.read()
+    assert {len(line) for line in lines} == {_LINE_BYTES + 1}
+    assert f"{_FLOOD - len(lines)} lines were not printed" in told
 
 
 def test_a_signal_does_not_cut_a_line_that_waits_for_its_reader() -> None:

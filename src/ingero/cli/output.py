@@ -6,30 +6,75 @@ import io
 import os
 import sys
 import threading
+from collections import deque
+from types import TracebackType
 
 import click
 
 # What a shell sees of a program that a closed pipe has ended: 128 + SIGPIPE.
 EXIT_CLOSED_PIPE = 141
 
+MOST_WAITING_BYTES = 16 << 20  # of lines that nobody has read yet
+
 
 class Output:
-    """Writes lines until nobody reads them any more."""
+    """Writes lines until nobody reads them any more. A reader that is slow keeps nobody waiting but itself.
+
+    Use as a context manager: leaving it waits until what is left has been read, or the reader has gone. dropped: lines
+    that found no room; they are told on standard error at the end.
+    """
 
     def __init__(self) -> None:
         self.is_closed = False
-        self._writing = threading.Lock()  # findings come from a thread of their own
+        self.dropped = 0
+        self._lines: deque[str] = deque()
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="ingero-output", daemon=True)
+
+    def __enter__(self) -> Output:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.join()
+        if self.dropped:
+            click.echo(f"{self.dropped} lines were not printed: they were not read in time", err=True)
 
     def line(self, text: str) -> None:
-        """Writes a line at once; nothing after the reader has gone."""
-        if self.is_closed:
-            return
-        try:
-            with self._writing:
+        """Hands a line over; nothing after the reader has gone."""
+        with self._changed:
+            if self._waiting_bytes + len(text) > MOST_WAITING_BYTES:
+                self.dropped += 1
+            elif not self.is_closed:
+                self._lines.append(text)
+                self._waiting_bytes += len(text)
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while (text := self._next()) is not None:
+            try:
                 _write(f"{text}\n")
-        except BrokenPipeError:
-            self.is_closed = True
-            drop_output()
+            except BrokenPipeError:
+                self.is_closed = True
+                drop_output()
+                return
+
+    def _next(self) -> str | None:
+        with self._changed:
+            while not self._lines:
+                if self._is_ending:
+                    return None
+                self._changed.wait()
+            text = self._lines.popleft()
+            self._waiting_bytes -= len(text)
+            return text
 
 
 def _write(text: str) -> None:

@@ -57,8 +57,8 @@ def _record(settings: TraceSettings) -> None:
     options = plan.recorder_options(settings)
     database = settings.db if settings.record else None
     raise_descriptor_limit()
-    output = Output()
     with (
+        Output() as output,
         only_agent(database, os.environ),
         KernelSide(
             plan.kernel_sizes(settings),
