@@ -10,6 +10,8 @@ from ingero.ops import OPS, Kind, Source
 from ingero.store.records import Collective, InFlight, Window
 
 HANGS_NS = 3_000_000_000
+FIRST_HANGS_NS = 30_000_000_000  # with nothing before it: a first wait compiles, loads and makes contexts
+TIMES_LONGEST = 3  # as long as the longest drain before it: steps of large models take seconds, each time
 _LAST = 64
 _LIVE_NS = 2_500_000_000  # an open call is seen each second while it is open
 _WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.DRAIN | Kind.COPY)}
@@ -39,7 +41,8 @@ class HungRanks:
 
 def hung_ranks(evidence: Evidence) -> Iterator[HungRanks]:
     """Groups of peers of which at least one has been inside a wait for seconds when it was last seen."""
-    waiting = {call.process: call for call in evidence.reader.in_flight(evidence.window) if _is_hanging(call)}
+    calls = evidence.reader.in_flight(evidence.window)
+    waiting = {one.process: one for one in calls if _is_hanging(one) and is_longest_yet(evidence, one)}
     done: set[int] = set()
     for process in waiting:
         peers = evidence.peers(process) if process in evidence.processes else set()
@@ -67,6 +70,16 @@ def disagreement(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Coll
             if _what(other) != _what(one):
                 return other, one
     return None
+
+
+def is_longest_yet(evidence: Evidence, call: InFlight) -> bool:
+    """Whether a call has been open for far longer than any drain of its process's main lane before it."""
+    open_ns = call.time_ns - call.since_ns
+    lane = evidence.lanes.get(call.process)
+    if lane is None or not (lane["b_ns"] <= call.since_ns).any():
+        return open_ns >= FIRST_HANGS_NS
+    before = lane[lane["b_ns"] <= call.since_ns]
+    return open_ns >= TIMES_LONGEST * int((before["b_ns"] - before["s_ns"]).max())
 
 
 def _what(one: Collective) -> tuple[object, ...]:

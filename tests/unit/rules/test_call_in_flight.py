@@ -10,7 +10,7 @@ from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import Severity
 from ingero.ops import OPS
 from ingero.store import tables
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 
 def hanging(scene: Scene, trainer: Actor, since_s: float) -> None:
@@ -48,6 +48,15 @@ def test_a_drain_that_hung_and_returned_is_no_slower_device(tmp_path: Path) -> N
     diagnosis = diagnosed(tmp_path, hung)
     assert causes(diagnosis) == ["call-in-flight"]
     assert diagnosis.incidents[0].lost_ns == pytest.approx(4e9, rel=0.02)
+
+
+def test_drains_that_always_take_seconds_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for _, begin_s, end_s in scene.train(trainer, 0, LENGTH_S, Step(busy_ms=5000, enqueue_ms=300)):
+            scene.open_call(trainer, "cudaStreamSynchronize", begin_s + 0.3, end_s)
+    assert causes(diagnosed_file(path)) == []
 
 
 def test_without_open_calls_it_is_not_evaluated(tmp_path: Path) -> None:

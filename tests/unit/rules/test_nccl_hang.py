@@ -53,6 +53,15 @@ def test_a_wait_of_two_seconds_is_none(tmp_path: Path) -> None:
     assert causes(diagnosis) == []
 
 
+def test_steps_that_always_take_seconds_are_none(tmp_path: Path) -> None:
+    def large(scene: Scene, first: Actor, second: Actor) -> None:
+        for actor in (first, second):
+            for _, begin_s, end_s in scene.train(actor, 0, LENGTH_S, Step(busy_ms=5000, enqueue_ms=300)):
+                scene.open_call(actor, "cudaStreamSynchronize", begin_s + 0.3, end_s)
+
+    assert causes(diagnosed_ranks(tmp_path, large)) == []
+
+
 def test_a_process_without_peers_hangs_by_itself(tmp_path: Path) -> None:
     assert causes(diagnosed_ranks(tmp_path, hanging, comm_id_hash=(77, 78))) == ["call-in-flight"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.hung_ranks import communicating
+from ingero.diagnose.hung_ranks import communicating, is_longest_yet
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
 from ingero.ops import OPS, Kind, Source
@@ -78,6 +78,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _hangs(evidence: Evidence, call: InFlight) -> bool:
+    if _open_ns(call) < HANGS_NS or not is_longest_yet(evidence, call):
+        return False
     before = Window(begin_ns=evidence.window.begin_ns, end_ns=max(call.since_ns, evidence.window.begin_ns + 1))
     same = [
         one
@@ -85,7 +87,7 @@ def _hangs(evidence: Evidence, call: InFlight) -> bool:
         if one.start_ns + one.duration_ns <= call.since_ns
     ]
     longest = max((one.duration_ns for one in same), default=0)
-    return _open_ns(call) >= max(HANGS_NS, TIMES_LONGEST * longest)
+    return _open_ns(call) >= TIMES_LONGEST * longest
 
 
 def _was_stopped(evidence: Evidence, call: InFlight) -> bool:
