@@ -40,6 +40,16 @@ def test_both_devices_slower_are_no_straggler(tmp_path: Path) -> None:
     assert set(causes(diagnosed_ranks(tmp_path, slower))) == {"gpu-slower"}
 
 
+def test_a_peer_whose_host_was_always_slow_is_no_straggler(tmp_path: Path) -> None:
+    def slower_for_a_while(scene: Scene, first: Actor, second: Actor) -> None:
+        """Both have a third of their time without work at best; then both devices are slower, and fast again."""
+        for actor in (first, second):
+            for begin_s, busy_ms in ((0, 6), (4, 12), (8, 6)):
+                scene.train(actor, begin_s, begin_s + 4, Step(empty_ms=3, busy_ms=busy_ms))
+
+    assert "nccl-straggler" not in causes(diagnosed_ranks(tmp_path, slower_for_a_while))
+
+
 def test_ranks_of_different_jobs_do_not_wait_for_each_other(tmp_path: Path) -> None:
     diagnosis = diagnosed_ranks(tmp_path, straggling, comm_id_hash=(77, 78))
     assert sorted(causes(diagnosis)) == ["cpu-throttled", "gpu-slower"]

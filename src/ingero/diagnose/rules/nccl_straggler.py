@@ -46,12 +46,18 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def straggler(case: Case) -> Case | None:
-    """The peer that lost its time outside the device at the same time, with the least device wait."""
+    """The peer that lost its time outside the device at the same time, with the least device wait.
+
+    Against the same reference: what a peer's host always takes is in the usual wait of the others.
+    """
     peers = case.evidence.peers(case.process.process)
     late = [
         other
         for other in case.siblings
-        if other.process.process in peers and _overlap(case, other) >= MIN_OVERLAP and _is_late(other, case)
+        if other.process.process in peers
+        and other.kind is case.kind
+        and _overlap(case, other) >= MIN_OVERLAP
+        and _is_late(other, case)
     ]
     return min(late, key=_device_ns, default=None)
 
