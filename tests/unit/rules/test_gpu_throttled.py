@@ -37,6 +37,18 @@ def test_otherwise_the_reason_is_not_known(tmp_path: Path, busy_ms: float, mhz: 
     assert causes(diagnosis) == ["gpu-slower"]
 
 
+def test_what_the_device_lost_at_full_clocks_is_not_claimed(tmp_path: Path) -> None:
+    def for_two_seconds(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        for second in range(1, int(LENGTH_S) + 1):
+            is_throttled = QUIET_S < second <= QUIET_S + 2
+            scene.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
+
+    diagnosis = diagnosed(tmp_path, for_two_seconds)
+    by_cause = {one.cause: one.lost_ns / 1e9 for one in diagnosis.incidents}
+    assert by_cause == {"gpu-throttled": pytest.approx(0.96, rel=0.1), "gpu-slower": pytest.approx(1.91, rel=0.1)}
+
+
 def test_without_the_driver_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"GPU": "no libnvidia-ml"})
     assert "gpu-throttled" in {one.cause for one in diagnosis.not_evaluated}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.events import THROTTLE_REASONS
 from ingero.store.machine import GpuUse
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 CAUSE = "gpu-throttled"
 TOLERANCE = 0.15  # between the slowdown and the ratio of the clocks
@@ -35,7 +38,7 @@ def find(case: Case) -> Iterator[Finding]:
     clocks = usual_mhz / _mhz(held)
     if slowdown is None or abs(slowdown / clocks - 1) > TOLERANCE:
         return
-    claims = case.take((Part.DEVICE,), (DEVICE,))
+    claims = case.take((Part.DEVICE,), (DEVICE,), _share(case, held) * case.total((Part.DEVICE,), (DEVICE,)))
     if not claims:
         return
     lost = sum(claims.values())
@@ -69,12 +72,27 @@ def _mhz(samples: Sequence[GpuUse]) -> float:
     return sum(clocks) / len(clocks) if clocks else 0.0
 
 
-def _slowdown(case: Case, held: Sequence[GpuUse]) -> float | None:
-    """Device time against the reference, of the epochs that ended in these seconds."""
-    ends = case.epochs["b_ns"]
+def _share(case: Case, held: Sequence[GpuUse]) -> float:
+    """Of what the device took beyond the reference, that of the epochs in these seconds."""
+    beyond = np.zeros(len(case.epochs))
+    for key, one in case.usual.items():
+        mine = case.epochs["class_key"] == key
+        beyond[mine] = np.maximum(case.epochs["x_ns"][mine] - one.reference.x_ns, 0)
+    return float(beyond[_inside(case, held)].sum() / max(beyond.sum(), 1))
+
+
+def _inside(case: Case, held: Sequence[GpuUse]) -> Array:
+    """The epochs in these seconds; one longer than a second is in all that it touches."""
+    begins, ends = case.epochs["a_ns"], case.epochs["b_ns"]
     inside = np.zeros(len(ends), bool)
     for one in held:
-        inside |= (ends > one.time_ns - SECOND_NS) & (ends <= one.time_ns)
+        inside |= (ends > one.time_ns - SECOND_NS) & (begins < one.time_ns)
+    return inside
+
+
+def _slowdown(case: Case, held: Sequence[GpuUse]) -> float | None:
+    """Device time against the reference, of the epochs in these seconds."""
+    inside = _inside(case, held)
     keys = case.epochs["class_key"][inside]
     usual = sum(one.reference.x_ns * int((keys == key).sum()) for key, one in case.usual.items())
     known = inside & np.isin(case.epochs["class_key"], list(case.usual))
