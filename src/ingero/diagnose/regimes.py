@@ -81,7 +81,8 @@ def _usual(members: Array) -> Usual:
     stops = np.append(starts[1:], len(members))
     means = np.add.reduceat(lengths, starts) / (stops - starts)  # a median does not see one stall in eight
     best = int(means.argmin())
-    slack = max(SAME_REGIME, 2 * _noise_of_mean(lengths[starts[best] : stops[best]]))
+    lucky = 2 + (2 * np.log(len(starts))) ** 0.5  # sigmas: so far below the others is the best of many equal chunks
+    slack = max(SAME_REGIME, lucky * _noise_of_mean(lengths[starts[best] : stops[best]]))
     healthy = np.flatnonzero(means <= means.min() * (1 + slack))
     pooled = healthy[np.unique(np.linspace(0, len(healthy) - 1, min(len(healthy), _MOST_POOLED)).astype(np.int64))]
     usual = _reference(np.concatenate([members[starts[at] : stops[at]] for at in pooled]))

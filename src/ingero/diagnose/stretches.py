@@ -63,9 +63,15 @@ def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array) ->
     found = []
     for first, last in _runs(is_lossy):
         inside = (bins >= first) & (bins <= last)
-        if stretch := _stretch(epochs[inside], excess[inside], usual, loss[first : last + 1], wall[first : last + 1]):
+        ratios = loss[first : last + 1] / np.maximum(wall[first : last + 1], 1)
+        if stretch := _stretch(epochs[inside], excess[inside], usual, float(ratios.max()), _noise_factor(count)):
             found.append(stretch)
     return found
+
+
+def _noise_factor(seconds: int) -> float:
+    """How many sigmas are no chance: the worst of very many healthy seconds is further off than that of a few."""
+    return float(max(NOISE_FACTOR, 1 + (2 * np.log(max(seconds, 1))) ** 0.5))
 
 
 def _limits(epochs: Array, usual: Mapping[int, Usual], bins: Array, count: int) -> Array:
@@ -76,8 +82,9 @@ def _limits(epochs: Array, usual: Mapping[int, Usual], bins: Array, count: int) 
         per_second = max(1, round(SECOND_NS / max(one.reference.t_ns, 1)))
         noise[mine] = one.noise_of(per_second)
     totals = np.bincount(bins, minlength=count)
+    factor = _noise_factor(count)
     mean = np.bincount(bins, weights=noise, minlength=count) / np.maximum(totals, 1)
-    limits: Array = np.maximum(MIN_RATIO, NOISE_FACTOR * mean)
+    limits: Array = np.maximum(MIN_RATIO, factor * mean)
     return limits
 
 
@@ -92,7 +99,7 @@ def _runs(is_lossy: Array) -> Iterator[tuple[int, int]]:
     yield from ((int(where[first]), int(where[last])) for first, last in zip(firsts, lasts, strict=True))
 
 
-def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], loss: Array, wall: Array) -> Stretch | None:
+def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], peak: float, factor: float) -> Stretch | None:
     """The stretch from the first to the last epoch that lost; None if it is not worth a finding."""
     slow = _slow(epochs, excess, usual)
     if not slow.any():
@@ -101,11 +108,10 @@ def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], loss: Arr
     members, lost = epochs[first : last + 1], excess[first : last + 1]
     total, span = float(lost.sum()), int((members["b_ns"] - members["a_ns"]).sum())
     noise = max(one.noise_of(len(members)) for one in usual.values())
-    if total < max(MIN_RATIO, NOISE_FACTOR * noise) * span or total < MIN_LOSS_NS:
+    if total < max(MIN_RATIO, factor * noise) * span or total < MIN_LOSS_NS:
         return None
     if int(slow.sum()) < MIN_EPOCHS and float(excess.max()) < ONE_LOSS_NS:
         return None
-    peak = float(np.max(loss / np.maximum(wall, 1)))
     return Stretch(
         window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
         loss_ns=round(total),
