@@ -18,7 +18,7 @@ from ingero.diagnose.model import (
     severity_of,
 )
 
-_Key = tuple[str, str, str]
+_Key = tuple[str, str, str, bool]
 _SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two stretches of one fault
 
 
@@ -28,6 +28,11 @@ class Found:
 
     finding: Finding
     case: Case | None
+
+    @property
+    def kind(self) -> FindingKind:
+        """What it claims; a bottleneck is counted against zero, so that it is never added to an incident's loss."""
+        return self.finding.kind or (self.case.kind if self.case else FindingKind.EVENT)
 
     @property
     def begin_ns(self) -> int:
@@ -49,7 +54,8 @@ def merge(found: Iterable[Found]) -> tuple[Incident, ...]:
     """Incidents, worst first; numbered by their begin."""
     groups: dict[_Key, list[Found]] = defaultdict(list)
     for one in _absorbed(list(found)):
-        groups[one.finding.cause, one.finding.resource, one.finding.root].append(one)
+        finding = one.finding
+        groups[finding.cause, finding.resource, finding.root, one.kind is FindingKind.BOTTLENECK].append(one)
     incidents = [_incident(part) for group in groups.values() for part in _by_time(group)]
     incidents.sort(key=lambda one: (one.start_ns, one.cause))
     numbered = [replace(one, number=number) for number, one in enumerate(incidents, 1)]
@@ -117,7 +123,7 @@ def _incident(part: Sequence[Found]) -> Incident:
         cause=finding.cause,
         resource=finding.resource,
         root=finding.root,
-        kind=finding.kind or (case.kind if case else FindingKind.EVENT),
+        kind=lead.kind,
         severity=max(one.finding.severity or severity_of(ratio) for one in part),
         start_ns=min(one.begin_ns for one in part),
         end_ns=max(one.end_ns for one in part),

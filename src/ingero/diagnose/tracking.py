@@ -1,6 +1,7 @@
 """Incidents while they happen: what a diagnosis every second finds is opened once, updated, and closed.
 
-Identity is (cause, resource, root). Pure: the caller says up to when the evidence reaches.
+Identity is (cause, resource, root); a bottleneck is counted against zero, and is one of its own. Pure: the caller says
+up to when the evidence reaches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from ingero.diagnose.engine import UNEXPLAINED
 from ingero.diagnose.model import Diagnosis, FindingKind, Incident
 
-_Key = tuple[str, str, str]
+_Key = tuple[str, str, str, bool]
 
 SECOND_NS = 1_000_000_000
 QUIET_NS = 6 * SECOND_NS  # an incident is over this long after its last loss; stretches bridge four quiet seconds
@@ -125,7 +126,7 @@ class IncidentTracker:
 
 
 def _key(one: Incident) -> _Key:
-    return (one.cause, one.resource, one.root)
+    return (one.cause, one.resource, one.root, one.kind is FindingKind.BOTTLENECK)
 
 
 def _hold_ns(one: Incident) -> int:

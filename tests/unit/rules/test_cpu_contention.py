@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.diagnose.model import FindingKind
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 LATE_MS = 2.0
 
@@ -27,6 +28,22 @@ def test_a_hog_is_named_with_the_time_it_took(tmp_path: Path) -> None:
     assert [(one.pid, one.name) for one in incident.culprits] == [(900, "hog")]
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.03)
     assert "hog (900)" in incident.summary
+
+
+def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin_s, end_s, ms in ((0, QUIET_S, 1.2), (QUIET_S, LENGTH_S, 4.0)):
+            steps = scene.train(trainer, begin_s, end_s, Step(late_ms=0.05 + ms, drain={"runq": ms}))
+            for second in range(int(begin_s), int(end_s)):
+                scene.took(trainer, 900, "hog", second, ms * sum(int(end) == second for _, _, end in steps))
+    found = {one.kind: one for one in diagnosed_file(path).incidents}
+    assert {one.cause for one in found.values()} == {"cpu-contention"}
+    more, always = found[FindingKind.INCIDENT], found[FindingKind.BOTTLENECK]
+    assert more.lost_ns == pytest.approx(6e9 * 2.8 / 10.55, rel=0.05)
+    assert (more.start_ns - BEGIN_NS) / 1e9 == pytest.approx(QUIET_S, abs=0.2)
+    assert always.lost_ns == pytest.approx(6e9 * 1.25 / 7.75, rel=0.2)
 
 
 def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:
