@@ -45,6 +45,16 @@ class Live:
             self._scene.flush()
             self.changes += [(self._second, change) for change in self._look()]
 
+    def pause(self, count: int) -> None:
+        """Seconds without a step, as in a long evaluation."""
+        for _ in range(count):
+            self._second += 1
+            clocks = {f"{name}_ns": 0 for name in CLOCKS}
+            start_ns = self._scene.at(self._second - 1)
+            self._scene.append(tables.CLOCK_SECONDS, start_ns=start_ns, process=self._trainer.number, **clocks)
+            self._scene.flush()
+            self.changes += [(self._second, change) for change in self._look()]
+
     def told(self) -> list[tuple[str, str]]:
         return [(change.kind.value, change.incident.cause) for _, change in self.changes]
 
@@ -111,6 +121,14 @@ def test_what_comes_back_much_later_is_a_new_incident_against_the_same_reference
         recording.seconds(6, HOGGED, hog=stress)
         opened = [change.incident.number for _, change in recording.changes if change.kind is ChangeKind.OPENED]
         assert opened == [1, 2]
+
+
+def test_a_pause_longer_than_the_look_back_keeps_the_reference_from_before(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.pause(80)
+        recording.seconds(12, HOGGED, hog=stress)
+        assert ("opened", "cpu-contention") in recording.told()
 
 
 def test_a_loss_without_an_owner_is_told_only_when_it_lasts(tmp_path: Path) -> None:

@@ -76,11 +76,15 @@ class LiveDiagnosis:
             self._lanes[key] = replace(lane, epochs=epochs)
 
     def _forget(self, until_ns: int) -> None:
-        """What is neither recent nor the best seen of its class; ended processes with nothing recent."""
+        """What is neither recent nor the best seen of its class; ended processes with nothing recent.
+
+        One that only paused, or hangs, goes on against the reference from before.
+        """
         begin_ns = self._begin_ns(until_ns)
+        ended = {one.process for one in self._reader.processes(only_targets=False) if one.exit_ns is not None}
         for key, lane in list(self._lanes.items()):
             epochs = lane.epochs
-            if epochs["b_ns"][-1] < begin_ns:
+            if epochs["b_ns"][-1] < begin_ns and lane.process in ended:
                 del self._lanes[key]
             elif epochs["b_ns"][0] < begin_ns:
                 self._lanes[key] = replace(lane, epochs=epochs[_is_kept(epochs, begin_ns)])
