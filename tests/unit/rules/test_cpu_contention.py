@@ -46,6 +46,16 @@ def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(
     assert always.lost_ns == pytest.approx(6e9 * 1.25 / 7.75, rel=0.2)
 
 
+def test_only_who_took_much_is_to_be_reniced(tmp_path: Path) -> None:
+    def beside_a_daemon(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer)
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.took(trainer, 1, "systemd", second, 0.5)
+
+    (incident,) = diagnosed(tmp_path, beside_a_daemon).incidents
+    assert incident.fixes[0].command == "sudo renice -n 19 -p 900"
+
+
 def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:
     def hidden(scene: Scene, trainer: Actor) -> None:
         """The same waiting, but within the wait for the device."""

@@ -16,7 +16,7 @@ CAUSE = "cpu-contention"
 
 def find(case: Case) -> Iterator[Finding]:
     """Runnable time that named processes of the same container, or of the host, took."""
-    others = of_kind(case, Taker.OTHER)
+    others = weighty(of_kind(case, Taker.OTHER))
     finding = contention(
         case,
         CAUSE,
