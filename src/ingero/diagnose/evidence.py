@@ -44,7 +44,6 @@ from ingero.store.records import (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _UNUSABLE = int(EpochFlag.COVERAGE_CHANGED | EpochFlag.FIRST_UNKNOWN)
-_LONGEST_TREE = 64
 _STOPPED = 0.5  # of the clocks of its threads
 _NO_SAMPLES: Array = np.zeros(0, arrays.SAMPLE_DTYPE)
 _NO_SECONDS: Array = np.zeros(0, arrays.CLOCK_SECOND_DTYPE)
@@ -149,10 +148,11 @@ class Evidence:
         """Pids of a process, its traced descendants and, where it is one of several ranks' workers, not its parent."""
         pids: set[int] = set()
         todo = [process]
-        while todo and len(pids) < _LONGEST_TREE:
+        while todo:
             number = todo.pop()
-            pids.add(self.processes[number].pid)
-            todo += [one.process for one in self.children.get(number, ()) if one.pid not in pids]
+            children = [one for one in self.children.get(number, ()) if one.pid not in pids]
+            pids |= {self.processes[number].pid, *(one.pid for one in children)}
+            todo += [one.process for one in children]
         return pids
 
     @cached_property

@@ -29,6 +29,14 @@ def test_its_own_workers_are_named(tmp_path: Path) -> None:
     assert diagnosis.incidents[0].culprits[0].pid == 101
 
 
+def test_a_hundred_workers_are_all_its_own(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        workers = [scene.process(101 + one, "pt_data_worker", parent=trainer) for one in range(100)]
+        late(scene, trainer, {(worker.pid, worker.name): 0.01 for worker in workers})
+
+    assert causes(diagnosed(tmp_path, crowd)) == ["self-oversubscription"]
+
+
 def test_its_workers_do_not_answer_for_what_a_hog_started(tmp_path: Path) -> None:
     def crowd(scene: Scene, trainer: Actor) -> None:
         worker = scene.process(101, "pt_data_worker", parent=trainer)
