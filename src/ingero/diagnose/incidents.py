@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.cases import Case
@@ -33,6 +33,11 @@ class Found:
     def kind(self) -> FindingKind:
         """What it claims; a bottleneck is counted against zero, so that it is never added to an incident's loss."""
         return self.finding.kind or (self.case.kind if self.case else FindingKind.EVENT)
+
+    @property
+    def process(self) -> int:
+        """Whose case it is about; 0: of nobody in particular."""
+        return self.case.process.process if self.case else 0
 
     @property
     def begin_ns(self) -> int:
@@ -112,10 +117,12 @@ def _by_time(group: Sequence[Found]) -> list[list[Found]]:
 def _incident(part: Sequence[Found]) -> Incident:
     lead = max(part, key=lambda one: one.finding.lost_ns)
     case, finding = lead.case, lead.finding
-    lost = _lost_of_worst_victim(part)
+    losses = _losses(part)
+    worst = max(losses, key=lambda process: losses[process])
+    lost = losses[worst]
     ratio = lost / max(_wall_of(part, case), 1) if case else 0.0
     account: dict[str, int] = defaultdict(int)
-    for one in part:
+    for one in (one for one in part if one.process == worst):
         for bucket, ns in one.finding.claims.items():
             account[f"{bucket.part.value}.{bucket.state}"] += ns
     return Incident(
@@ -132,7 +139,7 @@ def _incident(part: Sequence[Found]) -> Incident:
         explained_ratio=_explained(case),
         peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=0.0),
         summary=finding.summary,
-        victims=_victims(part),
+        victims=_victims(part, losses),
         culprits=_culprits(part),
         line=next((one.finding.line for one in [lead, *part] if one.finding.line), None),
         chain=tuple(finding.chain),
@@ -151,12 +158,12 @@ def _sampled(case: Case | None) -> dict[str, Fact]:
     return {"epochs read whole": len(case.epochs), "epochs": case.epoch_count}
 
 
-def _lost_of_worst_victim(part: Sequence[Found]) -> int:
-    """Ranks lose the same second together: their losses are not added, those of one process are."""
+def _losses(part: Sequence[Found]) -> dict[int, int]:
+    """By process. Ranks lose the same second together: their losses are not added, those of one process are."""
     lost: dict[int, int] = defaultdict(int)
     for one in part:
-        lost[one.case.process.process if one.case else 0] += one.finding.lost_ns
-    return max(lost.values())
+        lost[one.process] += one.finding.lost_ns
+    return lost
 
 
 def _wall_of(part: Sequence[Found], case: Case | None) -> int:
@@ -170,11 +177,12 @@ def _explained(case: Case | None) -> float:
     return min(1.0, sum(one.lost_ns for one in case.findings) / max(case.loss_ns, 1))
 
 
-def _victims(part: Sequence[Found]) -> tuple[Victim, ...]:
+def _victims(part: Sequence[Found], losses: Mapping[int, int]) -> tuple[Victim, ...]:
+    """Each with what it lost by this cause, in all its stretches."""
     found: dict[int, Victim] = {}
     for one in part:
-        if one.case and (one.case.process.process not in found):
-            found[one.case.process.process] = one.case.victim
+        if one.case:
+            found[one.process] = replace(one.case.victim, lost_ns=losses[one.process])
     return tuple(sorted(found.values(), key=lambda victim: -victim.lost_ns))
 
 

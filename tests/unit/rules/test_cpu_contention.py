@@ -46,6 +46,23 @@ def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(
     assert always.lost_ns == pytest.approx(6e9 * 1.25 / 7.75, rel=0.2)
 
 
+def test_the_account_of_two_victims_is_that_of_the_worse_one(tmp_path: Path) -> None:
+    def both(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer)
+        other = scene.process(200, "python")
+        scene.train(other, 0, QUIET_S, Step())
+        hogged(scene, other)
+
+    (incident,) = diagnosed(tmp_path, both).incidents
+    assert {one.pid for one in incident.victims} == {100, 200}
+    assert sum(incident.account.values()) == incident.lost_ns
+
+
+def test_a_victim_lost_by_a_cause_what_that_explains(tmp_path: Path) -> None:
+    (incident,) = diagnosed(tmp_path, hogged).incidents
+    assert [one.lost_ns for one in incident.victims] == [incident.lost_ns]
+
+
 def test_only_who_took_much_is_to_be_reniced(tmp_path: Path) -> None:
     def beside_a_daemon(scene: Scene, trainer: Actor) -> None:
         hogged(scene, trainer)
