@@ -76,7 +76,8 @@ def _explain(case: Case, rules: Iterable[Rule]) -> list[Finding]:
     rest_ns = (1 - explained) * case.loss_ns
     if explained >= EXPLAINED or rest_ns < least_ratio * case.wall_ns:
         return named
-    return [_unexplained(case, named, explained)]
+    rest = _unexplained(case, named, explained)
+    return named if _is_its_work(case, rest) else [rest]
 
 
 def _is_its_work(case: Case, finding: Finding) -> bool:

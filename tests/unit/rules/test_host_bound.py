@@ -44,6 +44,13 @@ def test_a_line_of_another_thread_does_not_own_the_time(tmp_path: Path) -> None:
     assert causes(diagnosed(tmp_path, elsewhere)) == ["unexplained"]
 
 
+def test_a_loop_that_always_computes_a_seventh_of_its_time_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        scene.train(scene.process(100, "python"), 0, LENGTH_S, Step(empty_ms=0.5, busy_ms=3))
+    assert causes(diagnosed_file(path)) == []
+
+
 def test_without_samples_it_is_unexplained_and_the_way_out_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, tokenizing, not_traced={"samples": "switched off (stack)"})
     assert causes(diagnosis) == ["unexplained"]
