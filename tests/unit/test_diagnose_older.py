@@ -31,6 +31,13 @@ def test_a_starved_gpu_is_one_incident_and_no_contention(tmp_path: Path) -> None
     assert facts["own switches (ratio)"] == pytest.approx(0.019, abs=0.001)
 
 
+@pytest.mark.parametrize("name", ["pytorch-dataloader-starvation", "sample-gpu-node-01"])
+def test_an_incident_is_at_the_time_of_the_recording(tmp_path: Path, name: str) -> None:
+    diagnosis = diagnosis_of(tmp_path, name)
+    (incident,) = diagnosis.incidents
+    assert (incident.start_ns, incident.end_ns) == (diagnosis.window.begin_ns, diagnosis.window.end_ns)
+
+
 @pytest.mark.parametrize("name", ["sample-gpu-node-02", "sample-gpu-node-03"])
 def test_healthy_nodes_have_no_host_side_cause(tmp_path: Path, name: str) -> None:
     diagnosis = diagnosis_of(tmp_path, name)

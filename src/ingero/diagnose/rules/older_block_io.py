@@ -37,6 +37,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
             resource="disk",
             root=str(process.pid),
             kind=FindingKind.BOTTLENECK,
+            window=evidence.window,
             summary=f"{process.name} [{process.pid}] was off the CPU for {format_ns(waited)} in synchronous {kind}: "
             f"{int(soon.sum())} of its {len(mine)} intervals end within {format_ns(WITHIN_NS)} of one",
             culprits=(Culprit(pid=process.pid, name=process.name, lost_ns=waited),),

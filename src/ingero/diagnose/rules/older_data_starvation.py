@@ -42,6 +42,7 @@ def _finding(
         resource="data",
         root=str(process.pid),
         kind=FindingKind.BOTTLENECK,
+        window=evidence.window,
         severity=severity_of(gaps.ratio),
         summary=f"{process.name} [{process.pid}] made no GPU call for {format_percent(gaps.ratio)} of the time, in "
         f"{gaps.count} pauses of up to {format_ns(gaps.longest_ns)}; its data-loading workers were busy meanwhile",
