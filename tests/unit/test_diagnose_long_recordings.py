@@ -55,6 +55,24 @@ def test_a_sample_of_a_long_stretch_gives_the_same_loss_and_says_so(
     assert sampled.evidence["epochs"] == pytest.approx(630, abs=20)
 
 
+def test_a_sample_keeps_a_long_small_loss_and_a_short_large_one_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hogs_then_a_quota(scene: Scene, trainer: Actor) -> None:
+        late = Step(late_ms=1.05, drain={"runq": 1.0})
+        steps = scene.train(trainer, QUIET_S, LENGTH_S - 1, late)
+        for second in range(int(QUIET_S), int(LENGTH_S) - 1):
+            scene.took(trainer, 900, "hog", second, 1.0 * sum(int(end) == second for _, _, end in steps))
+        scene.train(trainer, LENGTH_S - 1, LENGTH_S, Step(empty_ms=10.5, empty={"throttled": 10.0}))
+
+    whole = {one.cause: one.lost_ns for one in diagnosed(tmp_path, hogs_then_a_quota).incidents}
+    monkeypatch.setattr(samples, "MOST_EPOCHS", 200)
+    monkeypatch.setattr(samples, "_PIECE", 20)
+    sampled = {one.cause: one.lost_ns for one in again(tmp_path / "scene.db").incidents}
+    assert set(whole) == {"cpu-contention", "cpu-throttled"}
+    assert sampled == pytest.approx(whole, rel=0.1)
+
+
 def test_when_the_size_limit_has_taken_the_epochs_the_loss_is_told_without_an_owner(tmp_path: Path) -> None:
     (whole,) = diagnosed(tmp_path, hogs).incidents
     rest = without(tmp_path / "scene.db", "raw_epochs")

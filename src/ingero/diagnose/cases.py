@@ -17,7 +17,7 @@ from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKin
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual, at_best, reference_windows, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
-from ingero.diagnose.samples import sample_windows
+from ingero.diagnose.samples import sample_windows, weighted_windows
 from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
 from ingero.diagnose.timeline import timeline
 from ingero.diagnose.usual_work import Steps, beyond_usual, work_growth
@@ -362,17 +362,21 @@ class _Lane:
             return epochs
         return shortened(epochs, self._idle[np.searchsorted(self._ends, epochs["b_ns"]).clip(max=len(self._ends) - 1)])
 
-    def _sample(self, lane: Array, weight: Array) -> Array:
+    def _sample(self, lane: Array) -> Array:
         """These epochs whole, or of very many some."""
-        whole: Array = np.concatenate([self._whole(window) for window in sample_windows(lane, weight)])
+        return self._read(sample_windows(lane), lane)
+
+    def _read(self, windows: Sequence[Window], lane: Array) -> Array:
+        """The whole epochs of a lane in these windows."""
+        whole: Array = np.concatenate([self._evidence.no_epochs, *(self._whole(window) for window in windows)])
         chosen: Array = whole[np.isin(whole["b_ns"], lane["b_ns"])]
         return chosen
 
     def _incident(self, usual: Mapping[int, Usual], excess: Array, stretch: Stretch) -> Case:
         inside = (self._epochs["b_ns"] > stretch.window.begin_ns) & (self._epochs["b_ns"] < stretch.window.end_ns)
-        epochs = self._sample(self._epochs[inside], excess[inside])
-        seen = excess_ns(epochs, usual)
-        scale = stretch.loss_ns / seen.sum() if len(epochs) < stretch.epochs and seen.sum() > 0 else 1.0
+        members = self._epochs[inside]
+        heavy, spread = (self._read(windows, members) for windows in weighted_windows(members, excess[inside]))
+        epochs = np.sort(np.concatenate([heavy, spread]), order="b_ns")
         return Case(
             evidence=self._evidence,
             process=self._process,
@@ -381,18 +385,18 @@ class _Lane:
             epochs=epochs,
             epoch_count=stretch.epochs,
             usual=usual,
-            excess_ns=seen,
+            excess_ns=excess_ns(epochs, usual),
             wall_ns=stretch.wall_ns,
             loss_ns=stretch.loss_ns,
             peak_ratio=stretch.peak_ratio,
-            buckets={bucket: round(ns * scale) for bucket, ns in buckets(epochs, usual).items()},
+            buckets=_extrapolated(heavy, spread, usual, stretch.loss_ns),
             timeline=timeline(self._epochs, excess, stretch.window),
         )
 
     def _resynced(self, found: Resynced) -> Case | None:
         """Compared per launch; None where the launches are not of the same work."""
         members = self._epochs[found.inside]
-        now, before = (self._sample(one, np.zeros(len(one))) for one in (members, self._epochs[found.usual]))
+        now, before = (self._sample(one) for one in (members, self._epochs[found.usual]))
         if not is_same_work(now, before):
             return None
         wall, loss = int((members["b_ns"] - members["a_ns"]).sum()), found.loss_ns(members)
@@ -419,7 +423,7 @@ class _Lane:
         if waited < BOTTLENECK_RATIO * wall or waited < MIN_LOSS_NS:
             return None
         best = self._epochs[is_best]
-        epochs = self._sample(best, np.zeros(len(best)))
+        epochs = self._sample(best)
         against_zero = host_share(epochs)
         seen = sum(against_zero.values())
         scale = waited / seen if len(epochs) < len(best) and seen else 1.0
@@ -441,6 +445,18 @@ class _Lane:
             peak_ratio=lost / max(wall, 1),
             buckets=against_zero,
         )
+
+
+def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], loss_ns: int) -> dict[Bucket, int]:
+    """Lost time by bucket: of the heavy epochs as it is, and of the spread ones for all the rest of the loss."""
+    lost = buckets(heavy, usual)
+    if not len(spread):
+        return lost
+    rest, seen = loss_ns - float(excess_ns(heavy, usual).sum()), float(excess_ns(spread, usual).sum())
+    scale = rest / seen if rest > 0 and seen > 0 else 1.0
+    for bucket, ns in buckets(spread, usual).items():
+        lost[bucket] = lost.get(bucket, 0) + round(ns * scale)
+    return lost
 
 
 def _host_lengths(epochs: Array) -> dict[Part, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -26,9 +27,12 @@ from ingero.diagnose.verdicts import verdict
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 
+logger = logging.getLogger(__name__)
+
 MIN_SHARE = 0.10  # of the loss, before a cause is named
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 UNEXPLAINED = "unexplained"
+FAILED = "its rule failed"  # begin of the reason
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
@@ -51,8 +55,10 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
     cases = list(find_cases(evidence))
     for case in cases:
         case.siblings = cases
-    found = [Found(finding, case) for case in cases for finding in _explain(case, usable)]
-    seen = (finding for rule in usable if rule.watch for finding in rule.watch(evidence))
+    failed: dict[str, str] = {}
+    found = [Found(finding, case) for case in cases for finding in _explain(case, usable, failed)]
+    seen = [one for rule in usable if rule.watch for one in _guarded(rule, rule.watch(evidence), failed)]
+    not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]
     found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
     return Diagnosis(
@@ -64,10 +70,19 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
     )
 
 
-def _explain(case: Case, rules: Iterable[Rule]) -> list[Finding]:
+def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) -> Iterator[Finding]:
+    """The findings of a rule; one that fails costs only itself, and that is said."""
+    try:
+        yield from findings
+    except Exception as error:
+        logger.exception("rule %s failed", rule.cause)
+        failed[rule.cause] = f"{FAILED} ({type(error).__name__}: {error}); please report it"
+
+
+def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[Finding]:
     """The findings of one case, or that it is unexplained."""
     for rule in rules:
-        for finding in rule.find(case) if rule.find else ():
+        for finding in _guarded(rule, rule.find(case), failed) if rule.find else ():
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
     least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)

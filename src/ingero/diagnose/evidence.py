@@ -242,6 +242,11 @@ class Evidence:
         """Those that touch a part of the window."""
         return self.reader.offcpu_rows(window)
 
+    @property
+    def no_epochs(self) -> Array:
+        """None, of the whole kind."""
+        return np.zeros(0, arrays.EPOCH_DTYPE)
+
     @cached_property
     def waits(self) -> WaitWindows:
         """The paths through them."""

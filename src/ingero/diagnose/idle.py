@@ -89,7 +89,7 @@ def _idle_of(evidence: Evidence, process: Process, found: _Sleeps, epochs: int) 
 
 def _asked(lane: Array, gaps: Array) -> Array:
     """The gaps that are followed: all of few."""
-    windows = sample_windows(lane[gaps], np.zeros(len(gaps)))
+    windows = sample_windows(lane[gaps])
     ends = lane["b_ns"][gaps]
     inside = np.zeros(len(gaps), bool)
     for window in windows:

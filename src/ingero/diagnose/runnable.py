@@ -151,6 +151,11 @@ def pids(culprits: Iterable[Culprit]) -> str:
     return " ".join(str(one.pid) for one in list(culprits)[: 2 * _MOST_NAMES])
 
 
+def renice(nice: int, targets: Iterable[int]) -> str:
+    """The command for all threads of these processes: on Linux a pid means the first thread only."""
+    return f"sudo renice -n {nice} -p " + " ".join(f"$(ls /proc/{pid}/task)" for pid in targets)
+
+
 def _group(name: str, group: list[Culprit]) -> str:
     more = f" and {len(group) - _MOST_NAMES} more" if len(group) > _MOST_NAMES else ""
     place = f" in {group[0].container}" if group[0].container else ""

@@ -15,18 +15,35 @@ _PIECE = 250  # epochs
 _APART_NS = 5_000_000_000
 
 
-def sample_windows(epochs: Array, weight: Array) -> list[Window]:
-    """Windows that hold all of a few epochs; of many the pieces with most weight, and as many evenly spread ones."""
+def sample_windows(epochs: Array) -> list[Window]:
+    """Windows that hold all of a few epochs, of many an evenly spread sample."""
     if len(epochs) <= MOST_EPOCHS:
         return _runs(epochs)
     starts = np.arange(0, len(epochs), _PIECE)
-    weights = np.add.reduceat(weight, starts)
+    return _windows(epochs, starts[_spread(np.arange(len(starts)), MOST_EPOCHS // _PIECE)])
+
+
+def weighted_windows(epochs: Array, weight: Array) -> tuple[list[Window], list[Window]]:
+    """The pieces with most weight, to be counted as they are, and an evenly spread sample of all the rest.
+
+    Few epochs are all in the first.
+    """
+    if len(epochs) <= MOST_EPOCHS:
+        return _runs(epochs), []
+    starts = np.arange(0, len(epochs), _PIECE)
     half = MOST_EPOCHS // _PIECE // 2
-    heaviest = np.argsort(-weights, kind="stable")[:half]
-    spread = np.linspace(0, len(starts) - 1, half).astype(np.int64)
-    chosen = np.unique(np.concatenate([heaviest, spread]))
-    pieces = (epochs[starts[at] : starts[at] + _PIECE] for at in chosen)
-    return [window for piece in pieces for window in _runs(piece)]
+    order = np.argsort(-np.add.reduceat(weight, starts), kind="stable")
+    heavy, rest = np.sort(order[:half]), np.sort(order[half:])
+    return _windows(epochs, starts[heavy]), _windows(epochs, starts[_spread(rest, half)])
+
+
+def _spread(pieces: Array, count: int) -> Array:
+    chosen: Array = pieces[np.unique(np.linspace(0, len(pieces) - 1, min(count, len(pieces))).astype(np.int64))]
+    return chosen
+
+
+def _windows(epochs: Array, starts: Array) -> list[Window]:
+    return [window for start in starts.tolist() for window in _runs(epochs[start : start + _PIECE])]
 
 
 def _runs(epochs: Array) -> list[Window]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.engine import FAILED, diagnose
 from ingero.diagnose.model import Diagnosis
 from ingero.store.reader import open_reader
 from ingero.store.tables import Value
@@ -32,7 +32,9 @@ def diagnosed_file(path: Path) -> Diagnosis:
     with open_reader(path) as reader:
         window = reader.window(None, BEGIN_NS + int(LENGTH_S * 1e9))
         assert window is not None
-        return diagnose(reader, window)
+        diagnosis = diagnose(reader, window)
+    assert not [one for one in diagnosis.not_evaluated if one.reason.startswith(FAILED)]
+    return diagnosis
 
 
 def causes(diagnosis: Diagnosis) -> list[str]:

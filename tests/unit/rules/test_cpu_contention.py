@@ -70,7 +70,7 @@ def test_only_who_took_much_is_to_be_reniced(tmp_path: Path) -> None:
             scene.took(trainer, 1, "systemd", second, 0.5)
 
     (incident,) = diagnosed(tmp_path, beside_a_daemon).incidents
-    assert incident.fixes[0].command == "sudo renice -n 19 -p 900"
+    assert incident.fixes[0].command == "sudo renice -n 19 -p $(ls /proc/900/task)"
 
 
 def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:

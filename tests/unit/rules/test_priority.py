@@ -33,7 +33,7 @@ def test_a_reniced_victim_is_told_both_numbers(tmp_path: Path) -> None:
     assert "nice 0 against 19; nice of 100 was 0 before" in incident.summary
     assert [one.pid for one in incident.culprits] == [900]
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
-    assert incident.fixes[0].command == "sudo renice -n 0 -p 100"
+    assert incident.fixes[0].command == "sudo renice -n 0 -p $(ls /proc/100/task)"
 
 
 def test_a_real_time_process_goes_before_everyone(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from ingero.diagnose.captures import delayed_graphs
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, apart, contention, of_kind, pids, weighty
+from ingero.diagnose.runnable import Taker, apart, contention, of_kind, renice, weighty
 
 CAUSE = "cpu-contention"
 
@@ -22,10 +22,10 @@ def find(case: Case) -> Iterator[Finding]:
         CAUSE,
         Taker.OTHER,
         text="{who} lost {lost} waiting for a CPU while {takers} ran",
-        fixes=(Fix(text="lower their weight", command=f"sudo renice -n 19 -p {pids(weighty(others))}"),),
+        fixes=(Fix(text="lower their weight", command=renice(19, (one.pid for one in others))),),
     )
     if finding:
-        graphs, move = delayed_graphs(case, finding.claims), apart(case, weighty(others))
+        graphs, move = delayed_graphs(case, finding.claims), apart(case, others)
         chain = (*finding.chain, graphs) if graphs else finding.chain
         yield replace(finding, chain=chain, fixes=(*finding.fixes, move) if move else finding.fixes)
 

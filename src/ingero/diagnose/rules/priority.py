@@ -8,7 +8,19 @@ from collections.abc import Iterator
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import HOST_PARTS, PRIORITY, RUNNABLE, Taker, claim, named, of_kind, pids, shares, weighty
+from ingero.diagnose.runnable import (
+    HOST_PARTS,
+    PRIORITY,
+    RUNNABLE,
+    Taker,
+    claim,
+    named,
+    of_kind,
+    pids,
+    renice,
+    shares,
+    weighty,
+)
 from ingero.diagnose.scheduler_facts import SchedulerFacts
 from ingero.store.machine import Scheduling
 
@@ -124,8 +136,11 @@ def _finding(
 def _fixes(victim: Scheduling, takers: list[Culprit], why: str) -> Iterator[Fix]:
     if why.startswith("nice"):
         if victim.nice > 0:
-            yield Fix(text="give the victim its priority back", command=f"sudo renice -n 0 -p {victim.pid}")
-        yield Fix(text="or lower that of the others", command=f"sudo renice -n 19 -p {pids(takers)}")
+            yield Fix(text="give the victim its priority back", command=renice(0, [victim.pid]))
+        yield Fix(
+            text="or lower that of the others",
+            command=renice(19, (one.pid for one in takers)),
+        )
     elif why.startswith("CPU weight"):
         yield Fix(text="raise the weight of the victim's control group", command="echo 1000 > <cgroup>/cpu.weight")
     elif victim.policy == "idle":
