@@ -24,6 +24,7 @@ generate: setup ## write the generated files anew
 	$(BIN)/python tools/gen_ops_header.py
 	$(BIN)/python tools/gen_schema_doc.py
 	$(BIN)/python tools/gen_detections_doc.py
+	$(BIN)/python tools/gen_metrics_doc.py
 
 format: setup ## format the Python sources
 	$(BIN)/ruff format .
@@ -43,6 +44,7 @@ generated: setup
 	$(BIN)/python tools/gen_ops_header.py --check
 	$(BIN)/python tools/gen_schema_doc.py --check
 	$(BIN)/python tools/gen_detections_doc.py --check
+	$(BIN)/python tools/gen_metrics_doc.py --check
 
 unit: build ## the tests that need no root
 	$(BIN)/pytest tests/unit

@@ -13,10 +13,11 @@ from click.testing import CliRunner
 
 from ingero.cli import config_file, settings
 from ingero.cli.main import cli
-from ingero.cli.option_table import OPTIONS, Option
+from ingero.cli.option_table import BY_NAME, OPTIONS, Option
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
 from ingero.errors import IngeroError
+from ingero.serve.addresses import Address
 
 ROOT = Path(__file__).resolve().parents[2]
 Resolve = Callable[..., TraceSettings]
@@ -43,6 +44,8 @@ OTHER: dict[str, tuple[str, object]] = {
     "max-cpu": ("10", 0.1),
     "ringbuf-size": ("32m", 32 << 20),
     "node": ("gpu-7", "gpu-7"),
+    "prometheus": ("127.0.0.1:9464", Address("127.0.0.1", 9464)),
+    "metrics-compat": ("true", True),
     "json": ("true", True),
     "verbose": ("true", True),
     "debug": ("true", True),
@@ -74,7 +77,8 @@ def resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolve:
 
 def beside(option: Option) -> dict[str, str]:
     """What an option needs to have an effect at all."""
-    return {"INGERO_DEADBAND": "1"} if option.name == "heartbeat" else {}
+    needed = {"heartbeat": {"INGERO_DEADBAND": "1"}, "metrics-compat": {"INGERO_PROMETHEUS": ":9464"}}
+    return needed.get(option.name, {})
 
 
 @EVERY_OPTION
@@ -119,7 +123,7 @@ def test_a_switch_has_its_spellings(name: str, spelling: str, value: bool, resol
     probe = click.Command("x", params=click_options(), callback=lambda **flags: seen.update(flags))
     probe.main(spelling.format(name).split(), standalone_mode=False)
     given = {key: text for key, text in seen.items() if text is not None}
-    assert getattr(resolved(**given), name.replace("-", "_")) is value
+    assert getattr(resolved(beside(BY_NAME[name]), **given), name.replace("-", "_")) is value
 
 
 @pytest.mark.parametrize("key", ["no-io: true", "no_io: yes", "io: off", "io: 0"])
@@ -161,6 +165,8 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float, reso
         ({"pid": str(os.getpid()), "user": "all"}, "--pid and --user contradict each other"),
         ({"record_all": "true", "sampling_rate": "5"}, "--record-all and --sampling-rate contradict each other"),
         ({"heartbeat": "10s"}, "--heartbeat has no effect without --deadband"),
+        ({"metrics_compat": "true"}, "--metrics-compat has no effect without --prometheus"),
+        ({"prometheus": "http://gpu-7:9464"}, "is no address to listen on"),
         ({"config": "/absent.yaml"}, "no configuration file at /absent.yaml"),
     ],
 )

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_NS = 1_000_000_000
 _HELD = 16  # answers that the recorder may leave unread
+_FRESH_PERIODS = 3  # an answer that is older says nothing about now
 _PARTING_S = 0.2  # what the end of a recording waits for an answer that is under way
 _MW_PER_W = 1000
 
@@ -44,7 +45,8 @@ class GpuSamples:
         self._period_ns, self._clock = period_ns, clock
         self._stop = threading.Event()
         self._answers: deque[_Answer] = deque(maxlen=_HELD)
-        self._answered_ns = clock()
+        self._answered_ns = self._latest_ns = clock()
+        self._latest: tuple[tuple[Gpu, GpuSample], ...] = ()
         self._missed = 0
         self._has_nothing_to_say = False
         # a daemon: the interpreter does not wait for a driver that hangs
@@ -68,6 +70,11 @@ class GpuSamples:
         self._answered_ns = self._clock()
         self._answers.append((self._answered_ns, len(nvml.gpus) - len(sampled), sampled))
 
+    @property
+    def latest(self) -> tuple[tuple[Gpu, GpuSample], ...]:
+        """The GPUs that answered last; none once the last answer is old."""
+        return self._latest if self._clock() - self._latest_ns <= _FRESH_PERIODS * self._period_ns else ()
+
     def write(self) -> int:
         """Writes what was answered since the last call; returns how many samples are missing since then.
 
@@ -78,6 +85,7 @@ class GpuSamples:
         while self._answers:
             time_ns, silent, sampled = self._answers.popleft()
             missing += silent
+            self._latest_ns, self._latest = time_ns, sampled
             for gpu, sample in sampled:
                 rows += self._row(self._unix_ns_of(time_ns), gpu, sample)
         self._sink.append(tables.GPU_SAMPLES, rows)

@@ -198,7 +198,7 @@ class Recorder:
         self._cgroups.tick()
         system, agent = self._snapshots.write(second.time_ns, elapsed_ns, self._cgroups.cpu_stats)
         self._rest()
-        return replace(second, system=system, agent=agent)
+        return replace(second, system=system, agent=agent, gpus=self._gpu_samples.latest)
 
     def _watch_host(self) -> None:
         """Host events take 0.15 s to load, so the accounts of who has come do not wait for them."""

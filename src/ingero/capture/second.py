@@ -26,6 +26,7 @@ from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
 from ingero.capture.targets import Target, Targets
 from ingero.decode.nccl import SEQUENCE_BITS, SEQUENCE_MASK
+from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.kernel import throttles_tasks
 from ingero.discover.system import SystemSample
 from ingero.ops import BY_ID, Source
@@ -64,6 +65,7 @@ class Second:
     epochs: list[Row] = field(default_factory=list)
     system: SystemSample | None = None
     agent: AgentUsage | None = None
+    gpus: tuple[tuple[Gpu, GpuSample], ...] = ()
     overhead_ratio: float = 0.0  # of the wall time of the busiest traced thread
     agent_cpu_ratio: float = 0.0  # of a core
     rung: int = 0  # 0: everything is traced

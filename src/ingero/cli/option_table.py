@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.errors import IngeroError
+from ingero.serve.addresses import Address, parse_address
 from ingero.units import parse_duration_s, parse_size_bytes
 
 TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -121,6 +122,10 @@ def _driver_only(text: str) -> bool:
     return text == "driver"
 
 
+def _scraped_at(text: str) -> Address:
+    return parse_address(text)
+
+
 def _text(text: str) -> str:
     if not text:
         raise OptionError("it is empty", hint="leave the option out instead")
@@ -173,6 +178,9 @@ OPTIONS: tuple[Option, ...] = (
     _option("max-cpu", _ratio, "5%", "P", "What ingero itself may use of one core; 0: no limit."),
     _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
     _option("node", _node, "", "N", "Name of this machine in the recording. Default: its host name."),
+    _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
+            "127.0.0.1:9464; with a port alone on this machine only."),
+    _switch("metrics-compat", "false", "With --prometheus: the names of Ingero 0.x, too."),
     _switch("json", "false", "One JSON object per second on standard output."),
     _switch("verbose", "false", "Show recorded calls, too, and why calls are not probed."),
     _switch("debug", "false", "Log what ingero does, to standard error."),

@@ -14,6 +14,7 @@ from typing import Any
 from ingero.cli.config_file import ConfigError, find_config, read_config
 from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, OptionError, parse_switch
 from ingero.errors import IngeroError
+from ingero.serve.addresses import Address
 from ingero.store.locations import Owner, database_path, invoking_user
 
 CONFIG_VARIABLE = "INGERO_CONFIG"
@@ -52,6 +53,8 @@ class TraceSettings:
     max_cpu: float
     ringbuf_size: int
     node: str
+    prometheus: Address | None
+    metrics_compat: bool
     json: bool
     verbose: bool
     debug: bool
@@ -174,11 +177,13 @@ def _refuse_contradictions(given: dict[str, _Given]) -> None:
         if a.rank == b.rank:
             raise OptionError(f"{a.origin} and {b.origin} contradict each other: {why}", hint="leave one of them out")
         del given[first if a.rank < b.rank else second]
-    heartbeat, deadband = given.get("heartbeat"), given.get("deadband")
-    if heartbeat and not deadband:
-        raise OptionError(
-            f"{heartbeat.origin} has no effect without --deadband: every snapshot is stored", hint="add --deadband 5"
-        )
+    for name, needed, why, hint in (
+        ("heartbeat", "deadband", "every snapshot is stored", "add --deadband 5"),
+        ("metrics-compat", "prometheus", "nothing is served", "add --prometheus 127.0.0.1:9464"),
+    ):
+        idle = given.get(name)
+        if idle and needed not in given and not (BY_NAME[name].is_switch and not parse_switch(idle.text)):
+            raise OptionError(f"{idle.origin} has no effect without --{needed}: {why}", hint=hint)
 
 
 def _chosen_uid(user: str | None, given: _Given | None, owner: Owner) -> int | None:

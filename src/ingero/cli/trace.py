@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
+from typing import TypeVar
 
 import rich_click as click
 
@@ -18,15 +19,16 @@ from ingero.capture.live_findings import LiveFindings
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder
 from ingero.capture.rows import Sink
-from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
 from ingero.cli.logs import logging_to
+from ingero.cli.metrics_outputs import open_outputs
 from ingero.cli.output import EXIT_CLOSED_PIPE, Output
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
-from ingero.cli.trace_view import View, open_view
+from ingero.cli.trace_view import open_view
+from ingero.diagnose.tracking import Change
 from ingero.discover.kernel import read_kernel
 from ingero.store.writer import Writer
 
@@ -34,6 +36,8 @@ _CONFIG = click.Option(
     ["--config"], metavar="F", help="Read options from this file. Default: ~/.config/ingero/ingero.yaml, else "
     "/etc/ingero/ingero.yaml."
 )  # fmt: skip
+
+_T = TypeVar("_T")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -60,6 +64,7 @@ def _record(settings: TraceSettings) -> None:
     with (
         Output() as output,
         only_agent(database, os.environ),
+        open_outputs(settings) as metrics,
         KernelSide(
             plan.kernel_sizes(settings),
             record_all=settings.record_all,
@@ -71,12 +76,13 @@ def _record(settings: TraceSettings) -> None:
         Recorder(kernel, sink, options) as recorder,
         _stop_signals() as was_stopped,
         open_view(output.line, as_json=settings.json, verbose=settings.verbose, database=database) as view,
-        _findings(sink, view) as findings,
+        _findings(sink, [view.finding, *metrics.on_finding]) as findings,
     ):
         recorder.start()
         view.started(recorder, kernel)
         has_ended = _stop(was_stopped, settings, recorder)
-        on_second = _both(findings.second_stored, view.second) if findings else view.second
+        stored = [lambda _second: findings.second_stored()] if findings else []
+        on_second = _each([*stored, *metrics.on_second, view.second])
         recorder.run(should_stop=lambda: output.is_closed or has_ended(), on_second=on_second)
         if findings:
             findings.close()
@@ -97,17 +103,17 @@ def _sink(settings: TraceSettings) -> AbstractContextManager[Sink]:
     return Writer(settings.db, session=facts, node=settings.node, max_db_bytes=settings.max_db, owner=owner)
 
 
-def _findings(sink: Sink, view: View) -> AbstractContextManager[LiveFindings | None]:
+def _findings(sink: Sink, told: Sequence[Callable[[Change], None]]) -> AbstractContextManager[LiveFindings | None]:
     """Findings are read from the database: without one there are none."""
-    return LiveFindings(sink, view.finding) if isinstance(sink, Writer) else nullcontext()
+    return LiveFindings(sink, _each(told)) if isinstance(sink, Writer) else nullcontext()
 
 
-def _both(stored: Callable[[], None], show: Callable[[Second], None]) -> Callable[[Second], None]:
-    def on_second(second: Second) -> None:
-        stored()
-        show(second)
+def _each(consumers: Sequence[Callable[[_T], None]]) -> Callable[[_T], None]:
+    def give(one: _T) -> None:
+        for consume in consumers:
+            consume(one)
 
-    return on_second
+    return give
 
 
 @contextmanager

@@ -24,6 +24,10 @@ class Address:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""

@@ -108,6 +108,8 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
     (Source.NET, NetOp.RECEIVE): ("net_recv", "socket receive", "bytes", "", ""),
 }
 
+HOST_OP_NAMES: dict[tuple[Source, int], str] = {key: row[0] for key, row in _HOST.items()}
+
 OpRow = tuple[int, int, str, str, str, str, str, str, str]
 
 

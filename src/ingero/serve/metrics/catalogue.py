@@ -1,0 +1,121 @@
+"""The table of metrics: names, kinds, units and labels, from which every output and docs/metrics.md are made.
+
+Names and units follow OpenTelemetry's semantic conventions where they have any ("System metrics", "Hardware metrics");
+those for Prometheus are made from them by the rules of its OTLP receiver.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+_SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "Hz": "_hertz", "W": "_watts", "Cel": "_celsius"}
+_HW = ("hw.id",)
+
+
+class Kind(enum.Enum):
+    """How a metric's values are to be read."""
+
+    COUNTER = "counter"  # only grows, from the start of the recording
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric. unit: UCUM, as OTLP has it. is_old: the original's name, which gets no suffix."""
+
+    name: str
+    kind: Kind
+    unit: str
+    text: str
+    labels: tuple[str, ...] = ()
+    is_old: bool = False
+
+    @property
+    def prometheus_name(self) -> str:
+        """Its name in the text format."""
+        name = self.name.replace(".", "_")
+        if self.is_old:
+            return name
+        suffix = _SUFFIXES.get(self.unit, "")
+        if suffix == "_ratio" and self.kind is not Kind.GAUGE:
+            suffix = ""
+        name = name if name.endswith(suffix) else name + suffix
+        return f"{name}_total" if self.kind is Kind.COUNTER else name
+
+    @property
+    def prometheus_labels(self) -> tuple[str, ...]:
+        """Its labels in the text format."""
+        return tuple(label.replace(".", "_") for label in self.labels)
+
+
+def _counter(name: str, unit: str, text: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=Kind.COUNTER, unit=unit, text=text, labels=labels)
+
+
+def _gauge(name: str, unit: str, text: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=Kind.GAUGE, unit=unit, text=text, labels=labels)
+
+
+CALL_DURATION = Metric(
+    name="ingero.call.duration",
+    kind=Kind.HISTOGRAM,
+    unit="s",
+    text="Durations of outermost calls that returned",
+    labels=("source", "op"),
+)
+CALLS = _counter("ingero.calls", "{call}", "Outermost calls that returned, also those without a duration",
+                 "source", "op")  # fmt: skip
+CALL_ERRORS = _counter("ingero.call.errors", "{call}", "Outermost calls that returned an error", "source", "op")
+CALL_NESTED = _counter("ingero.call.nested", "{call}", "Calls made by other traced calls", "source", "op")
+CALL_BYTES = _counter("ingero.call.bytes", "By", "Bytes that calls copied, allocated or sent", "source", "op")
+RECORDS = _counter("ingero.records", "{record}", "Calls recorded one by one")
+THREAD_TIME = _counter("ingero.thread.time", "s", "Time of the targets' threads by state: on a CPU (run), or why not",
+                       "state")  # fmt: skip
+SWITCHES = _counter("ingero.thread.switches", "{switch}", "Times that the targets' threads left a CPU")
+PREEMPTIONS = _counter("ingero.thread.preemptions", "{switch}", "Of these, while they could have gone on")
+HOST_EVENTS = _counter("ingero.host.events", "{event}", "Events of the host, of the targets and of everybody else",
+                       "source", "op", "of")  # fmt: skip
+HOST_BYTES = _counter("ingero.host.bytes", "By", "Bytes of these events", "source", "op", "of")
+HOST_TIME = _counter("ingero.host.time", "s", "Time that these events took", "source", "op", "of")
+LOST_TIME = _counter("ingero.lost_time", "s", "Time lost by cause, end to end, of each incident's worst victim",
+                     "cause")  # fmt: skip
+INCIDENTS = _counter("ingero.incidents", "{incident}", "Incidents opened, with the severity that they had then",
+                     "cause", "severity")  # fmt: skip
+OPEN_INCIDENTS = _gauge("ingero.open_incidents", "{incident}", "Incidents that go on", "cause", "severity")
+LOSSES = _counter("ingero.losses", "{loss}", "What was lost or repaired, by counter; those in _ns count nanoseconds",
+                  "counter")  # fmt: skip
+TARGETS = _gauge("ingero.targets", "{process}", "Traced processes")
+THREADS = _gauge("ingero.threads", "{thread}", "Their threads")
+CALLS_OPEN = _gauge("ingero.open_calls", "{call}", "Calls that have been open for over a second")
+OVERHEAD = _gauge("ingero.overhead", "1", "What tracing took of the busiest traced thread in the last second")
+AGENT_CPU = _counter("ingero.agent.cpu.time", "s", "CPU time of ingero itself, while it recorded")
+AGENT_MEMORY = _gauge("ingero.agent.memory.peak", "By", "Largest resident memory of ingero itself")
+RUNG = _gauge("ingero.governor.rung", "{rung}", "How much the governor leaves out; 0: everything is traced")
+DROPPED = _counter("ingero.metrics.dropped", "{second}", "Seconds and findings that these metrics do not hold")
+REFUSED_SCRAPES = _counter("ingero.metrics.refused_scrapes", "{scrape}", "Scrapes refused: too many at a time")
+FAILED_PUSHES = _counter("ingero.metrics.failed_pushes", "{push}", "Pushes that the OTLP receiver did not take")
+
+CPU_UTILIZATION = _gauge("system.cpu.utilization", "1", "Busy share of all CPUs")
+LOAD_1M = _gauge("system.cpu.load_average.1m", "{task}", "Tasks running or in uninterruptible sleep")
+MEMORY_UTILIZATION = _gauge("system.memory.utilization", "1", "Share of memory that is not available")
+MEMORY_AVAILABLE = _gauge("system.memory.linux.available", "By", "Memory that programs can get without swapping")
+MEMORY_LIMIT = _gauge("system.memory.limit", "By", "Memory of the machine")
+SWAP_USED = _gauge("system.paging.usage", "By", "Swap in use", "system.paging.state")
+PRESSURE = _counter("system.linux.pressure.time", "s", "Time since boot in which tasks waited for a resource (PSI)",
+                    "resource", "share")  # fmt: skip
+
+GPU_INFO = _gauge("ingero.gpu.info", "", "1 for each GPU, with its UUID and model", *_HW, "uuid", "model")
+GPU_UTILIZATION = _gauge("hw.gpu.utilization", "1", "Share of the time in which any kernel ran", *_HW)
+GPU_MEMORY_BUSY = _gauge("ingero.gpu.memory.busy", "1", "Share of the time in which device memory was accessed", *_HW)
+GPU_MEMORY_USAGE = _gauge("hw.gpu.memory.usage", "By", "Device memory in use, of all processes", *_HW)
+GPU_MEMORY_LIMIT = _gauge("hw.gpu.memory.limit", "By", "Device memory", *_HW)
+GPU_MEMORY_UTILIZATION = _gauge("hw.gpu.memory.utilization", "1", "Share of device memory in use", *_HW)
+GPU_POWER = _gauge("hw.power", "W", "Power that the GPU draws", "hw.type", *_HW)
+GPU_TEMPERATURE = _gauge("hw.temperature", "Cel", "Temperature of the GPU", "hw.type", *_HW)
+GPU_CLOCK = _gauge("ingero.gpu.clock", "Hz", "Clock of the multiprocessors", *_HW)
+GPU_SLOWDOWN = _gauge("ingero.gpu.slowdown", "{reason}", "1 while this keeps the clocks down, otherwise 0",
+                      "reason", *_HW)  # fmt: skip
+
+METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,159 @@
+"""From recorded seconds and findings to sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ingero.diagnose.tracking import Change, ChangeKind
+from ingero.discover.gpus import Gpu, GpuSample
+from ingero.discover.system import SystemSample
+from ingero.events import CLOCKS, THROTTLE_REASONS
+from ingero.ops import BY_ID
+from ingero.serve.metrics import catalogue as metrics
+from ingero.serve.metrics.facts import CellFacts, HostFacts, SecondFacts
+from ingero.serve.metrics.registry import Labels, Registry
+from ingero.store.vocabulary import HOST_OP_NAMES
+
+_HZ_PER_MHZ = 1_000_000
+
+
+class Intake:
+    """Feeds one registry; used by one thread. loss_counters: their names, to be shown as 0 until something is lost."""
+
+    def __init__(self, registry: Registry, loss_counters: Iterable[str] = ()) -> None:
+        self._registry = registry
+        self._lost_ns: dict[int, int] = {}  # by incident, as far as it has been counted
+        self._open: dict[int, Labels] = {}
+        for counter in loss_counters:
+            registry.add(metrics.LOSSES, 0, counter)
+        registry.add(metrics.DROPPED, 0)
+
+    def second(self, second: SecondFacts) -> None:
+        """A second has been recorded."""
+        registry = self._registry
+        self._calls(second.cells)
+        self._host(second.host)
+        for name, ns in zip(CLOCKS, second.clocks_ns.tolist(), strict=True):
+            registry.add(metrics.THREAD_TIME, ns / 1e9, name)
+        for counter, count in second.losses.items():
+            registry.add(metrics.LOSSES, count, counter)
+        registry.add(metrics.SWITCHES, second.switches)
+        registry.add(metrics.PREEMPTIONS, second.preemptions)
+        registry.add(metrics.RECORDS, second.records)
+        registry.set(metrics.TARGETS, second.targets)
+        registry.set(metrics.THREADS, second.threads)
+        registry.set(metrics.CALLS_OPEN, second.in_flight)
+        registry.set(metrics.OVERHEAD, second.overhead_ratio)
+        registry.set(metrics.RUNG, second.rung)
+        if second.agent:
+            registry.add(metrics.AGENT_CPU, second.agent.cpu_ns / 1e9)
+            registry.set(metrics.AGENT_MEMORY, second.agent.peak_rss_bytes)
+        if second.system:
+            self._system(second.system)
+            self._gpus(second.gpus)
+
+    def finding(self, change: Change) -> None:
+        """An incident was opened, updated or closed."""
+        incident = change.incident
+        labels = (incident.cause, incident.severity.name.lower())
+        if incident.number not in self._lost_ns:
+            self._registry.add(metrics.INCIDENTS, 1, *labels)
+        counted_ns = self._lost_ns.get(incident.number, 0)
+        self._registry.add(metrics.LOST_TIME, max(0, incident.lost_ns - counted_ns) / 1e9, incident.cause)
+        self._lost_ns[incident.number] = max(counted_ns, incident.lost_ns)
+        if change.kind is ChangeKind.CLOSED:
+            self._open.pop(incident.number, None)
+        else:
+            self._open[incident.number] = labels
+        self._registry.replace(metrics.OPEN_INCIDENTS, dict(Counter(self._open.values())))
+
+    def dropped(self, count: int) -> None:
+        """So many seconds or findings did not come here."""
+        self._registry.add(metrics.DROPPED, count)
+
+    def _calls(self, cells: Sequence[CellFacts]) -> None:
+        registry = self._registry
+        for cell in cells:
+            op = BY_ID.get(cell.op)
+            if op is None:
+                continue
+            labels = (op.source.name.lower(), op.name)
+            growth = cell.growth
+            registry.add(metrics.CALLS, int(growth["count"]), *labels)
+            registry.add(metrics.CALL_ERRORS, int(growth["errors"]), *labels)
+            registry.add(metrics.CALL_NESTED, int(growth["nested"]), *labels)
+            registry.add(metrics.CALL_BYTES, int(growth["size_bytes"]), *labels)
+            registry.observe(metrics.CALL_DURATION, cell.histogram, int(growth["sum_ns"]), cell.max_ns, *labels)
+
+    def _host(self, sums: Sequence[HostFacts]) -> None:
+        for one in sums:
+            labels = (one.source.name.lower(), HOST_OP_NAMES[one.source, one.op])
+            for metric, targets, others in (
+                (metrics.HOST_EVENTS, one.count, one.other_count),
+                (metrics.HOST_BYTES, one.size_bytes, one.other_bytes),
+                (metrics.HOST_TIME, one.duration_ns / 1e9, one.other_ns / 1e9),
+            ):
+                if targets or others:
+                    self._registry.add(metric, targets, *labels, "targets")
+                    self._registry.add(metric, others, *labels, "others")
+
+    def _system(self, system: SystemSample) -> None:
+        registry = self._registry
+        busy = None if system.cpu_percent is None else system.cpu_percent / 100
+        registry.set(metrics.CPU_UTILIZATION, busy)
+        registry.set(metrics.LOAD_1M, system.load_avg[0])
+        registry.set(metrics.MEMORY_UTILIZATION, system.mem_percent / 100)
+        registry.set(metrics.MEMORY_AVAILABLE, system.mem_available_bytes)
+        registry.set(metrics.MEMORY_LIMIT, system.mem_total_bytes)
+        registry.set(metrics.SWAP_USED, system.swap_used_bytes, "used")
+        for resource, pressure in system.pressure.items():
+            registry.set(metrics.PRESSURE, pressure.some_total_us / 1e6, resource, "some")
+            registry.set(metrics.PRESSURE, pressure.full_total_us / 1e6, resource, "full")
+
+    def _gpus(self, gpus: Sequence[tuple[Gpu, GpuSample]]) -> None:
+        """What the GPUs said last; one that does not answer any more has no values."""
+        values: dict[metrics.Metric, dict[Labels, float]] = {metric: {} for metric in _GPU_METRICS}
+        for gpu, sample in gpus:
+            used, total = sample.memory_used_bytes, sample.memory_total_bytes
+            number = str(gpu.index)
+            for metric, labels, value in (
+                (metrics.GPU_INFO, (number, gpu.uuid, gpu.name), 1),
+                (metrics.GPU_UTILIZATION, (number,), _ratio(sample.busy_percent)),
+                (metrics.GPU_MEMORY_BUSY, (number,), _ratio(sample.memory_busy_percent)),
+                (metrics.GPU_MEMORY_USAGE, (number,), used),
+                (metrics.GPU_MEMORY_LIMIT, (number,), total),
+                (metrics.GPU_MEMORY_UTILIZATION, (number,), used / total if used is not None and total else None),
+                (metrics.GPU_POWER, ("gpu", number), sample.power_w),
+                (metrics.GPU_TEMPERATURE, ("gpu", number), sample.temperature_c),
+                (metrics.GPU_CLOCK, (number,), _hertz(sample.sm_clock_mhz)),
+            ):
+                if value is not None:
+                    values[metric][labels] = value
+            if sample.throttle_reasons is not None:
+                for bit, name in THROTTLE_REASONS.items():
+                    values[metrics.GPU_SLOWDOWN][name, number] = float(bool(sample.throttle_reasons & bit))
+        for metric, points in values.items():
+            self._registry.replace(metric, points)
+
+
+_GPU_METRICS = (
+    metrics.GPU_INFO,
+    metrics.GPU_UTILIZATION,
+    metrics.GPU_MEMORY_BUSY,
+    metrics.GPU_MEMORY_USAGE,
+    metrics.GPU_MEMORY_LIMIT,
+    metrics.GPU_MEMORY_UTILIZATION,
+    metrics.GPU_POWER,
+    metrics.GPU_TEMPERATURE,
+    metrics.GPU_CLOCK,
+    metrics.GPU_SLOWDOWN,
+)
+
+
+def _ratio(percent: int | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _hertz(mhz: int | None) -> int | None:
+    return None if mhz is None else mhz * _HZ_PER_MHZ

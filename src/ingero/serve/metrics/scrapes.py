@@ -1,0 +1,106 @@
+"""Answers scrapes of /metrics, in threads of its own; who is slow, or one of too many, is not waited for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from ingero.serve.addresses import Address, listen
+from ingero.serve.metrics import catalogue
+from ingero.serve.metrics.old_names import under_old_names
+from ingero.serve.metrics.registry import Registry
+from ingero.serve.metrics.text_format import CONTENT_TYPE, as_text
+
+PATH = "/metrics"
+_AT_A_TIME = 8
+_PATIENCE_S = 5.0  # for a request to come, and for its answer to be taken
+
+
+class Scrapes:
+    """Listens from the beginning, answers within a `with` block.
+
+    Raises:
+        AddressError: it cannot listen there.
+    """
+
+    def __init__(self, address: Address, registry: Registry, *, with_old_names: bool = False) -> None:
+        registry.add(catalogue.REFUSED_SCRAPES, 0)
+        self._server = _Server(listen(address), registry, with_old_names=with_old_names)
+        port = int(self._server.server_address[1])
+        self.url = f"http://{address.url_host}:{port}{PATH}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="ingero-scrapes", daemon=True)
+
+    def __enter__(self) -> Scrapes:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """One thread per scrape, and so many of them at a time."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listening: socket.socket, registry: Registry, *, with_old_names: bool) -> None:
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.server_address = listening, listening.getsockname()
+        self.registry, self._with_old_names = registry, with_old_names
+        self._places = threading.BoundedSemaphore(_AT_A_TIME)
+
+    def page(self) -> bytes:
+        """What is scraped."""
+        families = self.registry.read()
+        return as_text([*families, *(under_old_names(families) if self._with_old_names else ())]).encode()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Takes a connection if there is room, otherwise hangs up."""
+        if not self._places.acquire(blocking=False):
+            self.registry.add(catalogue.REFUSED_SCRAPES, 1)
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves one connection in its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is its own matter."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _PATIENCE_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        """The page."""
+        if self.path.partition("?")[0] != PATH:
+            self.send_error(404, f"metrics are at {PATH}")
+            return
+        page = self.server.page()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def version_string(self) -> str:
+        """Nothing about versions is told."""
+        return "ingero"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name that http.server gives it
+        """A scrape every few seconds is no news."""

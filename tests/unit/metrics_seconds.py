@@ -1,0 +1,40 @@
+"""Recorded seconds with known calls, for tests of the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ingero.capture.cells import CellGrowth
+from ingero.capture.second import Second
+from ingero.ops import BY_NAME
+from ingero.store import histograms
+from ingero.store.vocabulary import CLOCKS
+
+_GROWTH = np.dtype([("count", "u8"), ("errors", "u8"), ("nested", "u8"), ("size_bytes", "u8"), ("sum_ns", "u8")])
+
+
+def cell(op: str, durations_ns: Sequence[int], *, size_bytes: int = 0, slot: int = 0) -> CellGrowth:
+    """Calls of one operation with these durations."""
+    growth = np.array([(len(durations_ns), 0, 0, size_bytes, sum(durations_ns))], _GROWTH)[0]
+    counts = histograms.count(durations_ns).astype(np.uint32)
+    return CellGrowth(slot=slot, op=BY_NAME[op].id, caller=0, growth=growth, max_ns=max(durations_ns), histogram=counts)
+
+
+def second(*cells: CellGrowth, **more: Any) -> Second:
+    """One second."""
+    quiet = Second(
+        time_ns=10**18,
+        elapsed_s=1.0,
+        targets=1,
+        threads=4,
+        cells=list(cells),
+        clocks_ns=np.zeros(len(CLOCKS), np.int64),
+        charges=[],
+        losses={},
+        in_flight=0,
+    )
+    return replace(quiet, **more)
