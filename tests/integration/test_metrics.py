@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,10 +19,11 @@ from ingero.demo.gpusim import build
 from ingero.demo.workloads.program import Program
 from tests.integration.targets import rows
 from tests.integration.tracing import Tracer, tracing
+from tests.unit.otlp_receiver import receiving
 
 pytestmark = pytest.mark.integration
 
-OPTIONS = ("--prometheus", "127.0.0.1:0", "--metrics-compat")
+OPTIONS = ("--prometheus", "127.0.0.1:0", "--metrics-compat", "--otlp-insecure")
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Scraped:
     """A page of metrics, when every call had been made, and the recording."""
 
     families: dict[str, Metric]
+    pushed: ExportMetricsServiceRequest
     database: Path
 
     def counts(self, name: str, value: str) -> Counter[str]:
@@ -56,7 +59,10 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Scraped:
     environment = {**os.environ, **build.environment(build.build(), ctl=folder / "knobs", sched="block")}
     with Program.module("train", "--seconds", 60, "--workers", 1, environment=environment) as trainer:
         trainer.wait_for("ready")
-        with tracing(folder, pids=[trainer.pid], options=OPTIONS) as tracer:
+        with (
+            receiving() as receiver,
+            tracing(folder, pids=[trainer.pid], options=[*OPTIONS, "--otlp", str(receiver.address)]) as tracer,
+        ):
             url = address(tracer)
             for _ in range(3):
                 tracer.wait_for("second")
@@ -69,13 +75,25 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Scraped:
             tracer.stop()
             os.kill(trainer.pid, signal.SIGCONT)
         families = {family.name: family for family in text_string_to_metric_families(page)}
-        return Scraped(families, tracer.database)
+        return Scraped(families, receiver.requests[-1][2], tracer.database)
 
 
 def test_counts_equal_the_recordings(scraped: Scraped) -> None:
     stored = dict(rows(scraped.database, "SELECT op_name, sum(count) FROM op_stats GROUP BY 1"))
     assert stored["cudaLaunchKernel"] > 100
     assert +scraped.counts("ingero_calls", "ingero_calls_total") == +Counter(stored)
+
+
+def test_the_last_push_holds_the_same_counts(scraped: Scraped) -> None:
+    [scope] = scraped.pushed.resource_metrics[0].scope_metrics
+    [calls] = [metric for metric in scope.metrics if metric.name == "ingero.calls"]
+    pushed = Counter(
+        {
+            next(one.value.string_value for one in point.attributes if one.key == "op"): point.as_int
+            for point in calls.sum.data_points
+        }
+    )
+    assert +pushed == +scraped.counts("ingero_calls", "ingero_calls_total")
 
 
 def test_histograms_hold_every_call_that_was_timed(scraped: Scraped) -> None:

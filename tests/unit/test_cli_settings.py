@@ -45,6 +45,8 @@ OTHER: dict[str, tuple[str, object]] = {
     "ringbuf-size": ("32m", 32 << 20),
     "node": ("gpu-7", "gpu-7"),
     "prometheus": ("127.0.0.1:9464", Address("127.0.0.1", 9464)),
+    "otlp": ("collector:4318", Address("collector", 4318)),
+    "otlp-insecure": ("true", True),
     "metrics-compat": ("true", True),
     "json": ("true", True),
     "verbose": ("true", True),
@@ -77,7 +79,11 @@ def resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolve:
 
 def beside(option: Option) -> dict[str, str]:
     """What an option needs to have an effect at all."""
-    needed = {"heartbeat": {"INGERO_DEADBAND": "1"}, "metrics-compat": {"INGERO_PROMETHEUS": ":9464"}}
+    needed = {
+        "heartbeat": {"INGERO_DEADBAND": "1"},
+        "metrics-compat": {"INGERO_PROMETHEUS": ":9464"},
+        "otlp-insecure": {"INGERO_OTLP": ":4318"},
+    }
     return needed.get(option.name, {})
 
 
@@ -166,6 +172,8 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float, reso
         ({"record_all": "true", "sampling_rate": "5"}, "--record-all and --sampling-rate contradict each other"),
         ({"heartbeat": "10s"}, "--heartbeat has no effect without --deadband"),
         ({"metrics_compat": "true"}, "--metrics-compat has no effect without --prometheus"),
+        ({"otlp_insecure": "true"}, "--otlp-insecure has no effect without --otlp"),
+        ({"otlp": "https://collector:4318"}, "is no receiver"),
         ({"prometheus": "http://gpu-7:9464"}, "is no address to listen on"),
         ({"config": "/absent.yaml"}, "no configuration file at /absent.yaml"),
     ],

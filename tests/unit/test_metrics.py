@@ -10,6 +10,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, cast
 
@@ -188,7 +190,9 @@ def test_own_cost_is_shown(sums: Sums) -> None:
 
 
 def test_the_machine_is_shown_under_the_conventional_names(sums: Sums) -> None:
+    later = Pressure(some_avg10_percent=1, some_total_us=5_000_000, full_avg10_percent=0, full_total_us=500_000)
     sums.intake.second(second(system=SYSTEM))
+    sums.intake.second(second(system=replace(SYSTEM, pressure={"io": later})))
     assert sums.value("system_cpu_utilization_ratio") == 0.25
     assert sums.value("system_memory_linux_available_bytes") == 8 << 30
     assert sums.value("system_linux_pressure_time_seconds_total", resource="io", share="some") == 2.5
@@ -276,6 +280,17 @@ def test_a_scrape_gets_the_page(sums: Sums) -> None:
 def test_another_path_is_not_found(sums: Sums) -> None:
     with served(sums) as url, pytest.raises(urllib.error.HTTPError, match="404"):
         scrape(url.replace("/metrics", "/"))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("evil.example", 403), ("evil.example:9464", 403), ("localhost:9464", 200), ("[::1]", 200)]
+)
+def test_on_loopback_only_a_name_of_this_machine_is_answered(sums: Sums, host: str, status: int) -> None:
+    with served(sums) as url:
+        connection = HTTPConnection(url.split("/")[2])
+        connection.request("GET", "/metrics", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_way_out() -> None:

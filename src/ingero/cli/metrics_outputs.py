@@ -13,9 +13,16 @@ from ingero.capture.losses import MEANINGS
 from ingero.capture.second import Second
 from ingero.cli.settings import TraceSettings
 from ingero.diagnose.tracking import Change
+from ingero.errors import IngeroError
+from ingero.serve.addresses import Address
 
 if TYPE_CHECKING:
     from ingero.serve.metrics.pump import Pump
+    from ingero.serve.metrics.registry import Registry
+
+
+class MetricsError(IngeroError):
+    """The metrics cannot be given out as they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +35,58 @@ class Consumers:
 
 @contextmanager
 def open_outputs(settings: TraceSettings) -> Iterator[Consumers]:
-    """Serves metrics within a `with` block.
+    """Gives metrics out within a `with` block.
 
     Raises:
-        IngeroError: it cannot listen there.
+        IngeroError: it cannot listen there, or not push like that.
     """
-    if settings.prometheus is None:
+    if settings.prometheus is None and settings.otlp is None:
         yield Consumers()
         return
     from ingero.serve.metrics.intake import Intake  # noqa: PLC0415  # most recordings need none of it
     from ingero.serve.metrics.pump import Pump  # noqa: PLC0415
     from ingero.serve.metrics.registry import Registry  # noqa: PLC0415
-    from ingero.serve.metrics.scrapes import Scrapes  # noqa: PLC0415
 
     registry = Registry()
     with ExitStack() as outputs:
+        if settings.prometheus:
+            _open_scrapes(outputs, settings.prometheus, registry, with_old_names=settings.metrics_compat)
+        if settings.otlp:
+            _open_pushes(outputs, settings.otlp, registry, node=settings.node, is_plain=settings.otlp_insecure)
         pump = Pump(Intake(registry, MEANINGS))
         outputs.callback(_say_what_was_dropped, pump)
-        outputs.enter_context(pump)
-        scrapes = Scrapes(settings.prometheus, registry, with_old_names=settings.metrics_compat)
-        outputs.enter_context(scrapes)
-        click.echo(f"metrics: {scrapes.url}", err=True)
-        if not settings.prometheus.is_loopback:
-            click.echo("  readable by everyone who can reach this address", err=True)
+        outputs.enter_context(pump)  # last, so that it ends first: the last push holds all that was recorded
         yield Consumers([pump.second], [pump.finding])
+
+
+def _open_scrapes(outputs: ExitStack, address: Address, registry: Registry, *, with_old_names: bool) -> None:
+    from ingero.serve.metrics.scrapes import Scrapes  # noqa: PLC0415
+
+    scrapes = outputs.enter_context(Scrapes(address, registry, with_old_names=with_old_names))
+    click.echo(f"metrics: {scrapes.url}", err=True)
+    if not address.is_loopback:
+        click.echo("  readable by everyone who can reach this address", err=True)
+
+
+def _open_pushes(outputs: ExitStack, receiver: Address, registry: Registry, *, node: str, is_plain: bool) -> None:
+    if is_plain and not receiver.is_loopback:
+        raise MetricsError(
+            f"--otlp-insecure: {receiver.host} is another machine, and everyone between could read and change metrics",
+            hint="leave --otlp-insecure out, or push to a collector on 127.0.0.1",
+        )
+    try:
+        from ingero.serve.metrics.pushes import Pushes  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MetricsError(f"--otlp needs {error.name}", hint="pip install 'ingero[metrics]'") from error
+    pushes = Pushes(receiver, registry, node=node, is_plain=is_plain)
+
+    def say_what_failed() -> None:
+        if pushes.failed:
+            last = f"; the last one: {pushes.last_error}" if pushes.last_error else "; the last one was taken"
+            click.echo(f"metrics: {receiver} did not take {pushes.failed} pushes{last}", err=True)
+
+    outputs.callback(say_what_failed)
+    outputs.enter_context(pushes)
 
 
 def _say_what_was_dropped(pump: Pump) -> None:

@@ -54,6 +54,8 @@ class TraceSettings:
     ringbuf_size: int
     node: str
     prometheus: Address | None
+    otlp: Address | None
+    otlp_insecure: bool
     metrics_compat: bool
     json: bool
     verbose: bool
@@ -179,6 +181,7 @@ def _refuse_contradictions(given: dict[str, _Given]) -> None:
         del given[first if a.rank < b.rank else second]
     for name, needed, why, hint in (
         ("heartbeat", "deadband", "every snapshot is stored", "add --deadband 5"),
+        ("otlp-insecure", "otlp", "nothing is pushed", "add --otlp 127.0.0.1:4318"),
         ("metrics-compat", "prometheus", "nothing is served", "add --prometheus 127.0.0.1:9464"),
     ):
         idle = given.get(name)

@@ -103,7 +103,7 @@ MEMORY_UTILIZATION = _gauge("system.memory.utilization", "1", "Share of memory t
 MEMORY_AVAILABLE = _gauge("system.memory.linux.available", "By", "Memory that programs can get without swapping")
 MEMORY_LIMIT = _gauge("system.memory.limit", "By", "Memory of the machine")
 SWAP_USED = _gauge("system.paging.usage", "By", "Swap in use", "system.paging.state")
-PRESSURE = _counter("system.linux.pressure.time", "s", "Time since boot in which tasks waited for a resource (PSI)",
+PRESSURE = _counter("system.linux.pressure.time", "s", "Time in which some or all tasks waited for a resource (PSI)",
                     "resource", "share")  # fmt: skip
 
 GPU_INFO = _gauge("ingero.gpu.info", "", "1 for each GPU, with its UUID and model", *_HW, "uuid", "model")

@@ -25,6 +25,7 @@ class Intake:
         self._registry = registry
         self._lost_ns: dict[int, int] = {}  # by incident, as far as it has been counted
         self._open: dict[int, Labels] = {}
+        self._waited_us: dict[tuple[str, str], int] = {}  # since boot, by resource and share of the tasks
         for counter in loss_counters:
             registry.add(metrics.LOSSES, 0, counter)
         registry.add(metrics.DROPPED, 0)
@@ -108,8 +109,10 @@ class Intake:
         registry.set(metrics.MEMORY_LIMIT, system.mem_total_bytes)
         registry.set(metrics.SWAP_USED, system.swap_used_bytes, "used")
         for resource, pressure in system.pressure.items():
-            registry.set(metrics.PRESSURE, pressure.some_total_us / 1e6, resource, "some")
-            registry.set(metrics.PRESSURE, pressure.full_total_us / 1e6, resource, "full")
+            for share, total_us in (("some", pressure.some_total_us), ("full", pressure.full_total_us)):
+                before_us = self._waited_us.get((resource, share), total_us)
+                self._waited_us[resource, share] = total_us
+                registry.add(metrics.PRESSURE, max(0, total_us - before_us) / 1e6, resource, share)
 
     def _gpus(self, gpus: Sequence[tuple[Gpu, GpuSample]]) -> None:
         """What the GPUs said last; one that does not answer any more has no values."""

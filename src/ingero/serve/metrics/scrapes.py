@@ -28,7 +28,8 @@ class Scrapes:
 
     def __init__(self, address: Address, registry: Registry, *, with_old_names: bool = False) -> None:
         registry.add(catalogue.REFUSED_SCRAPES, 0)
-        self._server = _Server(listen(address), registry, with_old_names=with_old_names)
+        names = frozenset(address.names) if address.is_loopback else None
+        self._server = _Server(listen(address), registry, names, with_old_names=with_old_names)
         port = int(self._server.server_address[1])
         self.url = f"http://{address.url_host}:{port}{PATH}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="ingero-scrapes", daemon=True)
@@ -46,17 +47,24 @@ class Scrapes:
 
 
 class _Server(ThreadingHTTPServer):
-    """One thread per scrape, and so many of them at a time."""
+    """One thread per scrape, and so many of them at a time. names: by which it may be called; None: by any."""
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listening: socket.socket, registry: Registry, *, with_old_names: bool) -> None:
+    def __init__(
+        self, listening: socket.socket, registry: Registry, names: frozenset[str] | None, *, with_old_names: bool
+    ) -> None:
         super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket, self.server_address = listening, listening.getsockname()
-        self.registry, self._with_old_names = registry, with_old_names
+        self.registry, self._names, self._with_old_names = registry, names, with_old_names
         self._places = threading.BoundedSemaphore(_AT_A_TIME)
+
+    def is_called(self, host: str) -> bool:
+        """Whether a request means this server: a page in a browser could make its own name lead to loopback."""
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        return self._names is None or not name or name.strip("[]") in self._names
 
     def page(self) -> bytes:
         """What is scraped."""
@@ -90,6 +98,9 @@ class _Handler(BaseHTTPRequestHandler):
         """The page."""
         if self.path.partition("?")[0] != PATH:
             self.send_error(404, f"metrics are at {PATH}")
+            return
+        if not self.server.is_called(self.headers.get("Host", "")):
+            self.send_error(403, "this name is not this machine's")
             return
         page = self.server.page()
         self.send_response(200)

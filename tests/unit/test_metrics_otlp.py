@@ -1,0 +1,195 @@
+"""What a recording pushes: taken by a receiver of the test's own, which decodes it with OpenTelemetry's messages."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+
+from ingero.discover.gpus import Gpu, GpuSample
+from ingero.serve.metrics.intake import Intake
+from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE, HEADERS_VARIABLE, PushError, Pushes
+from ingero.serve.metrics.registry import Registry
+from ingero.serve.tls import self_signed, tls_context
+from ingero.store import histograms
+from tests.unit.metrics_seconds import cell, second
+from tests.unit.otlp_receiver import Receiver, receiving
+
+NOWHERE: Mapping[str, str] = {}
+HOURLY_S = 3600.0  # so that only the last push comes
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as one:
+        yield one
+
+
+def push(receiver: Receiver, fill: Callable[[Intake], None], **more: Any) -> Pushes:
+    """One push of what `fill` has recorded."""
+    registry = Registry()
+    fill(Intake(registry))
+    options = {"node": "gpu-7", "is_plain": True, "environ": NOWHERE, "period_s": HOURLY_S, **more}
+    with Pushes(receiver.address, registry, **options) as pushes:
+        pass
+    return pushes
+
+
+def quiet(intake: Intake) -> None:
+    intake.second(second())
+
+
+def attributes(point: Any) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in point.attributes}
+
+
+def test_counters_are_cumulative_sums_since_the_recording_began(receiver: Receiver) -> None:
+    push(receiver, lambda intake: intake.second(second(cell("cudaLaunchKernel", [5_000] * 7))))
+    metric = receiver.metric("ingero.calls")
+    [point] = metric.sum.data_points
+    assert point.as_int == 7
+    assert attributes(point) == {"source": "cuda", "op": "cudaLaunchKernel"}
+    assert metric.sum.is_monotonic
+    assert metric.sum.aggregation_temporality == metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE
+    assert 0 < point.start_time_unix_nano < point.time_unix_nano
+
+
+def test_the_push_says_whose_it_is(receiver: Receiver) -> None:
+    push(receiver, quiet)
+    [(path, headers, request)] = receiver.requests
+    assert path == "/v1/metrics"
+    assert headers["content-type"] == "application/x-protobuf"
+    facts = attributes(request.resource_metrics[0].resource)
+    assert (facts["service.name"], facts["host.name"]) == ("ingero", "gpu-7")
+
+
+def test_an_exponential_histogram_counts_every_call_within_a_bucket_of_its_duration(receiver: Receiver) -> None:
+    durations_ns = np.random.default_rng(5).lognormal(11, 2, 5_000).astype(np.int64) + 1
+    push(receiver, lambda intake: intake.second(second(cell("cudaStreamSynchronize", durations_ns.tolist()))))
+    [point] = receiver.metric("ingero.call.duration").exponential_histogram.data_points
+    assert point.count == point.zero_count + sum(point.positive.bucket_counts) == 5_000
+    assert point.sum == pytest.approx(durations_ns.sum() / 1e9)
+    assert point.zero_count == np.count_nonzero(durations_ns < point.zero_threshold * 1e9)
+    base = 2 ** (2**-point.scale)
+    upper_s = [base ** (point.positive.offset + index + 1) for index in range(len(point.positive.bucket_counts))]
+    for share in (0.5, 0.95, 0.99):
+        rank = share * point.count - point.zero_count
+        found_s = upper_s[int(np.searchsorted(np.cumsum(point.positive.bucket_counts), rank))]
+        true_s = histograms.percentiles(histograms.count(durations_ns), [share])[0] / 1e9
+        assert found_s / base / 1.02 <= true_s <= found_s * 1.02
+
+
+def test_the_bounds_of_the_buckets_are_moved_by_less_than_a_fiftieth(receiver: Receiver) -> None:
+    lower_ns, upper_ns = histograms.bounds_ns(100)
+    push(
+        receiver, lambda intake: intake.second(second(cell("cudaStreamSynchronize", [int((lower_ns + upper_ns) / 2)])))
+    )
+    [point] = receiver.metric("ingero.call.duration").exponential_histogram.data_points
+    assert list(point.positive.bucket_counts) == [1]
+    assert math.isclose(2 ** (point.positive.offset / 8), lower_ns / 1e9, rel_tol=0.02)
+
+
+def test_gauges_of_a_gpu_have_the_conventional_names_and_units(receiver: Receiver) -> None:
+    gpu = Gpu(index=1, uuid="GPU-x", name="H", memory_bytes=1, pci_bus_id="", max_sm_clock_mhz=None)
+    sample = GpuSample(
+        uuid="GPU-x", busy_percent=40, memory_busy_percent=None, memory_used_bytes=None, sm_clock_mhz=None,
+        slowdowns=None, power_w=None, temperature_c=None, processes={},
+    )  # fmt: skip
+    from tests.unit.test_metrics import SYSTEM  # noqa: PLC0415
+
+    push(receiver, lambda intake: intake.second(second(system=SYSTEM, gpus=((gpu, sample),))))
+    metric = receiver.metric("hw.gpu.utilization")
+    [point] = metric.gauge.data_points
+    assert (metric.unit, point.as_double, attributes(point)) == ("1", 0.4, {"hw.id": "1"})
+
+
+def test_pushes_go_on_while_the_recording_does(receiver: Receiver) -> None:
+    registry = Registry()
+    Intake(registry).second(second())
+    came = threading.Event()
+    with Pushes(receiver.address, registry, node="n", is_plain=True, environ=NOWHERE, period_s=0.01):
+        while len(receiver.requests) < 3 and not came.wait(0.01):
+            pass
+    assert len(receiver.requests) >= 3
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "reason"),
+    [
+        (503, b"", "HTTP status 503"),
+        (302, b"", "HTTP status 302"),
+        (
+            200,
+            ExportMetricsServiceResponse(
+                partial_success={"rejected_data_points": 3, "error_message": "too old"}
+            ).SerializeToString(),
+            "3 values were refused: too old",
+        ),
+    ],
+)
+def test_a_push_that_is_not_taken_is_counted(receiver: Receiver, status: int, answer: bytes, reason: str) -> None:
+    receiver.status, receiver.answer = status, answer
+    pushes = push(receiver, quiet)
+    assert pushes.failed == 1
+    assert reason in pushes.last_error
+
+
+def test_an_answer_that_is_no_message_is_taken_for_a_yes(receiver: Receiver) -> None:
+    receiver.answer = b"OK\n"
+    assert push(receiver, quiet).failed == 0
+
+
+def test_a_receiver_that_is_not_there_is_counted() -> None:
+    with receiving() as gone:
+        pass
+    pushes = push(gone, quiet)
+    assert pushes.failed == 1
+    assert "ConnectionRefusedError" in pushes.last_error
+
+
+def test_a_failed_push_is_itself_a_metric_of_the_next(receiver: Receiver) -> None:
+    registry = Registry()
+    receiver.status = 500
+    with Pushes(receiver.address, registry, node="n", is_plain=True, environ=NOWHERE, period_s=0.01) as pushes:
+        while not pushes.failed:
+            pass
+        receiver.status = 200
+    [point] = receiver.metric("ingero.metrics.failed_pushes").sum.data_points
+    assert point.as_int >= 1
+
+
+def test_headers_of_the_environment_are_sent(receiver: Receiver) -> None:
+    push(receiver, quiet, environ={HEADERS_VARIABLE: "Authorization=Bearer%20abc, x-scope=team"})
+    headers = receiver.requests[0][1]
+    assert (headers["authorization"], headers["x-scope"]) == ("Bearer abc", "team")
+
+
+@pytest.mark.parametrize("text", ["novalue", "a=b%0d%0aevil: 1", "a b=c", "=x"])
+def test_headers_that_cannot_be_sent_are_refused_at_once(receiver: Receiver, text: str) -> None:
+    with pytest.raises(PushError, match="no list of headers"):
+        push(receiver, quiet, environ={HEADERS_VARIABLE: text})
+
+
+def test_over_tls_the_receiver_must_be_known(tmp_path: Path) -> None:
+    certificate = self_signed(["127.0.0.1"], now=datetime.now(timezone.utc))
+    file = tmp_path / "ca.pem"
+    file.write_bytes(certificate.certificate)
+    with receiving(tls_context(certificate)) as receiver:
+        stranger = push(receiver, quiet, is_plain=False)
+        known = push(receiver, quiet, is_plain=False, environ={CERTIFICATE_VARIABLE: str(file)})
+    assert "CERTIFICATE_VERIFY_FAILED" in stranger.last_error
+    assert known.failed == 0
+    assert len(receiver.requests) == 1
+
+
+def test_a_certificate_that_is_not_there_is_an_error_at_once(receiver: Receiver) -> None:
+    with pytest.raises(PushError, match="No such file"):
+        push(receiver, quiet, is_plain=False, environ={CERTIFICATE_VARIABLE: "/nowhere.pem"})
