@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler for the simulated GPU"),
 ]
 
-ROUNDS = 3  # others on the machine may spoil a recording, hardly three
+ROUNDS = 2  # others on the machine may spoil a recording
 FAST = [one for one in all_scenarios() if one.is_fast]
 RULES = {rule.cause for rule in all_rules()}
 
