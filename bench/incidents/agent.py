@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +33,12 @@ class Live(Agent):
 
 
 @contextmanager
-def tracing(database: Path, pids: Sequence[int]) -> Iterator[Live]:
-    """An agent that records into `database` until the block ends, or until its targets are gone."""
-    with launched(Live, database, pids=pids, options=(), environment={"PYTHONUNBUFFERED": "1"}) as live:
+def tracing(database: Path, pids: Sequence[int], driver: Mapping[str, str]) -> Iterator[Live]:
+    """An agent that records into `database` until the block ends, or until its targets are gone.
+
+    driver: the variables with which it finds the simulated NVML.
+    """
+    with launched(Live, database, pids=pids, options=(), environment={**driver, "PYTHONUNBUFFERED": "1"}) as live:
         listener = threading.Thread(target=live.listen, daemon=True)
         listener.start()
         yield live

@@ -17,6 +17,7 @@ from bench.incidents.agent import tracing
 from bench.incidents.ambient import MAX_OTHERS, Usage
 from bench.incidents.scenario import Planned, Scenario
 from bench.incidents.workload import Running, completions, gate_of, in_dose, running
+from ingero.demo.gpusim.build import build, environment
 
 DATABASE, LABEL = "recording.db", "label.json"
 DRIFT_STEPS = 5
@@ -108,7 +109,8 @@ def _run(planned: Planned, folder: Path) -> Label:
         if scenario.schedule.is_from_start:
             stack.enter_context(_spell(workload, label))
         time.sleep(1)  # the first steps fill caches and queues
-        with tracing(folder / DATABASE, workload.traced) as live:
+        driver = environment(build(), ctl=folder / "gpu.knobs")
+        with tracing(folder / DATABASE, workload.traced, driver) as live:
             label.begin_ns = time.monotonic_ns()
             label.offset_ns = time.time_ns() - label.begin_ns
             if scenario.is_cold:
