@@ -47,14 +47,17 @@ class PathWaits:
         for part, segments in self._segments.items():
             for state in BLOCKED:
                 own = [one for one in segments if one.depth == 0 and one.state == state]
-                claims |= self._claim_share(part, state, own, mine_ns)
+                claims |= self._claim_share(part, state, own, mine_ns, 0)
             if part is not Part.LATE:  # its sleep is the wait for the device
                 asleep = [one for one in segments if one.depth > 0 or one.state not in BLOCKED]
-                claims |= self._claim_share(part, "sleep", asleep, mine_ns)
+                in_kernel = sum(one.duration_ns for one in segments if blocked(one) and one.depth == 0)
+                claims |= self._claim_share(part, "sleep", asleep, mine_ns, self.case.paths(part).whole_ns - in_kernel)
         return claims
 
-    def _claim_share(self, part: Part, state: str, segments: Sequence[Segment], mine_ns: Weight) -> dict[Bucket, int]:
-        whole = sum(one.duration_ns for one in segments)
+    def _claim_share(
+        self, part: Part, state: str, segments: Sequence[Segment], mine_ns: Weight, least_ns: int
+    ) -> dict[Bucket, int]:
+        whole = max(sum(one.duration_ns for one in segments), least_ns)
         mine = sum(mine_ns(one) for one in segments)
         if not whole or mine <= 0:
             return {}

@@ -14,14 +14,14 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
+from ingero.diagnose.paths import Paths, growth_of_workers, paths, slowest
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual, at_best, reference_windows, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows, weighted_windows
 from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
 from ingero.diagnose.timeline import timeline
-from ingero.diagnose.usual_work import Steps, beyond_usual, work_growth
-from ingero.diagnose.wait_windows import BLOCK_NS
+from ingero.diagnose.usual_work import Growth
 from ingero.diagnose.waits import Segment
 from ingero.events import CLOCKS
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
@@ -31,10 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
-_MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
-_MOST_BLOCKS = 8  # of BLOCK_NS, whose intervals off the CPU are read for that
 _CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
-_WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +76,7 @@ class Case:
     left: dict[Bucket, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     siblings: Sequence[Case] = ()  # every case of the window, this one, too
+    _paths: dict[Part, Paths] = field(default_factory=dict, init=False, repr=False)
     resynced: Resynced | None = None  # its epochs are cut otherwise than in the reference: compared per launch
 
     def __post_init__(self) -> None:
@@ -172,15 +170,11 @@ class Case:
 
     def sleep_share(self, *states: str, waker_kind: str = "none") -> float:
         """Of the sleep with an empty device, what others on its path spent in one of these states."""
-        total = sum(one.duration_ns for one in self.empty_paths)
-        mine = sum(one.duration_ns for one in self.empty_paths if one.state in states and one.waker_kind == waker_kind)
-        return mine / total if total else 0.0
+        return self.paths(Part.EMPTY).share(lambda one: one.state in states and one.waker_kind == waker_kind)
 
     def path_share(self, part: Part, is_mine: Callable[[Segment], bool]) -> float:
         """Of the sleep on the path in E or in [f, s], the share of the segments that are meant."""
-        segments = self.empty_paths if part is Part.EMPTY else self.enqueue_paths
-        total = sum(one.duration_ns for one in segments)
-        return sum(one.duration_ns for one in segments if is_mine(one)) / total if total else 0.0
+        return self.paths(part).share(is_mine)
 
     def take_path(self, is_mine: Callable[[Segment], bool]) -> dict[Bucket, int]:
         """The sleep of E and of [f, s] that went into the segments that are meant, of what is left of it."""
@@ -252,53 +246,33 @@ class Case:
         ends = self.evidence.lanes[self.process.process]["b_ns"]
         return int(((ends >= window.begin_ns) & (ends < window.end_ns)).sum())
 
-    @cached_property
-    def empty_paths(self) -> list[Segment]:
+    @property
+    def empty_paths(self) -> Sequence[Segment]:
         """What the sleeps with an empty device went into: of the draining thread, in the epochs that lost most."""
-        return self._paths("e_ns", "a_tid", "a_ns", "f_ns")
+        return self.paths(Part.EMPTY).segments
 
-    @cached_property
-    def enqueue_paths(self) -> list[Segment]:
+    @property
+    def enqueue_paths(self) -> Sequence[Segment]:
         """What the sleeps between the first enqueue and the drain went into: of the enqueuing thread."""
-        return self._paths("x_ns", "f_tid", "f_ns", "s_ns")
+        return self.paths(Part.ENQUEUE).segments
 
-    def _paths(self, length: str, tid: str, begin: str, end: str) -> list[Segment]:
-        chosen = self._slowest
-        found: list[Segment] = []
-        for index in chosen.tolist():
-            epoch = self.epochs[index]
-            if self.excess_ns[index] > 0 and epoch[length] > _WORTH_NS:
-                found += self.evidence.waits.path(int(epoch[tid]), int(epoch[begin]), int(epoch[end]))
-        return list(beyond_usual(found, self._work_growth)) or found
+    def paths(self, part: Part) -> Paths:
+        """The paths of the waits in E or in [f, s]."""
+        if part not in self._paths:
+            self._paths[part] = paths(self, part, self._slowest, self._growth)
+        return self._paths[part]
 
     @cached_property
-    def _work_growth(self) -> dict[int, float]:
-        """Of its workers, by process: the share of their CPU time per step that is beyond the reference."""
-        workers = (one.process for one in self.evidence.processes.values() if one.pid in self.family)
-        lane = self.evidence.lanes[self.process.process]
-        ends = lane["b_ns"]
-        steps = [lane[(ends >= one.begin_ns) & (ends < one.end_ns)] for one in self.baselines]
-        usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
-        now = Steps((self.window,), float((self.epochs["b_ns"] - self.epochs["a_ns"]).mean()))
-        mine = [number for number in workers if number != self.process.process]
-        return work_growth(self.evidence, mine, now, Steps(self.baselines, usual_ns))
+    def _growth(self) -> Growth:
+        return growth_of_workers(self)
+
+    @cached_property
+    def _slowest(self) -> Array:
+        return slowest(self.epochs, self.excess_ns)
 
     def line_of(self, change: OpChange) -> CodeLine | None:
         """The workload's own line that spent most of the recorded time of these calls in the case."""
         return self.evidence.call_line(self.window, self.process.process, change.totals.source, change.totals.op)
-
-    @cached_property
-    def _slowest(self) -> Array:
-        """The epochs that lost most, of the few pieces of time in which most was lost."""
-        blocks = self.epochs["b_ns"] // BLOCK_NS
-        places, inverse = np.unique(blocks, return_inverse=True)
-        if len(places) > _MOST_BLOCKS:
-            lost = np.bincount(inverse, weights=np.maximum(self.excess_ns, 0))
-            chosen = np.flatnonzero(np.isin(inverse, np.argsort(-lost, kind="stable")[:_MOST_BLOCKS]))
-        else:
-            chosen = np.arange(len(blocks))
-        order: Array = chosen[np.argsort(-self.excess_ns[chosen], kind="stable")[:_MOST_PATHS]]
-        return order
 
     def thread_name(self, segment: Segment) -> str:
         """Its name."""

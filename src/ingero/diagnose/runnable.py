@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.cpu_use import grown_use
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
 from ingero.store.records import Window
 from ingero.store.vocabulary import IDLE_PID
@@ -25,6 +26,7 @@ _MOST_NAMES = 4
 _LOOKED_AT_NS = 10_000_000_000  # of a stretch, for the cores that were in use
 _OWN_ANSWERS = 0.5
 _TOO_MANY_OTHERS = 0.25
+_WORTH = 0.5  # CPUs that others came to use, of the threads that waited for one
 
 
 class Taker(enum.Enum):
@@ -71,16 +73,23 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
 def shares(case: Case) -> dict[Taker, float]:
     """Which share of the runnable time each kind of taker answers for; what nobody could be named for is missing.
 
-    Threads of one job take from each other whatever the cause. So its own answer only where they took most, and then
-    for everything but what a large share of others took.
+    Threads of one job take from each other whatever the cause. So its own answer only where they took most and came
+    to use the CPUs more, and then for everything but what a large share of others took. Where they crowd each other
+    because others came to use the other CPUs, those answer for all of it, if enough of them were seen to be named;
+    else nobody does.
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
     own, known = taken[Taker.OWN], sum(taken.values())
     external = known - own
-    if own < _OWN_ANSWERS * known:
+    grown, enough = grown_use(case), _WORTH * case.total(HOST_PARTS, RUNNABLE) / max(case.window.duration_ns, 1)
+    is_own = grown is None or grown.own >= max(enough, grown.others)
+    is_others = grown is not None and not is_own and grown.others > enough and external >= MIN_SHARE * known
+    if own < _OWN_ANSWERS * known or is_others:
         more = known / external if external else 0.0
         return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0}
+    if not is_own:
+        return taken | {Taker.OWN: 0.0}
     if external < _TOO_MANY_OTHERS * known:
         return dict.fromkeys(Taker, 0.0) | {Taker.OWN: known}
     return taken

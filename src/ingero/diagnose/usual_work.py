@@ -1,8 +1,11 @@
-"""What a worker computes for each step in a healthy loop, too: it is on the path of a wait, but no reason for it."""
+"""What a worker does for each step in a healthy loop, too: it is on the path of a wait, but no reason for it.
+
+Where a wait went into such work, the work began late. So the path goes on to what came before it in the worker's step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.evidence import Evidence
@@ -10,8 +13,10 @@ from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
 from ingero.store.records import Window
 
-_RUN = CLOCKS.index("run")
 _SAME_WORK = 1.1  # workers whose work per step grew by less compute as they did
+_COUNTED = ("run", "runq")  # states of a worker whose time per step its clocks tell, whoever waited for it
+
+Growth = Mapping[tuple[int, str], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +27,58 @@ class Steps:
     step_ns: float
 
 
-def work_growth(evidence: Evidence, workers: Iterable[int], now: Steps, usual: Steps) -> dict[int, float]:
-    """By process, which share of its CPU time per step is beyond what it takes in a healthy loop."""
+def work_growth(evidence: Evidence, workers: Iterable[int], now: Steps, usual: Steps) -> dict[tuple[int, str], float]:
+    """By process and state, which share of its time per step in it is beyond what it is in a healthy loop."""
     found = {}
     for process in workers:
-        before, here = _run_per_step(evidence, process, usual), _run_per_step(evidence, process, now)
-        if before > 0 and here > 0:
-            found[process] = 0.0 if here <= _SAME_WORK * before else 1 - before / here
+        before, here = (_per_step(evidence, process, steps) for steps in (usual, now))
+        for state in _COUNTED:
+            if before["run"] > 0 and here[state] > 0:
+                is_same = here[state] <= _SAME_WORK * before[state]
+                found[process, state] = 0.0 if is_same else 1 - before[state] / here[state]
     return found
 
 
-def _run_per_step(evidence: Evidence, process: int, steps: Steps) -> float:
-    run = seconds = 0.0
+def _per_step(evidence: Evidence, process: int, steps: Steps) -> dict[str, float]:
+    ns, seconds = dict.fromkeys(_COUNTED, 0.0), 0.0
     for window in steps.windows:
         rows = evidence.clock_seconds(window, process)
-        run += float(rows["clock_ns"][:, _RUN].sum())
+        for state in _COUNTED:
+            ns[state] += float(rows["clock_ns"][:, CLOCKS.index(state)].sum())
         seconds += float(rows["period_s"].sum())
-    return run / seconds / 1e9 * steps.step_ns if seconds else 0.0
+    return {state: one / seconds / 1e9 * steps.step_ns if seconds else 0.0 for state, one in ns.items()}
 
 
-def beyond_usual(segments: Iterable[Segment], growth: Mapping[int, float]) -> Iterator[Segment]:
-    """The pieces of a path, those in which a worker ran shortened to what it computed more than usual."""
-    for one in segments:
-        share = growth.get(one.process, 1.0) if one.state in {"run", GIL} else 1.0
-        if share == 1.0:
-            yield one
-        elif share > 0:
-            yield replace(one, begin_ns=one.end_ns - round(one.duration_ns * share))
+def beyond_usual(
+    path: Sequence[Segment], growth: Growth, before: Callable[[Segment], Iterable[Segment]]
+) -> list[Segment]:
+    """The pieces of a path without usual work, and in its place those that made it late, as long as it at most.
+
+    path: latest first. before: what led to a piece.
+    """
+    kept = _grown(path, growth)
+    usual_ns = _length_ns(path) - _length_ns(kept)
+    if usual_ns <= 0:
+        return kept
+    first = min((one for one in path if _share(one, growth) < 1), key=lambda one: one.begin_ns)
+    late = _grown(before(first), growth)
+    return kept + _shortened(late, min(1.0, usual_ns / max(_length_ns(late), 1)))
+
+
+def _grown(segments: Iterable[Segment], growth: Growth) -> list[Segment]:
+    return [piece for one in segments for piece in _shortened([one], _share(one, growth))]
+
+
+def _share(one: Segment, growth: Growth) -> float:
+    return growth.get((one.process, "run" if one.state == GIL else one.state), 1.0)
+
+
+def _shortened(segments: Iterable[Segment], share: float) -> list[Segment]:
+    if share >= 1:
+        return list(segments)
+    short = (replace(one, begin_ns=one.end_ns - round(one.duration_ns * share)) for one in segments)
+    return [one for one in short if one.duration_ns > 0]
+
+
+def _length_ns(segments: Iterable[Segment]) -> int:
+    return sum(one.duration_ns for one in segments)

@@ -32,6 +32,10 @@ class WaitWindows:
         """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first."""
         return self._around(begin_ns, end_ns).path(tid, begin_ns, end_ns)
 
+    def before(self, segment: Segment, length_ns: int) -> list[Segment]:
+        """What led to a piece of a path."""
+        return self._around(segment.begin_ns - length_ns, segment.begin_ns).before(segment, length_ns)
+
     def _around(self, begin_ns: int, end_ns: int) -> Waits:
         key = (begin_ns // BLOCK_NS, end_ns // BLOCK_NS)
         if key not in self._blocks:

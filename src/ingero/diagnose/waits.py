@@ -96,6 +96,13 @@ class Waits:
                 self._interval(segments, interval, begin_ns, end_ns, 0)
         return [one for one in segments if one.depth or one.state not in {"runq", "run"}]
 
+    def before(self, segment: Segment, length_ns: int) -> list[Segment]:
+        """What led to a piece of a path: what its thread did and waited for in so much time before; latest first."""
+        found: list[Segment] = []
+        if segment.tid in self._of_thread:
+            self._walk(found, segment.tid, segment.begin_ns - length_ns, segment.begin_ns, segment.depth)
+        return found
+
     def _interval(self, found: list[Segment], interval: Any, begin_ns: int, end_ns: int, depth: int) -> None:
         start = max(int(interval["start_ns"]), begin_ns)
         end = min(int(interval["start_ns"] + interval["duration_ns"]), end_ns)
@@ -127,10 +134,14 @@ class Waits:
     def _follow(self, found: list[Segment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
         """What the waker of a sleep did until it woke the sleeper at at_ns."""
         tid = int(sleeper["waker_tid"])
-        now = at_ns
-        if tid not in self._of_thread:
+        if tid in self._of_thread:
+            self._walk(found, tid, begin_ns, at_ns, depth)
+        else:
             found.append(self._ran_or_unknown(sleeper, tid, begin_ns, at_ns, depth))
-            return
+
+    def _walk(self, found: list[Segment], tid: int, begin_ns: int, at_ns: int, depth: int) -> None:
+        """What a thread did until at_ns, back to begin_ns or to the sleep in which it waited for another thread."""
+        now = at_ns
         for interval in reversed(list(self.intervals(tid, begin_ns, at_ns))):
             end = int(interval["start_ns"] + interval["duration_ns"])
             if end > now:

@@ -116,18 +116,19 @@ def test_a_worker_behind_the_pinning_thread_and_a_launcher_is_found(tmp_path: Pa
 
 def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path) -> None:
     def slow_disk(scene: Scene, trainer: Actor) -> None:
-        """The worker computes 12 ms of each wait as it did before, and waits 8 ms for a disk, which is new."""
+        """The worker computes 5 ms for each step as it did before, and now waits 8 ms for a disk first."""
         worker = scene.process(101, "pt_data_worker", parent=trainer)
         for second in range(int(LENGTH_S)):
-            per_step_ms = 26.55 if second >= QUIET_S else 6.55
-            scene.second(worker, second, run=12 / per_step_ms * 1000)
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
-            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
-            scene.off_cpu(worker, begin + 0.001, begin + 0.009, "io", waker="block")
+            per_step_ms = 13.05 if second >= QUIET_S else 6.55
+            scene.second(worker, second, run=5 / per_step_ms * 1000)
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=7.0, empty={"sleep": 6.5})):
+            scene.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
+            scene.off_cpu(worker, begin - 0.0065, begin + 0.0015, "io", waker="block")
 
     incident = diagnosed(tmp_path, slow_disk).incidents[0]
     assert incident.cause == "data-starvation"
     assert incident.evidence["worker was"] == "disk"
+    assert incident.explained_ratio > 0.9
 
 
 def test_a_forked_worker_is_not_at_its_parents_line(tmp_path: Path) -> None:

@@ -45,6 +45,31 @@ def test_its_workers_do_not_answer_for_what_a_hog_started(tmp_path: Path) -> Non
     assert causes(diagnosed(tmp_path, crowd)) == ["cpu-contention"]
 
 
+def test_where_others_came_to_use_the_other_cpus_these_are_named(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        """The worker computes as before; a build fills the CPU on which it ran."""
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 0.9, (900, "build"): 0.1})
+        for second in range(int(LENGTH_S)):
+            scene.second(worker, second, run=400)
+        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (1.0, 1.0))
+
+    incident = diagnosed(tmp_path, crowd).incidents[0]
+    assert (incident.cause, [one.pid for one in incident.culprits]) == ("cpu-contention", [900])
+
+
+def test_where_nobody_came_to_use_the_cpus_more_nobody_is_named(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 1.0})
+        for second in range(int(LENGTH_S)):
+            scene.second(worker, second, run=400)
+        scene.cpus(0, int(LENGTH_S), (0.5, 0.4))
+
+    assert causes(diagnosed(tmp_path, crowd)) == ["unexplained"]
+
+
 def test_without_culprits_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"culprits": "--scheduler=false"})
     assert "self-oversubscription" in {one.cause for one in diagnosis.not_evaluated}

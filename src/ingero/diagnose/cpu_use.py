@@ -1,0 +1,57 @@
+"""Whose use of the CPUs grew: that of a process and its workers, or that of everybody else on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.events import CLOCKS
+from ingero.store.records import Window
+
+_RUN = CLOCKS.index("run")
+_NEAR_NS = 250_000_000  # a second that lies so far beside a stretch is taken for it
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """CPUs in use on average."""
+
+    own: float
+    others: float
+
+
+def grown_use(case: Case) -> CpuUse | None:
+    """What is beyond the reference; None where it is not known: CPU time is read once a second."""
+    if not case.baselines:
+        return None
+    now, usual = _use(case, (case.window,)), _use(case, case.baselines)
+    return CpuUse(now.own - usual.own, now.others - usual.others) if now and usual else None
+
+
+def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
+    rows = case.evidence.cpu_seconds
+    middle = rows["time_ns"] - rows["elapsed_ns"] // 2
+    inside = np.zeros(len(rows), bool)
+    for window in windows:
+        inside |= (middle >= window.begin_ns - _NEAR_NS) & (middle < window.end_ns + _NEAR_NS)
+    chosen = rows[inside]
+    if not len(chosen):
+        return None
+    busy = float((chosen["busy_ns"] + chosen["irq_ns"]).sum()) / float(chosen["elapsed_ns"].mean())
+    own = sum(
+        _running(case, windows, one.process) for one in case.evidence.processes.values() if one.pid in case.family
+    )
+    return CpuUse(own, max(busy / len(np.unique(chosen["time_ns"])) - own, 0.0))
+
+
+def _running(case: Case, windows: Sequence[Window], process: int) -> float:
+    """How many threads of a process ran on average."""
+    run_ns = seconds = 0.0
+    for window in windows:
+        rows = case.evidence.clock_seconds(window, process)
+        run_ns += float(rows["clock_ns"][:, _RUN].sum())
+        seconds += float(rows["period_s"].sum())
+    return run_ns / seconds / 1e9 if seconds else 0.0

@@ -1,0 +1,116 @@
+"""What the waits of a case went into: critical paths of the epochs that lost most, without a worker's usual work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ingero.diagnose.model import Bucket, FindingKind, Part
+from ingero.diagnose.usual_work import Growth, Steps, beyond_usual, work_growth
+from ingero.diagnose.wait_windows import BLOCK_NS
+from ingero.diagnose.waits import Segment
+
+if TYPE_CHECKING:
+    from ingero.diagnose.cases import Case
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+WAITS = ("sleep", "io", "kernel_lock")  # states that a path explains
+_MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
+_MOST_BLOCKS = 8  # of BLOCK_NS, whose intervals off the CPU are read for that
+_WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Names of an epoch's fields: the length of a part, whose waits are meant, and where it begins and ends."""
+
+    length: str
+    tid: str
+    begin: str
+    end: str
+
+
+_PARTS: Mapping[Part, _Ends] = {
+    Part.EMPTY: _Ends("e_ns", "a_tid", "a_ns", "f_ns"),  # of the draining thread
+    Part.ENQUEUE: _Ends("x_ns", "f_tid", "f_ns", "s_ns"),  # of the enqueuing one
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The pieces of the paths of one part of the epochs, latest first within each.
+
+    whole_ns: the waiting that they explain; more than their sum where nothing on a path says what some of it was for.
+    """
+
+    segments: Sequence[Segment]
+    whole_ns: int
+
+    def share(self, is_mine: Callable[[Segment], bool]) -> float:
+        """Of the waiting, the share of the pieces that are meant."""
+        mine = sum(one.duration_ns for one in self.segments if is_mine(one))
+        return mine / self.whole_ns if mine else 0.0
+
+
+def paths(case: Case, part: Part, chosen: Array, growth: Growth) -> Paths:
+    """Of the chosen epochs (indexes); growth: see `usual_work.work_growth`, empty against zero."""
+    seen_ns, kept, found = 0, list[Segment](), list[Segment]()
+    for epoch, path in _each(case, _PARTS[part], chosen):
+        seen_ns += sum(one.duration_ns for one in path)
+        found += path
+        kept += beyond_usual(path, growth, lambda one, epoch=epoch: _before(case, one, epoch))  # type: ignore[misc]
+    if not kept:
+        return Paths(found, seen_ns)
+    kept_ns = sum(one.duration_ns for one in kept)
+    return Paths(kept, max(kept_ns, min(seen_ns, _lost_ns(case, part, chosen))))
+
+
+def growth_of_workers(case: Case) -> Growth:
+    """Of the workers of a case's process: what they do beyond their usual work."""
+    if case.kind is not FindingKind.INCIDENT:
+        return {}
+    workers = [one.process for one in case.evidence.processes.values() if one.pid in case.family]
+    lane = case.evidence.lanes[case.process.process]
+    ends = lane["b_ns"]
+    steps = [lane[(ends >= one.begin_ns) & (ends < one.end_ns)] for one in case.baselines]
+    usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
+    now = Steps((case.window,), float((case.epochs["b_ns"] - case.epochs["a_ns"]).mean()))
+    mine = [number for number in workers if number != case.process.process]
+    return work_growth(case.evidence, mine, now, Steps(case.baselines, usual_ns))
+
+
+def slowest(epochs: Array, excess_ns: Array) -> Array:
+    """Indexes of the epochs that lost most, of the few pieces of time in which most was lost."""
+    blocks = epochs["b_ns"] // BLOCK_NS
+    places, inverse = np.unique(blocks, return_inverse=True)
+    if len(places) > _MOST_BLOCKS:
+        lost = np.bincount(inverse, weights=np.maximum(excess_ns, 0))
+        chosen = np.flatnonzero(np.isin(inverse, np.argsort(-lost, kind="stable")[:_MOST_BLOCKS]))
+    else:
+        chosen = np.arange(len(blocks))
+    order: Array = chosen[np.argsort(-excess_ns[chosen], kind="stable")[:_MOST_PATHS]]
+    return order
+
+
+def _each(case: Case, ends: _Ends, chosen: Array) -> Iterator[tuple[Any, list[Segment]]]:
+    for index in chosen.tolist():
+        epoch = case.epochs[index]
+        if case.excess_ns[index] > 0 and epoch[ends.length] > _WORTH_NS:
+            yield epoch, case.evidence.waits.path(int(epoch[ends.tid]), int(epoch[ends.begin]), int(epoch[ends.end]))
+
+
+def _before(case: Case, piece: Segment, epoch: Any) -> Iterator[Segment]:
+    """What made a worker's piece late: one step back, without what the process itself did for it."""
+    step_ns = int(epoch["b_ns"] - epoch["a_ns"])
+    return (one for one in case.evidence.waits.before(piece, step_ns) if one.pid != case.process.pid)
+
+
+def _lost_ns(case: Case, part: Part, chosen: Array) -> int:
+    """Lost in the waits of a part by these epochs."""
+    lost = sum(max(case.buckets.get(Bucket(part, state), 0), 0) for state in WAITS)
+    share = np.maximum(case.excess_ns[chosen], 0).sum() / max(case.loss_ns, 1)
+    return int(lost * min(share, 1.0))
