@@ -53,6 +53,39 @@ def test_little_work_of_another_does_not_explain_a_large_loss(tmp_path: Path) ->
     assert "gpu-shared" not in causes(diagnosed(tmp_path, small))
 
 
+def on_gpu(scene: Scene, came_s: float) -> None:
+    """The driver's samples, with a process that is not traced from came_s on."""
+    for second in range(int(LENGTH_S)):
+        scene.gpu(second + 1, processes=((100, 1 << 30), *(((300, 1 << 30),) if second >= came_s else ())))
+
+
+def test_a_process_that_is_not_traced_is_named_by_the_driver(tmp_path: Path) -> None:
+    def stranger(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        on_gpu(scene, QUIET_S)
+
+    incident = diagnosed(tmp_path, stranger).incidents[0]
+    assert (incident.cause, [one.pid for one in incident.culprits]) == ("gpu-shared", [300])
+    assert "which is not traced" in incident.summary
+    assert "--pid 100,300" in incident.fixes[0].command
+
+
+def test_a_process_that_was_there_before_is_no_reason(tmp_path: Path) -> None:
+    def neighbour(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        on_gpu(scene, 0)
+
+    assert causes(diagnosed(tmp_path, neighbour)) == ["gpu-slower"]
+
+
+def test_a_process_that_came_later_is_no_reason(tmp_path: Path) -> None:
+    def late(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        on_gpu(scene, (QUIET_S + LENGTH_S) / 2)
+
+    assert causes(diagnosed(tmp_path, late)) == ["gpu-slower"]
+
+
 def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
     assert "gpu-shared" in {one.cause for one in diagnosis.not_evaluated}

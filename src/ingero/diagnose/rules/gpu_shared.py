@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.devices import device_of, same_gpu
+from ingero.diagnose.device_seconds import mean_mhz, share_of, slowdown_of
+from ingero.diagnose.devices import device_of, same_gpu, samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
+from ingero.store.machine import GpuUse
 from ingero.store.records import Process
 from ingero.units import format_percent
 
@@ -22,6 +24,10 @@ CAUSE = "gpu-shared"
 MIN_EPOCHS = 10  # with and without the other's work
 MIN_SLOWER = 1.10
 MOST_SLOWER_ALONE = 1.05
+MIN_SAMPLES = 2  # of the driver, one a second
+_MOSTLY = 0.6  # of what the device took longer
+_SAME_CLOCKS = 0.05
+_SLOWER_ALONE = 0.25  # of what the device was slower by; a sample's second holds some of the time before it came
 _AT_WORK = 0.10  # of the device's time of an epoch, before the other counts as there
 _NOT_THERE = 0.01
 _AS_HARMFUL = 0.5  # per time it was there; less at another time, and it is not the reason now
@@ -52,6 +58,7 @@ def find(case: Case) -> Iterator[Finding]:
         claims = case.take((Part.DEVICE,), (DEVICE,), sharing.most_ns)
         if sum(claims.values()):
             yield _finding(case, sharing, claims)
+    yield from _untraced(case)
 
 
 def _sharings(case: Case) -> Iterator[_Sharing]:
@@ -162,6 +169,70 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
     )
 
 
+def _untraced(case: Case) -> Iterator[Finding]:
+    """A process that is not traced came to the GPU when it became slower, and its clocks stayed."""
+    device = int(case.epochs["device"][0]) if len(case.epochs) else 0
+    now, before = (samples_of(case.evidence, case.process, device, one) for one in ([case.window], case.baselines))
+    strangers = _came(case, now, before)
+    there = [one for one in now if strangers & _on(one)]
+    slowdown, alone = slowdown_of(case, there), slowdown_of(case, [one for one in now if one not in there]) or 1.0
+    is_same_clock = mean_mhz(there) >= (1 - _SAME_CLOCKS) * mean_mhz(before)
+    if len(there) < MIN_SAMPLES or not is_same_clock or slowdown is None or slowdown < MIN_SLOWER:
+        return
+    if alone - 1 > _SLOWER_ALONE * (slowdown - 1):
+        return
+    claims = case.take((Part.DEVICE,), (DEVICE,), share_of(case, there) * case.total((Part.DEVICE,), (DEVICE,)))
+    if claims:
+        yield _untraced_finding(case, sorted(strangers), there, slowdown, claims)
+
+
+def _came(case: Case, now: Sequence[GpuUse], before: Sequence[GpuUse]) -> set[int]:
+    """Processes on the GPU while most of the loss came about, and at no time of the reference."""
+    if not before:
+        return set()
+    known = {one.pid for one in case.evidence.processes.values()}.union(*map(_on, before))
+    new = set[int]().union(*map(_on, now)) - known
+    return {pid for pid in new if share_of(case, [one for one in now if pid in _on(one)]) >= _MOSTLY}
+
+
+def _on(sample: GpuUse) -> set[int]:
+    return {pid for pid, _ in sample.processes}
+
+
+def _untraced_finding(
+    case: Case, strangers: Sequence[int], there: Sequence[GpuUse], slowdown: float, claims: dict[Bucket, int]
+) -> Finding:
+    lost, gpu = sum(claims.values()), there[0].gpu_index
+    takers = {one.pid: one.name for one in case.takers}
+    names = [(pid, case.evidence.name_of_pid(pid) or takers.get(pid)) for pid in strangers]
+    who = ", ".join(f"{name} [{pid}]" if name else f"pid {pid}" for pid, name in names)
+    return Finding(
+        cause=CAUSE,
+        resource="gpu",
+        root=there[0].uuid,
+        summary=f"{case.who} lost {case.amount(lost)} while {who}, which is not traced, was on GPU {gpu}: the device "
+        f"took {slowdown:.1f} times as long for the same work, at the same clocks",
+        claims=claims,
+        culprits=tuple(Culprit(pid=pid, name=name or "", lost_ns=lost // len(names)) for pid, name in names),
+        chain=(
+            Link(
+                text=f"{who} came to the same GPU",
+                seen_ns=lost,
+                structure=f"the driver's list of processes, in {len(there)} samples of this time and in none before",
+                order="the device became slower when it came; how much it worked there was not traced",
+            ),
+        ),
+        fixes=(
+            Fix(
+                text="trace both: then each one's share is known",
+                command=f"sudo ingero trace --pid {','.join(str(pid) for pid in (case.process.pid, *strangers))}",
+            ),
+            Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {who}"),
+        ),
+        evidence={"slowdown": round(slowdown, 3), "samples": len(there), "other's pid": strangers[0]},
+    )
+
+
 RULE = Rule(
     cause=CAUSE,
     title="another process worked on the same GPU",
@@ -169,7 +240,7 @@ RULE = Rule(
     needs=("epochs",),
     shows="the device's time for epochs of the same class with and without another traced process's work on it, and "
     "which share each of them got",
-    limits="only processes that are traced can be named; two that started in the same second and never ran alone have "
-    "no reference",
+    limits="of a process that is not traced only the driver's list of processes tells that it came; two that started "
+    "in the same second and never ran alone have no reference",
     find=find,
 )

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.devices import SECOND_NS, samples_of
+from ingero.diagnose.device_seconds import mean_mhz, share_of, slowdown_of
+from ingero.diagnose.devices import samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.events import THROTTLE_REASONS
-from ingero.store.machine import GpuUse
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 CAUSE = "gpu-throttled"
 TOLERANCE = 0.15  # between the slowdown and the ratio of the clocks
@@ -31,14 +26,14 @@ def find(case: Case) -> Iterator[Finding]:
     now = samples_of(case.evidence, case.process, device, [case.window])
     before = samples_of(case.evidence, case.process, device, case.baselines)
     held = [one for one in now if (one.throttle_reasons or 0) & _LOWERS and one.sm_clock_mhz]
-    usual_mhz = _mhz([one for one in before if not (one.throttle_reasons or 0) & _LOWERS])
+    usual_mhz = mean_mhz([one for one in before if not (one.throttle_reasons or 0) & _LOWERS])
     if not held or not usual_mhz:
         return
-    slowdown = _slowdown(case, held)
-    clocks = usual_mhz / _mhz(held)
+    slowdown = slowdown_of(case, held)
+    clocks = usual_mhz / mean_mhz(held)
     if slowdown is None or abs(slowdown / clocks - 1) > TOLERANCE:
         return
-    claims = case.take((Part.DEVICE,), (DEVICE,), _share(case, held) * case.total((Part.DEVICE,), (DEVICE,)))
+    claims = case.take((Part.DEVICE,), (DEVICE,), share_of(case, held) * case.total((Part.DEVICE,), (DEVICE,)))
     if not claims:
         return
     lost = sum(claims.values())
@@ -49,7 +44,7 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="gpu",
         root=held[0].uuid,
-        summary=f"{case.who} lost {case.amount(lost)} because GPU {gpu} ran at {_mhz(held):.0f} instead of "
+        summary=f"{case.who} lost {case.amount(lost)} because GPU {gpu} ran at {mean_mhz(held):.0f} instead of "
         f"{usual_mhz:.0f} MHz: {why}",
         claims=claims,
         chain=(
@@ -65,38 +60,6 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         evidence={"slowdown": round(slowdown, 3), "clock ratio": round(clocks, 3), "reason": why},
     )
-
-
-def _mhz(samples: Sequence[GpuUse]) -> float:
-    clocks = [one.sm_clock_mhz for one in samples if one.sm_clock_mhz]
-    return sum(clocks) / len(clocks) if clocks else 0.0
-
-
-def _share(case: Case, held: Sequence[GpuUse]) -> float:
-    """Of what the device took beyond the reference, that of the epochs in these seconds."""
-    beyond = np.zeros(len(case.epochs))
-    for key, one in case.usual.items():
-        mine = case.epochs["class_key"] == key
-        beyond[mine] = np.maximum(case.epochs["x_ns"][mine] - one.reference.x_ns, 0)
-    return float(beyond[_inside(case, held)].sum() / max(beyond.sum(), 1))
-
-
-def _inside(case: Case, held: Sequence[GpuUse]) -> Array:
-    """The epochs in these seconds; one longer than a second is in all that it touches."""
-    begins, ends = case.epochs["a_ns"], case.epochs["b_ns"]
-    inside = np.zeros(len(ends), bool)
-    for one in held:
-        inside |= (ends > one.time_ns - SECOND_NS) & (begins < one.time_ns)
-    return inside
-
-
-def _slowdown(case: Case, held: Sequence[GpuUse]) -> float | None:
-    """Device time against the reference, of the epochs in these seconds."""
-    inside = _inside(case, held)
-    keys = case.epochs["class_key"][inside]
-    usual = sum(one.reference.x_ns * int((keys == key).sum()) for key, one in case.usual.items())
-    known = inside & np.isin(case.epochs["class_key"], list(case.usual))
-    return float(case.epochs["x_ns"][known].sum()) / usual if usual else None
 
 
 RULE = Rule(
