@@ -11,12 +11,13 @@ from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
+_INSIDE_LAUNCHES = ("memory-pressure", "page-fault-storm")  # they slow whatever touches memory, launches among it
 
 
 def find(case: Case) -> Iterator[Finding]:
     """Launches that take longer or are more, where the device waited for them."""
     grown = growth(case, Kind.LAUNCH)
-    claims = claim(case, (Part.ENQUEUE, Part.EMPTY), grown) if grown else {}
+    claims = claim(case, (Part.ENQUEUE, Part.EMPTY), grown, told_by=_INSIDE_LAUNCHES) if grown else {}
     if not grown or not claims or not any(bucket.part is Part.ENQUEUE for bucket in claims):
         return
     lost = sum(claims.values())
