@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ingero.serve.metrics.catalogue import METRICS, Metric
-from ingero.serve.metrics.old_names import OLD_METRICS
+from ingero.serve.metrics.old_names import LEFT_OUT, OLD_METRICS
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 _INTRODUCTION = """\
@@ -23,8 +23,12 @@ host host, io, tcp and net; `op` the call or event; `of` targets (the traced pro
 `hw.id` the GPU's index in NVML. What is not known is left out, not 0.
 
 Durations have a bucket per octave in Prometheus, whose bounds are the recording's own: a quantile is off by less than
-a factor of two. OTLP gets all of the recording's eight buckets per octave, as an exponential histogram of scale 3 in
-seconds: within 9 % and the 1.6 % that its bounds are off (docs/adr/0035-metrics.md).
+a factor of two. These are classic histograms, which every Prometheus stores. OTLP gets all of the recording's eight
+buckets per octave, as an exponential histogram of scale 3 in seconds: within 9 % and the 1.6 % that its bounds are off
+(docs/adr/0035-metrics.md). A receiver that knows no exponential histograms, such as a Prometheus without
+`--enable-feature=native-histograms`, gets the buckets per octave instead with the environment variable
+`OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram` (the default here is
+`base2_exponential_bucket_histogram`; docs/adr/0038-dashboards-and-buckets.md).
 
 No scraper or receiver can hold a recording up. What these metrics had no time for is counted in
 `ingero_metrics_dropped_total`, pushes that were not taken in `ingero_metrics_failed_pushes_total`; `trace` says both at
@@ -34,14 +38,23 @@ _COMPAT = """\
 
 ## Names of Ingero 0.x
 
-With `--metrics-compat`, in Prometheus; `system_cpu_load_average_1m` has kept its name. The others are
-left out: they named processes or paths, or meant something that is not measured that way any more.
+With `--metrics-compat`, in Prometheus; `system_cpu_load_average_1m` has kept its name.
+"""
+_LEFT_OUT = """\
+
+Left out:
+
+| name | why |
+| --- | --- |
 """
 
 
 def text() -> str:
     """The document."""
-    return "\n".join([_INTRODUCTION, *_table(METRICS), _COMPAT, *_table(OLD_METRICS), ""])
+    left_out = [_row([f"`{name}`", why]) for name, why in LEFT_OUT.items()]
+    return "\n".join(
+        [_INTRODUCTION, *_table(METRICS), _COMPAT, *_table(OLD_METRICS), _LEFT_OUT + "\n".join(left_out), ""]
+    )
 
 
 def _table(metrics: Sequence[Metric]) -> Iterator[str]:

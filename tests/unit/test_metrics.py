@@ -28,12 +28,12 @@ from ingero.discover.system import Pressure, SystemSample
 from ingero.serve.addresses import Address, AddressError
 from ingero.serve.metrics.catalogue import METRICS
 from ingero.serve.metrics.intake import Intake
-from ingero.serve.metrics.old_names import OLD_METRICS, under_old_names
+from ingero.serve.metrics.old_names import LEFT_OUT, OLD_METRICS, under_old_names
 from ingero.serve.metrics.pump import Pump
 from ingero.serve.metrics.registry import Registry
 from ingero.serve.metrics.scrapes import Scrapes
 from ingero.serve.metrics.text_format import as_text
-from ingero.store import histograms
+from ingero.store import histograms, tables
 from ingero.store.vocabulary import CLOCKS
 from tests.unit.metrics_seconds import cell, second
 
@@ -66,6 +66,44 @@ GPU_SAMPLE = GpuSample(
     memory_total_bytes=80 << 30,
     throttle_reasons=0x4,
 )
+# what Ingero 0.17 gives to Prometheus; ingero_infer_* stands for a dozen
+ORIGINAL_NAMES = [
+    "system_cpu_utilization",
+    "system_memory_utilization",
+    "system_memory_usage_available",
+    "system_cpu_load_average_1m",
+    "gpu_cuda_operation_duration_microseconds",
+    "gpu_cuda_operation_count",
+    "ingero_anomaly_count",
+    "ingero_ringbuf_overflows_total",
+    "ingero_trace_db_bytes",
+    "ingero_trace_db_pruned_rows_total",
+    "gpu_nccl_process_loaded",
+    "gpu_nccl_processes_total",
+    "gpu_nccl_collective_count",
+    "gpu_nccl_collective_bytes_total",
+    "gpu_nccl_collective_barrier_events",
+    "gpu_memory_used_bytes",
+    "gpu_memory_free_bytes",
+    "gpu_memory_total_bytes",
+    "gpu_memory_fragmentation_estimate",
+    "gpu_memory_process_allocated_bytes",
+    "gpu_memcpy_bytes_total",
+    "gpu_memcpy_duration_ms",
+    "gpu_throttle_power_active",
+    "gpu_throttle_thermal_active",
+    "gpu_throttle_sw_active",
+    "gpu_throttle_hw_active",
+    "gpu_throttle_power_event_total",
+    "gpu_throttle_thermal_event_total",
+    "gpu_throttle_sw_event_total",
+    "gpu_throttle_hw_event_total",
+    "gpu_memfrag_ioctl_event_total",
+    "gpu_kernel_launch_count",
+    "gpu_kernel_launch_threads_per_block",
+    "gpu_kernel_launch_grid_blocks",
+    "ingero_infer_*",
+]
 
 
 class Sums:
@@ -172,6 +210,37 @@ def test_lost_time_grows_with_an_incident_and_is_counted_once(sums: Sums) -> Non
     assert sums.value("ingero_incidents_total", cause="cpu-contention", severity="high") == 1
 
 
+def test_causes_that_lost_nothing_yet_are_0(sums: Sums) -> None:
+    Intake(sums.registry, causes=["gil"])
+    assert sums.value("ingero_lost_time_seconds_total", cause="gil") == 0
+
+
+def test_drains_are_counted_and_their_time_is_split(sums: Sums) -> None:
+    blank = dict.fromkeys(tables.EPOCHS.columns, 0)
+    drain = {**blank, "a_ns": 1, "e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
+    rows = tables.EPOCHS.rows(2, **{name: [value, value] for name, value in drain.items()})
+    sums.intake.second(second(epochs=rows))
+    assert sums.value("ingero_drains_total") == 2
+    parts = {part: sums.value("ingero_drain_time_seconds_total", part=part) for part in ("empty", "busy", "late")}
+    assert parts == pytest.approx({"empty": 0.004, "busy": 0.014, "late": 0.002})
+
+
+def test_the_recordings_size_includes_its_write_ahead_log(sums: Sums, tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(bytes(100))
+    (tmp_path / "a.db-wal").write_bytes(bytes(20))
+    Intake(sums.registry, database=tmp_path / "a.db").second(second())
+    assert sums.value("ingero_recording_size_bytes") == 120
+
+
+def test_a_slowdown_is_counted_when_it_begins(sums: Sums) -> None:
+    free = replace(GPU_SAMPLE, throttle_reasons=0)
+    for sample in (free, GPU_SAMPLE, GPU_SAMPLE, free, GPU_SAMPLE):
+        sums.intake.second(second(system=SYSTEM, gpus=((GPU, sample),)))
+    assert sums.value("ingero_gpu_slowdowns_total", reason="power cap", hw_id="3") == 2
+    assert sums.value("ingero_gpu_slowdowns_total", reason="sync boost", hw_id="3") == 0
+    assert sums.read(with_old_names=True)["gpu_throttle_power_event_total"][()] == 2
+
+
 def test_only_incidents_that_go_on_are_open(sums: Sums) -> None:
     sums.intake.finding(Change(ChangeKind.OPENED, incident(1, 10**9)))
     sums.intake.finding(Change(ChangeKind.OPENED, incident(2, 10**9)))
@@ -244,6 +313,13 @@ def test_the_old_names_hold_the_same_values(sums: Sums) -> None:
     assert old["ingero_ringbuf_overflows_total"][()] == 2
     assert old["gpu_memory_free_bytes"][(("gpu_uuid", "GPU-abc"),)] == 60 << 30
     assert old["gpu_throttle_power_active"][(("gpu_uuid", "GPU-abc"),)] == 1
+
+
+def test_every_name_of_the_original_is_offered_or_left_out_with_a_reason() -> None:
+    offered = {metric.prometheus_name for metric in (*METRICS, *OLD_METRICS)}
+    assert [name for name in ORIGINAL_NAMES if name not in offered and name not in LEFT_OUT] == []
+    assert not offered & set(LEFT_OUT)
+    assert all(LEFT_OUT.values())
 
 
 def test_no_two_metrics_have_the_same_name_and_none_names_processes_or_kernels() -> None:

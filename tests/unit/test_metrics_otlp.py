@@ -16,7 +16,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.serve.metrics.intake import Intake
-from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE, HEADERS_VARIABLE, PushError, Pushes
+from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE, HEADERS_VARIABLE, HISTOGRAM_VARIABLE, PushError, Pushes
 from ingero.serve.metrics.registry import Registry
 from ingero.serve.tls import self_signed, tls_context
 from ingero.store import histograms
@@ -193,3 +193,29 @@ def test_over_tls_the_receiver_must_be_known(tmp_path: Path) -> None:
 def test_a_certificate_that_is_not_there_is_an_error_at_once(receiver: Receiver) -> None:
     with pytest.raises(PushError, match="No such file"):
         push(receiver, quiet, is_plain=False, environ={CERTIFICATE_VARIABLE: "/nowhere.pem"})
+
+
+def test_receivers_without_exponential_histograms_get_a_bucket_per_octave(receiver: Receiver) -> None:
+    durations_ns = np.random.default_rng(5).lognormal(11, 3, 5_000).astype(np.int64) + 1
+    push(
+        receiver,
+        lambda intake: intake.second(second(cell("cudaStreamSynchronize", durations_ns.tolist()))),
+        environ={HISTOGRAM_VARIABLE: "explicit_bucket_histogram"},
+    )
+    [point] = receiver.metric("ingero.call.duration").histogram.data_points
+    assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    assert sum(point.bucket_counts) == point.count == 5_000
+    below = [int(np.count_nonzero(durations_ns < bound * 1e9 * (1 - 1e-12))) for bound in point.explicit_bounds]
+    assert np.cumsum(point.bucket_counts).tolist() == [*below, 5_000]
+
+
+def test_a_kind_of_histograms_that_does_not_exist_is_refused(receiver: Receiver) -> None:
+    with pytest.raises(PushError, match="is no histogram") as error:
+        push(receiver, quiet, environ={HISTOGRAM_VARIABLE: "classic"})
+    assert "explicit_bucket_histogram" in error.value.hint
+
+
+def test_the_name_of_the_node_becomes_prometheus_instance(receiver: Receiver) -> None:
+    push(receiver, quiet)
+    facts = attributes(receiver.requests[-1][2].resource_metrics[0].resource)
+    assert facts["service.instance.id"] == "gpu-7"

@@ -12,6 +12,8 @@ import rich_click as click
 from ingero.capture.losses import MEANINGS
 from ingero.capture.second import Second
 from ingero.cli.settings import TraceSettings
+from ingero.diagnose.engine import UNEXPLAINED
+from ingero.diagnose.rule import all_rules
 from ingero.diagnose.tracking import Change
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
@@ -53,7 +55,8 @@ def open_outputs(settings: TraceSettings) -> Iterator[Consumers]:
             _open_scrapes(outputs, settings.prometheus, registry, with_old_names=settings.metrics_compat)
         if settings.otlp:
             _open_pushes(outputs, settings.otlp, registry, node=settings.node, is_plain=settings.otlp_insecure)
-        pump = Pump(Intake(registry, MEANINGS))
+        causes = sorted({rule.cause for rule in all_rules()} | {UNEXPLAINED})
+        pump = Pump(Intake(registry, MEANINGS, causes, settings.db))
         outputs.callback(_say_what_was_dropped, pump)
         outputs.enter_context(pump)  # last, so that it ends first: the last push holds all that was recorded
         yield Consumers([pump.second], [pump.finding])

@@ -75,6 +75,9 @@ THREAD_TIME = _counter("ingero.thread.time", "s", "Time of the targets' threads 
                        "state")  # fmt: skip
 SWITCHES = _counter("ingero.thread.switches", "{switch}", "Times that the targets' threads left a CPU")
 PREEMPTIONS = _counter("ingero.thread.preemptions", "{switch}", "Of these, while they could have gone on")
+DRAINS = _counter("ingero.drains", "{drain}", "Waits of the traced processes that emptied a stream: one or more a step")
+DRAIN_TIME = _counter("ingero.drain.time", "s", "Time from drain to drain, summed over streams: device empty, busy, or "
+                      "done but picked up late", "part")  # fmt: skip
 HOST_EVENTS = _counter("ingero.host.events", "{event}", "Events of the host, of the targets and of everybody else",
                        "source", "op", "of")  # fmt: skip
 HOST_BYTES = _counter("ingero.host.bytes", "By", "Bytes of these events", "source", "op", "of")
@@ -92,6 +95,7 @@ CALLS_OPEN = _gauge("ingero.open_calls", "{call}", "Calls that have been open fo
 OVERHEAD = _gauge("ingero.overhead", "1", "What tracing took of the busiest traced thread in the last second")
 AGENT_CPU = _counter("ingero.agent.cpu.time", "s", "CPU time of ingero itself, while it recorded")
 AGENT_MEMORY = _gauge("ingero.agent.memory.peak", "By", "Largest resident memory of ingero itself")
+RECORDING_SIZE = _gauge("ingero.recording.size", "By", "Size of the recording's database with its write-ahead log")
 RUNG = _gauge("ingero.governor.rung", "{rung}", "How much the governor leaves out; 0: everything is traced")
 DROPPED = _counter("ingero.metrics.dropped", "{second}", "Seconds and findings that these metrics do not hold")
 REFUSED_SCRAPES = _counter("ingero.metrics.refused_scrapes", "{scrape}", "Scrapes refused: too many at a time")
@@ -117,5 +121,7 @@ GPU_TEMPERATURE = _gauge("hw.temperature", "Cel", "Temperature of the GPU", "hw.
 GPU_CLOCK = _gauge("ingero.gpu.clock", "Hz", "Clock of the multiprocessors", *_HW)
 GPU_SLOWDOWN = _gauge("ingero.gpu.slowdown", "{reason}", "1 while this keeps the clocks down, otherwise 0",
                       "reason", *_HW)  # fmt: skip
+GPU_SLOWDOWNS = _counter("ingero.gpu.slowdowns", "{slowdown}", "Times that this began to keep the clocks down, as seen "
+                         "once a second", "reason", *_HW)  # fmt: skip
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

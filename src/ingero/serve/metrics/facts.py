@@ -10,6 +10,7 @@ import numpy as np
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import SystemSample
 from ingero.ops import Source
+from ingero.store.sql_text import Row
 
 
 class CellFacts(Protocol):
@@ -78,6 +79,8 @@ class SecondFacts(Protocol):
     def host(self) -> Sequence[HostFacts]: ...
     @property
     def records(self) -> int: ...
+    @property
+    def epochs(self) -> Sequence[Row]: ...
     @property
     def system(self) -> SystemSample | None: ...
     @property

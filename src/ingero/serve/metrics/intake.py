@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from ingero.diagnose.tracking import Change, ChangeKind
 from ingero.discover.gpus import Gpu, GpuSample
@@ -13,21 +14,39 @@ from ingero.ops import BY_ID
 from ingero.serve.metrics import catalogue as metrics
 from ingero.serve.metrics.facts import CellFacts, HostFacts, SecondFacts
 from ingero.serve.metrics.registry import Labels, Registry
+from ingero.store.sql_text import Row
+from ingero.store.tables import EPOCHS
 from ingero.store.vocabulary import HOST_OP_NAMES
 
 _HZ_PER_MHZ = 1_000_000
+_DRAIN_PARTS = {
+    part: EPOCHS.columns.index(column) for part, column in (("empty", "e_ns"), ("busy", "x_ns"), ("late", "p_ns"))
+}
 
 
 class Intake:
-    """Feeds one registry; used by one thread. loss_counters: their names, to be shown as 0 until something is lost."""
+    """Feeds one registry; used by one thread.
 
-    def __init__(self, registry: Registry, loss_counters: Iterable[str] = ()) -> None:
-        self._registry = registry
+    loss_counters, causes: their names, to be shown as 0 until something is lost: of a series that begins with what it
+    has to tell, Prometheus sees no growth. database: the recording's file.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        loss_counters: Iterable[str] = (),
+        causes: Iterable[str] = (),
+        database: Path | None = None,
+    ) -> None:
+        self._registry, self._database = registry, database
+        self._slowdowns: set[Labels] = set()  # that went on when the GPUs were last looked at
         self._lost_ns: dict[int, int] = {}  # by incident, as far as it has been counted
         self._open: dict[int, Labels] = {}
         self._waited_us: dict[tuple[str, str], int] = {}  # since boot, by resource and share of the tasks
         for counter in loss_counters:
             registry.add(metrics.LOSSES, 0, counter)
+        for cause in causes:
+            registry.add(metrics.LOST_TIME, 0, cause)
         registry.add(metrics.DROPPED, 0)
 
     def second(self, second: SecondFacts) -> None:
@@ -35,6 +54,7 @@ class Intake:
         registry = self._registry
         self._calls(second.cells)
         self._host(second.host)
+        self._drains(second.epochs)
         for name, ns in zip(CLOCKS, second.clocks_ns.tolist(), strict=True):
             registry.add(metrics.THREAD_TIME, ns / 1e9, name)
         for counter, count in second.losses.items():
@@ -47,6 +67,7 @@ class Intake:
         registry.set(metrics.CALLS_OPEN, second.in_flight)
         registry.set(metrics.OVERHEAD, second.overhead_ratio)
         registry.set(metrics.RUNG, second.rung)
+        registry.set(metrics.RECORDING_SIZE, _size_bytes(self._database))
         if second.agent:
             registry.add(metrics.AGENT_CPU, second.agent.cpu_ns / 1e9)
             registry.set(metrics.AGENT_MEMORY, second.agent.peak_rss_bytes)
@@ -86,6 +107,12 @@ class Intake:
             registry.add(metrics.CALL_NESTED, int(growth["nested"]), *labels)
             registry.add(metrics.CALL_BYTES, int(growth["size_bytes"]), *labels)
             registry.observe(metrics.CALL_DURATION, cell.histogram, int(growth["sum_ns"]), cell.max_ns, *labels)
+
+    def _drains(self, epochs: Sequence[Row]) -> None:
+        self._registry.add(metrics.DRAINS, len(epochs))
+        for part, column in _DRAIN_PARTS.items():
+            spent_ns = sum(ns for row in epochs if isinstance(ns := row[column], int))
+            self._registry.add(metrics.DRAIN_TIME, max(0, spent_ns) / 1e9, part)
 
     def _host(self, sums: Sequence[HostFacts]) -> None:
         for one in sums:
@@ -138,6 +165,13 @@ class Intake:
                     values[metrics.GPU_SLOWDOWN][name, number] = float(bool(sample.throttle_reasons & bit))
         for metric, points in values.items():
             self._registry.replace(metric, points)
+        self._count_slowdowns(values[metrics.GPU_SLOWDOWN])
+
+    def _count_slowdowns(self, points: dict[Labels, float]) -> None:
+        going_on = {labels for labels, is_active in points.items() if is_active}
+        for labels in points:
+            self._registry.add(metrics.GPU_SLOWDOWNS, int(labels in going_on - self._slowdowns), *labels)
+        self._slowdowns = going_on
 
 
 _GPU_METRICS = (
@@ -156,6 +190,13 @@ _GPU_METRICS = (
 
 def _ratio(percent: int | None) -> float | None:
     return None if percent is None else percent / 100
+
+
+def _size_bytes(database: Path | None) -> int | None:
+    """Of a database in WAL mode; None: there is none."""
+    files = () if database is None else (database, database.with_name(f"{database.name}-wal"))
+    sizes = [file.stat().st_size for file in files if file.exists()]
+    return sum(sizes) if sizes else None
 
 
 def _hertz(mhz: int | None) -> int | None:

@@ -43,9 +43,30 @@ _THROTTLED = {
     name: _metric(f"gpu_throttle_{name}_active", Kind.GAUGE, "1 while clocks are kept down", "gpu_uuid")
     for name in _THROTTLES
 }
+_THROTTLINGS = {
+    name: _metric(f"gpu_throttle_{name}_event_total", Kind.COUNTER, "Times that clocks began to be kept down, all GPUs")
+    for name in _THROTTLES
+}
+_DATABASE = _metric("ingero_trace_db_bytes", Kind.GAUGE, catalogue.RECORDING_SIZE.text)
 _PLAIN = {name: _metric(name, Kind.GAUGE, same.text) for name, same in _SAME.items()}
 OLD_METRICS = (*_PLAIN.values(), _DURATION, _COUNT, _OVERFLOWS, _COLLECTIVES, _COLLECTIVE_BYTES, *_GPU.values(),
-               *_THROTTLED.values())  # fmt: skip
+               *_THROTTLED.values(), *_THROTTLINGS.values(), _DATABASE)  # fmt: skip
+LEFT_OUT = {  # the original's other names: why they are not offered
+    "ingero_anomaly_count": "counted calls slower than three times the median; see `ingero_incidents_total`",
+    "ingero_trace_db_pruned_rows_total": "not counted; `ingero_trace_db_bytes` shows what is left",
+    "gpu_nccl_process_loaded": "named processes and paths",
+    "gpu_nccl_processes_total": "not counted; ask the recording",
+    "gpu_nccl_collective_barrier_events": "clocks did not fit; a late rank is an incident (nccl-straggler)",
+    "gpu_memory_fragmentation_estimate": "an estimate; fragmentation is an incident (gpu-memory-fragmentation)",
+    "gpu_memory_process_allocated_bytes": "named processes; ask the recording",
+    "gpu_memcpy_bytes_total": "directions are not summed apart; see `ingero_call_bytes_total` by `op`",
+    "gpu_memcpy_duration_ms": "directions are not summed apart; see `ingero_call_duration_seconds` by `op`",
+    "gpu_memfrag_ioctl_event_total": "calls of the driver's ioctl are not traced",
+    "gpu_kernel_launch_count": "named processes; see `ingero_calls_total`",
+    "gpu_kernel_launch_threads_per_block": "named processes; sizes of launches are not summed",
+    "gpu_kernel_launch_grid_blocks": "named processes; sizes of launches are not summed",
+    "ingero_infer_*": "named processes and their streams; ask the recording",
+}
 
 
 def under_old_names(families: Sequence[Family]) -> list[Family]:
@@ -67,6 +88,8 @@ def _system(values: _Values) -> _Points:
             yield _PLAIN[name], (), value
     losses = values.get(catalogue.LOSSES, {}).items()
     rings = [value for (counter,), value in losses if counter.endswith("_ring_full")]
+    for value in values.get(catalogue.RECORDING_SIZE, {}).values():
+        yield _DATABASE, (), value
     yield _OVERFLOWS, (), sum(value for value in rings if not isinstance(value, HistogramSum))
 
 
@@ -87,6 +110,11 @@ def _calls(values: _Values) -> _Points:
 
 
 def _gpus(values: _Values) -> _Points:
+    begun = values.get(catalogue.GPU_SLOWDOWNS, {})
+    for name, reasons in _THROTTLES.items():
+        counts = [count for (reason, _), count in begun.items() if reason in reasons]
+        if counts:
+            yield _THROTTLINGS[name], (), sum(count for count in counts if not isinstance(count, HistogramSum))
     slowdowns = values.get(catalogue.GPU_SLOWDOWN, {})
     for number, uuid, _ in values.get(catalogue.GPU_INFO, {}):
         used = values.get(catalogue.GPU_MEMORY_USAGE, {}).get((number,))

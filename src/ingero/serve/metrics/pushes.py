@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 PATH = "/v1/metrics"
 CERTIFICATE_VARIABLE, HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_HEADERS"
+HISTOGRAM_VARIABLE = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+_EXPONENTIAL, _EXPLICIT = "base2_exponential_bucket_histogram", "explicit_bucket_histogram"
 _PERIOD_S = 10.0
 _PATIENCE_S = 5.0  # for the receiver to take and to answer; the end of a recording waits that long
 _MOST_ANSWERED_BYTES = 1 << 20
@@ -48,7 +50,7 @@ class Pushes:
     failed, last_error: how many pushes were not taken, and why the last one was not, "" if it was.
 
     Raises:
-        PushError: the certificate or the headers that the environment names cannot be used.
+        PushError: the certificate, the headers or the kind of histograms that the environment names cannot be used.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Pushes:
         self._receiver, self._registry, self._node, self._period_s = receiver, registry, node, period_s
         self._tls = None if is_plain else _tls(environ.get(CERTIFICATE_VARIABLE) or None)
         self._headers = {**_headers(environ.get(HEADERS_VARIABLE, "")), "Content-Type": "application/x-protobuf"}
+        self._is_explicit = _is_explicit(environ.get(HISTOGRAM_VARIABLE, ""))
         self.failed, self.last_error = 0, ""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ingero-otlp", daemon=True)
@@ -95,7 +98,13 @@ class Pushes:
 
     def _send(self) -> None:
         registry = self._registry
-        request = as_request(registry.read(), node=self._node, began_ns=registry.began_ns, now_ns=time.time_ns())
+        request = as_request(
+            registry.read(),
+            node=self._node,
+            began_ns=registry.began_ns,
+            now_ns=time.time_ns(),
+            is_explicit=self._is_explicit,
+        )
         connection = self._connection()
         try:
             connection.request("POST", PATH, request.SerializeToString(), self._headers)
@@ -141,6 +150,12 @@ def _tls(certificate: str | None) -> ssl.SSLContext:
         raise PushError(
             f"{CERTIFICATE_VARIABLE}: {certificate}: {error.strerror or error}", hint="name a PEM file"
         ) from error
+
+
+def _is_explicit(text: str) -> bool:
+    if text not in {"", _EXPONENTIAL, _EXPLICIT}:
+        raise PushError(f"{HISTOGRAM_VARIABLE}: {text!r} is no histogram", hint=f"use {_EXPONENTIAL} or {_EXPLICIT}")
+    return text == _EXPLICIT
 
 
 def _headers(text: str) -> dict[str, str]:

@@ -1,23 +1,16 @@
-"""Metrics in Prometheus's text format, version 0.0.4, which every scraper reads.
-
-A histogram has one bucket per octave, with the recording's own bounds, 128 ns to 275 s: eight times as many would be
-thousands of series. A duration of exactly a bound stands in the bucket above it.
-"""
+"""Metrics in Prometheus's text format, version 0.0.4, which every scraper reads."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from ingero.serve.metrics.catalogue import Metric
+from ingero.serve.metrics.octaves import BOUNDS_S, cumulated
 from ingero.serve.metrics.registry import Family, HistogramSum, Labels
-from ingero.store.histograms import BUCKETS, PER_OCTAVE, bounds_ns
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_LAST_OF_OCTAVES = np.arange(0, BUCKETS - 1, PER_OCTAVE)  # bucket 0 ends at 128 ns, the next octave with bucket 8
-_BOUNDS_S = tuple(repr(round(bounds_ns(int(bucket))[1]) / 1e9) for bucket in _LAST_OF_OCTAVES)
+_BOUNDS = (*(repr(bound) for bound in BOUNDS_S), "+Inf")
 
 
 def as_text(families: Sequence[Family]) -> str:
@@ -39,16 +32,17 @@ def _family(family: Family) -> Iterator[str]:
 
 def _histogram(metric: Metric, labels: Labels, value: HistogramSum) -> Iterator[str]:
     name = metric.prometheus_name
-    cumulated = np.cumsum(value.counts)
-    for bound, count in zip(_BOUNDS_S, cumulated[_LAST_OF_OCTAVES].tolist(), strict=True):
-        yield f"{name}_bucket{_labels(metric, labels, le=bound)} {count}"
-    yield f"{name}_bucket{_labels(metric, labels, le='+Inf')} {int(cumulated[-1])}"
-    yield f"{name}_sum{_labels(metric, labels)} {_number(value.sum_ns / 1e9)}"
-    yield f"{name}_count{_labels(metric, labels)} {int(cumulated[-1])}"
+    text = _labels(metric, labels)
+    bucket = f"{name}_bucket{text[:-1]},le=" if text else f"{name}_bucket{{le="
+    counts = cumulated(value)
+    for bound, count in zip(_BOUNDS, counts, strict=True):
+        yield f'{bucket}"{bound}"}} {count}'
+    yield f"{name}_sum{text} {_number(value.sum_ns / 1e9)}"
+    yield f"{name}_count{text} {counts[-1]}"
 
 
-def _labels(metric: Metric, labels: Labels, **more: str) -> str:
-    pairs = [*zip(metric.prometheus_labels, labels, strict=True), *more.items()]
+def _labels(metric: Metric, labels: Labels) -> str:
+    pairs = zip(metric.prometheus_labels, labels, strict=True)
     inside = ",".join(f'{name}="{_quoted(text)}"' for name, text in pairs)
     return f"{{{inside}}}" if inside else ""
 
