@@ -25,6 +25,7 @@ generate: setup ## write the generated files anew
 	$(BIN)/python tools/gen_schema_doc.py
 	$(BIN)/python tools/gen_detections_doc.py
 	$(BIN)/python tools/gen_metrics_doc.py
+	$(BIN)/python tools/gen_grafana_dashboard.py
 
 format: setup ## format the Python sources
 	$(BIN)/ruff format .
@@ -45,6 +46,7 @@ generated: setup
 	$(BIN)/python tools/gen_schema_doc.py --check
 	$(BIN)/python tools/gen_detections_doc.py --check
 	$(BIN)/python tools/gen_metrics_doc.py --check
+	$(BIN)/python tools/gen_grafana_dashboard.py --check
 
 unit: build ## the tests that need no root
 	$(BIN)/pytest tests/unit

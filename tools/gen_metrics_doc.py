@@ -30,6 +30,9 @@ buckets per octave, as an exponential histogram of scale 3 in seconds: within 9 
 `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram` (the default here is
 `base2_exponential_bucket_histogram`; docs/adr/0038-dashboards-and-buckets.md).
 
+A dashboard for Grafana, alerts for Prometheus and a configuration of the OpenTelemetry collector are in
+[examples](../examples/observability.md).
+
 No scraper or receiver can hold a recording up. What these metrics had no time for is counted in
 `ingero_metrics_dropped_total`, pushes that were not taken in `ingero_metrics_failed_pushes_total`; `trace` says both at
 its end.

@@ -39,6 +39,14 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 [ "${1:-}" != system ] || exit 0
 
+prometheus=build/prometheus # unpacked, because the installed package starts a server; the tests take the programs only
+if ! has promtool && [ ! -x $prometheus/usr/bin/promtool ] && has apt-get && has dpkg-deb; then
+	say "unpacking prometheus into $prometheus"
+	mkdir -p $prometheus
+	(cd $prometheus && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) \
+		>/dev/null 2>&1 || say "  it could not be had; tests that need it are skipped (apt-get update may help)"
+fi
+
 stamp=.venv/.installed
 version=$("$python" -V 2>&1)
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ "$(<"$stamp")" != "$version" ]; then
