@@ -81,6 +81,7 @@ bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.stacks
 	$(BIN)/python -m bench.export
 	$(BIN)/python -m bench.dashboard
+	$(BIN)/python -m bench.metrics
 
 bench-incidents: build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents

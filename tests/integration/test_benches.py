@@ -126,6 +126,13 @@ def test_ten_times_the_recording_is_exported_in_the_same_memory(exports: list[di
         assert large["packets"] >= small["packets"]
 
 
+def test_the_bench_of_metrics_counts_what_a_scrape_holds() -> None:
+    small, large, every, old = bench("metrics").values()
+    assert 36 * 4 < small["series"] < large["series"] < every["series"]
+    assert large["series"] < old["series"]
+    assert all(0 < row["scrape_p50_ms"] <= row["scrape_p95_ms"] and row["bytes"] > 0 for row in (small, large, old))
+
+
 def test_twenty_readers_of_the_dashboard_are_all_answered() -> None:
     found = bench("dashboard")
     assert found["errors"] == 0
