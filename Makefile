@@ -26,6 +26,8 @@ generate: setup ## write the generated files anew
 	$(BIN)/python tools/gen_detections_doc.py
 	$(BIN)/python tools/gen_metrics_doc.py
 	$(BIN)/python tools/gen_grafana_dashboard.py
+	$(BIN)/python tools/gen_commands_doc.py
+	$(BIN)/python tools/gen_events_doc.py
 
 format: setup ## format the Python sources
 	$(BIN)/ruff format .
@@ -47,6 +49,8 @@ generated: setup
 	$(BIN)/python tools/gen_detections_doc.py --check
 	$(BIN)/python tools/gen_metrics_doc.py --check
 	$(BIN)/python tools/gen_grafana_dashboard.py --check
+	$(BIN)/python tools/gen_commands_doc.py --check
+	$(BIN)/python tools/gen_events_doc.py --check
 
 unit: build ## the tests that need no root
 	$(BIN)/pytest tests/unit

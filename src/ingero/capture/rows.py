@@ -45,7 +45,7 @@ for _kind, (_source, _code) in HOST_OPS.items():
     _HOST_SOURCE[_kind], _HOST_CODE[_kind] = _source, _code
 
 # struct lifecycle_record kind -> published operation of source HOST
-_LIFECYCLE_OPS = {
+LIFECYCLE_OPS = {
     1: HostOp.PROCESS_FORK,
     2: HostOp.PROCESS_EXEC,
     3: HostOp.PROCESS_EXIT,
@@ -210,10 +210,10 @@ class RowMaker:
 
     def lifecycle(self, batch: Array) -> None:
         """Starts and ends of processes, kills and stops (`struct lifecycle_record`)."""
-        known = batch[np.isin(batch["kind"], list(_LIFECYCLE_OPS))]
+        known = batch[np.isin(batch["kind"], list(LIFECYCLE_OPS))]
         if not len(known):
             return
-        ops = [_LIFECYCLE_OPS[int(kind)] for kind in known["kind"]]
+        ops = [LIFECYCLE_OPS[int(kind)] for kind in known["kind"]]
         self._lifecycle.update(ops)
         rows = tables.EVENTS.rows(
             len(known),

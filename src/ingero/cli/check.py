@@ -28,7 +28,7 @@ from ingero.errors import IngeroError
 
 _DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
 _WIDTH, _NAME_WIDTH = 80, 23
-_NOT_READY = 1
+EXIT_NOT_READY = 1
 _MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "MISSING", State.NOT_HERE: "not here"}
 _MARK_WIDTH = 9
 
@@ -44,7 +44,7 @@ def command(as_json: bool) -> None:
         for line in as_text(rows):
             click.echo(line)
     if not is_ready(rows):
-        sys.exit(_NOT_READY)
+        sys.exit(EXIT_NOT_READY)
 
 
 def gather() -> Facts:

@@ -8,6 +8,7 @@ from pathlib import Path
 import rich_click as click
 from rich.console import Console
 
+from ingero.cli.value_words import starting_with
 from ingero.demo.machine import chosen_machine
 from ingero.demo.player import play
 from ingero.demo.screen import Screen
@@ -22,7 +23,7 @@ class ContradictionError(IngeroError):
 
 
 @click.command("demo", epilog=f"Demos: {', '.join(one.name for one in STORIES)}; also {', '.join(ALIASES)}.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=starting_with((*(one.name for one in STORIES), *ALIASES)))
 @click.option("--no-gpu", is_flag=True, help="From scripts: needs no root, no probes and no compiler.")
 @click.option("--gpu", is_flag=True, help="On the real GPU, with PyTorch or CuPy (needs root).")
 @click.option("--account", is_flag=True, help="Also say where all of the time went, as explain does.")

@@ -49,7 +49,12 @@ class _Wanted:
 @click.option("--from", "begin", metavar="T", help='Only from here on: 14:05, "2026-11-21 14:05:30", unix seconds.')
 @click.option("--to", "end", metavar="T", help="Only until here.")
 @click.option("--pid", type=int, help="Only this process.")
-@click.option("--rule", metavar="CAUSE", help="Only incidents of this cause.")
+@click.option(
+    "--rule",
+    metavar="CAUSE",
+    help="Only incidents of this cause.",
+    shell_complete=lambda _context, _parameter, incomplete: [one for one in _causes() if one.startswith(incomplete)],
+)
 @click.option("--chains", is_flag=True, help="What tracing itself found and stored, instead of a new diagnosis.")
 @click.option("--per-process", is_flag=True, help="Every process with its calls, stalls and takers; the whole account.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (explain.schema.json).")
@@ -128,6 +133,9 @@ def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted)
 
 
 def _check_rule(cause: str | None) -> None:
-    known = sorted({rule.cause for rule in all_rules()} | {UNEXPLAINED})
-    if cause is not None and cause not in known:
-        raise UnknownRuleError(f"there is no cause {cause!r}", hint=f"--rule with one of {', '.join(known)}")
+    if cause is not None and cause not in _causes():
+        raise UnknownRuleError(f"there is no cause {cause!r}", hint=f"--rule with one of {', '.join(_causes())}")
+
+
+def _causes() -> list[str]:
+    return sorted({rule.cause for rule in all_rules()} | {UNEXPLAINED})

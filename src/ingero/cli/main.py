@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import rich_click as click
 
@@ -13,7 +13,12 @@ from ingero import __version__
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output
 from ingero.errors import IngeroError
 
-EXIT_ERROR = 2
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
+# What the scripts of `ingero completion` call, and the variable by which they ask for what can follow.
+PROGRAM, COMPLETE_VARIABLE = "ingero", "_INGERO_COMPLETE"
 
 
 class LazyGroup(click.RichGroup):
@@ -30,6 +35,7 @@ class LazyGroup(click.RichGroup):
         "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),
         "demo": ("ingero.cli.demo", "Show causes of lost GPU time, with the verdict on each."),
         "dashboard": ("ingero.cli.dashboard", "Show a recording in the browser."),
+        "completion": ("ingero.cli.completion", "Print the script that lets bash, zsh or fish complete ingero."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
 
@@ -49,6 +55,17 @@ class LazyGroup(click.RichGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.commands_by_name.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Commands and options for a shell, without importing the commands."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only a shell asks for it
+
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in self.commands_by_name.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", prog_name="ingero")
@@ -59,7 +76,7 @@ def cli() -> None:
 def main() -> None:
     """Entry point: errors end with their hint and exit code 2."""
     try:
-        cli(standalone_mode=False)
+        cli(standalone_mode=False, complete_var=COMPLETE_VARIABLE)
     except IngeroError as error:
         click.echo(f"error: {error}", err=True)
         if error.hint:
@@ -69,7 +86,7 @@ def main() -> None:
         error.show()
         sys.exit(EXIT_ERROR)
     except click.Abort:
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         drop_output()
         sys.exit(EXIT_CLOSED_PIPE)

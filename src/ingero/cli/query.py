@@ -13,7 +13,9 @@ from pathlib import Path
 import rich_click as click
 
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output
+from ingero.cli.value_words import starting_with
 from ingero.errors import IngeroError
+from ingero.ops import BY_NAME
 from ingero.serve.sql import Rows, count_rows, open_rows
 from ingero.store.locations import database_path
 from ingero.units import format_count, parse_duration_s
@@ -32,7 +34,12 @@ class QueryError(IngeroError):
 )
 @click.option("--since", metavar="D", help="Without SQL: only the last 90s, 5m, 1h30m of the recording.")
 @click.option("--pid", type=int, help="Without SQL: only calls of this process.")
-@click.option("--op", metavar="NAME", help="Without SQL: only this operation, e.g. cudaStreamSynchronize.")
+@click.option(
+    "--op",
+    metavar="NAME",
+    help="Without SQL: only this operation, e.g. cudaStreamSynchronize.",
+    shell_complete=starting_with(BY_NAME),
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),

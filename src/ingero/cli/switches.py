@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ingero.cli.option_table import OPTIONS, Option
+from ingero.cli.value_words import starting_with
 
 if TYPE_CHECKING:
     from click.parser import _OptionParser
@@ -50,6 +51,16 @@ def _click_option(option: Option) -> click.Option:
         help_text += f" [default: {option.default}]"
     if option.is_switch:
         return _Switch(option.name, is_on=option.default == "true", help_text=help_text)
+    shown: dict[str, Any] = {"metavar": option.metavar, "help": help_text, **_completed(option)}
     if option.name in ("pid", "cuda-lib"):
-        return _Listed([f"--{option.name}"], separator=option.separator, metavar=option.metavar, help=help_text)
-    return click.Option([f"--{option.name}"], metavar=option.metavar, help=help_text)
+        return _Listed([f"--{option.name}"], separator=option.separator, **shown)
+    return click.Option([f"--{option.name}"], **shown)
+
+
+def _completed(option: Option) -> dict[str, Any]:
+    """What a shell offers as its value: files, or one of some words."""
+    if option.metavar in ("F", "PATH"):
+        return {"type": click.Path()}
+    if "|" in option.metavar:
+        return {"shell_complete": starting_with(option.metavar.split("|"))}
+    return {}

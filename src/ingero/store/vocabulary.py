@@ -70,6 +70,7 @@ _SOURCES = {
 
 # name, description, arg0, arg1, arg2
 _HostRow = tuple[str, str, str, str, str]
+_PORTS = "ports: source << 16 | to"
 _HOST: dict[tuple[Source, int], _HostRow] = {
     (Source.HOST, HostOp.SCHED_SWITCH): ("sched_switch", "context switch", "", "pid", ""),
     (Source.HOST, HostOp.SCHED_WAKEUP): ("sched_wakeup", "wake-up", "", "", ""),
@@ -89,8 +90,8 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
     (Source.HOST, HostOp.POD_OOM_KILL): ("pod_oom_kill", "pod killed for lack of memory", "", "", ""),
     (Source.HOST, HostOp.PAGE_ALLOC_SUMMARY): ("mm_page_alloc_summary", "page allocation, summed", "bytes", "", ""),
     (Source.HOST, HostOp.SCHED_SWITCH_SUMMARY): ("sched_switch_summary", "context switches, counted", "", "", ""),
-    (Source.HOST, HostOp.DIRECT_RECLAIM): ("direct_reclaim", "the task freed memory itself", "bytes", "", ""),
-    (Source.HOST, HostOp.COMPACTION): ("compaction", "the task moved pages itself", "", "", ""),
+    (Source.HOST, HostOp.DIRECT_RECLAIM): ("direct_reclaim", "the task freed memory itself", "bytes", "order", ""),
+    (Source.HOST, HostOp.COMPACTION): ("compaction", "the task moved pages itself", "", "order", ""),
     (Source.HOST, HostOp.MAJOR_FAULT): ("major_fault", "page read from disk", "", "address", ""),
     (Source.HOST, HostOp.STOP_SIGNAL): ("stop_signal", "signal that stops", "", "pid of the sender", "signal number"),
     (Source.IO, IoOp.READ): ("block_read", "block I/O read", "bytes", "sector", "device (dev_t)"),
@@ -101,11 +102,11 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
         "tcp_retransmit",
         "TCP retransmission",
         "bytes",
-        "ports: source << 16 | to",
+        _PORTS,
         "state | segments << 16",
     ),
-    (Source.NET, NetOp.SEND): ("net_send", "socket send", "bytes", "", ""),
-    (Source.NET, NetOp.RECEIVE): ("net_recv", "socket receive", "bytes", "", ""),
+    (Source.NET, NetOp.SEND): ("net_send", "socket send", "bytes", _PORTS, "address family | calls << 16"),
+    (Source.NET, NetOp.RECEIVE): ("net_recv", "socket receive", "bytes", _PORTS, "address family | calls << 16"),
 }
 
 HOST_OP_NAMES: dict[tuple[Source, int], str] = {key: row[0] for key, row in _HOST.items()}

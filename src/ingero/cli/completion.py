@@ -1,0 +1,22 @@
+"""`ingero completion`: the script that lets bash, zsh and fish complete commands, options and their values."""
+
+from __future__ import annotations
+
+import rich_click as click
+from click.shell_completion import get_completion_class
+
+from ingero.cli.main import COMPLETE_VARIABLE, PROGRAM, cli
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def command(shell: str) -> None:
+    """Print the script that lets bash, zsh or fish complete commands, options and values.
+
+    The script asks ingero itself at each Tab, so that it never grows old.
+    """
+    script = get_completion_class(shell)
+    assert script is not None  # the choice of the argument
+    click.echo(script(cli, {}, PROGRAM, COMPLETE_VARIABLE).source())

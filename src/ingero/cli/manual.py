@@ -1,0 +1,128 @@
+"""What docs/commands.md says of each command beyond its help: exit codes, variables and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
+from ingero.cli.check import EXIT_NOT_READY
+from ingero.cli.compare import EXIT_WORSE
+from ingero.cli.demo import EXIT_WRONG_VERDICT
+from ingero.cli.explain import EXIT_FOUND
+from ingero.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
+from ingero.cli.output import EXIT_CLOSED_PIPE
+from ingero.cli.settings import CONFIG_VARIABLE
+from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
+from ingero.serve.mcp.http import TOKEN_VARIABLE as MCP_TOKEN
+from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE as OTLP_CERTIFICATE
+from ingero.serve.metrics.pushes import HEADERS_VARIABLE as OTLP_HEADERS
+from ingero.store.locations import DATABASE_VARIABLE
+
+# Of every command.
+EXIT_CODES: Mapping[int, str] = MappingProxyType({
+    0: "Done.",
+    EXIT_ERROR: "An error; it is on standard error, with the command that mends it.",
+    EXIT_INTERRUPTED: "Interrupted by Ctrl-C, where that is not the way to end it.",
+    EXIT_CLOSED_PIPE: "Who read the output has gone: `| head`.",
+})  # fmt: skip
+
+# Options that may be given in the environment, by parameter, where a command has them.
+VARIABLES: Mapping[str, str] = MappingProxyType({"db": DATABASE_VARIABLE, "config": CONFIG_VARIABLE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manual:
+    """Of one command. exits: other meanings than those of every command. variables: that are no option.
+
+    examples: what is wanted -> the command line.
+    """
+
+    examples: Mapping[str, str]
+    exits: Mapping[int, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+MANUALS: Mapping[str, Manual] = MappingProxyType({
+    "check": Manual(
+        exits={0: "Ready to trace.", EXIT_NOT_READY: "Not ready: something is missing."},
+        examples={
+            "Can this machine be traced?": "sudo ingero check",
+            "Which rows are not in order?": "sudo ingero check --json | jq '.rows[] | select(.state != \"ok\")'",
+        },
+    ),
+    "trace": Manual(
+        exits={0: "The recording has ended: Ctrl-C, `--duration`, or the processes of `--pid` have."},
+        variables={
+            RUN_FOLDER_VARIABLE: "Folder of the lock that keeps a second agent away; default /run/ingero.",
+            OTLP_CERTIFICATE: "With `--otlp`: file with the certificate authority to trust.",
+            OTLP_HEADERS: "With `--otlp`: headers such as a token, `name=value,name=value`.",
+        },
+        examples={
+            "Record every process that uses the GPU for a minute.": "sudo ingero trace --duration 60s",
+            "One program, into a file of its own, every call.":
+                "sudo ingero trace --pid $(pgrep -f train.py | paste -sd,) --db run.db --record-all",
+            "A service: metrics for Prometheus, at most 2 GiB on disk.":
+                "sudo ingero trace --prometheus 127.0.0.1:9464 --max-db 2g",
+        },
+    ),
+    "explain": Manual(
+        exits={0: "No incident was found.", EXIT_FOUND: "At least one incident was found."},
+        examples={
+            "What went wrong?": "ingero explain",
+            "Only these ten minutes of one process, with the whole account.":
+                "ingero explain --from 14:00 --to 14:10 --pid 4711 --per-process",
+            "For a script: causes and lost seconds.":
+                "ingero explain --json | jq -r '.incidents[] | [.cause, .lost_ns / 1e9] | @tsv'",
+        },
+    ),
+    "compare": Manual(
+        exits={0: "Better, or no difference beyond noise.", EXIT_WORSE: "Worse."},
+        examples={"Did the fix help?": "ingero compare before.db after.db"},
+    ),
+    "query": Manual(
+        examples={
+            "Exact counts of all calls.": 'ingero query "SELECT op_name, sum(count) FROM op_stats GROUP BY 1"',
+            "The newest waits of one process, as CSV.":
+                "ingero query --pid 4711 --op cudaStreamSynchronize --limit 1000 --csv",
+        },
+    ),
+    "export": Manual(
+        examples={
+            "A timeline for ui.perfetto.dev.": "ingero export --format perfetto -o run.pftrace --since 30s",
+            "A flame graph of time off the CPU.":
+                "ingero export --format flamegraph --weight offcpu -o - | flamegraph.pl > offcpu.svg",
+        },
+    ),
+    "mcp": Manual(
+        variables={MCP_TOKEN: "Bearer token for `--http`; needed where other machines reach the address."},
+        examples={
+            "As a client starts it.": "ingero mcp --db run.db",
+            "Over HTTPS, on this machine.": "ingero mcp --http :8443",
+        },
+    ),
+    "demo": Manual(
+        exits={0: "Each verdict was the story's.", EXIT_WRONG_VERDICT: "A verdict was not the story's."},
+        examples={
+            "One story, as well as this machine can play it.": "sudo ingero demo incident",
+            "All, without root, probes and compiler; keep the recordings.": "ingero demo --no-gpu --keep recordings",
+        },
+    ),
+    "dashboard": Manual(
+        variables={DASHBOARD_TOKEN: "Who wants to read must know it; needed where other machines reach the address."},
+        examples={
+            "https://127.0.0.1:8080/": "ingero dashboard",
+            "For other machines, with a token.":
+                "INGERO_DASHBOARD_TOKEN=$(openssl rand -hex 32) ingero dashboard --addr 0.0.0.0:8080",
+        },
+    ),
+    "completion": Manual(
+        examples={
+            "bash": "ingero completion bash > ~/.local/share/bash-completion/completions/ingero",
+            "zsh, in a folder of $fpath": 'ingero completion zsh > "${fpath[1]}/_ingero"',
+            "fish": "ingero completion fish > ~/.config/fish/completions/ingero.fish",
+        },
+    ),
+    "version": Manual(examples={"Which one is it?": "ingero version"}),
+})  # fmt: skip
