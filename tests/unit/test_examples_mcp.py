@@ -3,8 +3,10 @@ together."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,20 +17,59 @@ from typing import Any
 
 import anyio
 import pytest
+import yaml
 
 from ingero.cli.mcp import command
 from ingero.demo.labelled_scenes import STORIES, record
+from ingero.serve.mcp.http import PATH, TOKEN_VARIABLE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "mcp"
+CONFIGURATIONS = sorted(path for path in EXAMPLES.iterdir() if path.suffix in (".json", ".toml", ".yaml"))
+SERVER_KEYS = ("mcpServers", "servers", "mcp", "mcp_servers")
 
 
-@pytest.mark.parametrize("name", ["mcp-servers.json", "servers.json"])
-def test_a_configuration_starts_the_server_with_options_it_has(name: str) -> None:
-    [servers] = json.loads((EXAMPLES / name).read_text()).values()
-    program = servers["ingero"]
-    assert (program["command"], program["args"][0]) == ("ingero", "mcp")
-    command.make_context("mcp", program["args"][1:], help_option_names=["-h", "--help"])
-    assert json.dumps(program["args"]) in (EXAMPLES / "mcp-servers.toml").read_text()
+def configuration(path: Path) -> Any:
+    """What a client reads of an example."""
+    text = path.read_text()
+    if path.suffix == ".toml":
+        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # pytest brings it along
+        return toml.loads(text)
+    return yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+
+
+def servers_of(path: Path) -> list[dict[str, Any]]:
+    """The servers of an example; clients keep them in an object or in a list."""
+    [servers] = [value for key, value in configuration(path).items() if key in SERVER_KEYS]
+    return list(servers.values()) if isinstance(servers, dict) else servers
+
+
+def command_line(server: dict[str, Any]) -> list[str]:
+    """What a client starts; nothing where it connects."""
+    command = server.get("command", [])
+    return [*([command] if isinstance(command, str) else command), *server.get("args", [])]
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
+def test_a_configuration_starts_the_server_with_options_it_has_or_connects_to_where_it_listens(path: Path) -> None:
+    for server in servers_of(path):
+        if words := command_line(server):
+            assert words[:2] == ["ingero", "mcp"]
+            assert words[2:] == ["--db", "/var/lib/ingero/ingero.db"]
+            command.make_context("mcp", words[2:], help_option_names=["-h", "--help"])
+        else:
+            assert server["url"] == f"https://localhost:8443{PATH}"
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
+def test_a_configuration_over_https_takes_the_token_from_elsewhere(path: Path) -> None:
+    connecting = [server for server in servers_of(path) if "url" in server]
+    tokens = [json.dumps(server.get("headers", server.get("bearer_token_env_var"))) for server in connecting]
+    assert all(TOKEN_VARIABLE in one or "${input:" in one for one in tokens)
+
+
+def test_the_configurations_are_there_for_both_transports_in_every_format() -> None:
+    kinds = {(path.suffix, "url" in server) for path in CONFIGURATIONS for server in servers_of(path)}
+    assert kinds == {(".json", False), (".json", True), (".toml", False), (".toml", True), (".yaml", False)}
 
 
 def test_the_readme_of_the_examples_names_each_file() -> None:

@@ -112,16 +112,18 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
     "dashboard": Manual(
         variables={DASHBOARD_TOKEN: "Who wants to read must know it; needed where other machines reach the address."},
         examples={
-            "https://127.0.0.1:8080/": "ingero dashboard",
+            "On this machine, at https://127.0.0.1:8080/.": "ingero dashboard",
             "For other machines, with a token.":
                 "INGERO_DASHBOARD_TOKEN=$(openssl rand -hex 32) ingero dashboard --addr 0.0.0.0:8080",
         },
     ),
     "completion": Manual(
         examples={
-            "bash": "ingero completion bash > ~/.local/share/bash-completion/completions/ingero",
-            "zsh, in a folder of $fpath": 'ingero completion zsh > "${fpath[1]}/_ingero"',
-            "fish": "ingero completion fish > ~/.config/fish/completions/ingero.fish",
+            "bash, for everybody on this machine:":
+                "ingero completion bash | sudo tee /usr/share/bash-completion/completions/ingero > /dev/null",
+            "zsh:":
+                "ingero completion zsh | sudo tee /usr/local/share/zsh/site-functions/_ingero > /dev/null",
+            "fish:": "ingero completion fish > ~/.config/fish/completions/ingero.fish",
         },
     ),
     "version": Manual(examples={"Which one is it?": "ingero version"}),
