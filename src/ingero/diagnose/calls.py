@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingero.diagnose.cases import Case, OpChange
-from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.ops import OPS, Kind
 from ingero.units import format_ns
 
@@ -15,15 +15,21 @@ INSIDE = ("run", "sleep", "kernel_lock")  # what a call itself can spend; being 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The calls of some kinds in a case, and what they took beyond the reference."""
+    """The calls of some kinds in a case, and what they took beyond the reference.
+
+    is_as_many: each epoch has as many of them as others of its class, so that only longer ones are beyond it: where the
+    case has other shares of the classes than the reference, the counts per epoch differ for that alone.
+    """
 
     changes: tuple[OpChange, ...]
     epochs: int
+    is_as_many: bool = False
 
     @property
     def grown_ns(self) -> float:
         """Over the whole case."""
-        return max(sum(one.grown_ns for one in self.changes), 0.0) * self.epochs
+        grown = (one.longer_ns if self.is_as_many else one.grown_ns for one in self.changes)
+        return max(sum(grown), 0.0) * self.epochs
 
     @property
     def count(self) -> float:
@@ -52,7 +58,8 @@ class Growth:
 def growth(case: Case, kinds: Kind) -> Growth | None:
     """The calls of these kinds; None where none was made."""
     mine = [one for one in case.op_changes if kind_of(one) & kinds]
-    return Growth(tuple(mine), case.epoch_count) if mine else None
+    is_as_many = kinds == Kind.LAUNCH and case.kind is FindingKind.INCIDENT and case.resynced is None
+    return Growth(tuple(mine), case.epoch_count, is_as_many) if mine else None
 
 
 def kind_of(change: OpChange) -> Kind:

@@ -51,6 +51,11 @@ class OpChange:
         """Per epoch."""
         return self.ns - self.usual_ns
 
+    @property
+    def longer_ns(self) -> float:
+        """Per epoch, by calls that take longer than in the reference; 0 where that has none."""
+        return self.ns - self.count * self.usual_ns / self.usual_count if self.usual_count else 0.0
+
 
 @dataclass(kw_only=True)
 class Case:
