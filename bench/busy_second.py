@@ -59,7 +59,15 @@ def cell(slot: int, name: str, caller: int, durations_ns: Array, *, nested: int 
     longest = int(durations_ns.max()) if len(durations_ns) else 0
     op = BY_NAME[name].id
     row = growth[0]
-    return CellGrowth(slot=slot, op=op, caller=caller, growth=row, max_ns=longest, histogram=row["histogram"])
+    return CellGrowth(slot=slot, op=op, caller=caller, growth=row, row=0, max_ns=longest, histogram=row["histogram"])
+
+
+def _one_reading(cells: list[CellGrowth]) -> list[CellGrowth]:
+    """The same cells as rows of one array, as they are read from the kernel."""
+    reading = np.asarray([one.growth for one in cells], _CELL)
+    return [
+        replace(one, growth=reading[row], row=row, histogram=reading[row]["histogram"]) for row, one in enumerate(cells)
+    ]
 
 
 def second(load: Load, number: int) -> Second:
@@ -72,7 +80,7 @@ def second(load: Load, number: int) -> Second:
             durations = (typical_ns * random.lognormal(0, 0.4, share)).astype(np.int64)
             one_process.append(cell(0, name, 1000 + site, durations, nested=nested))
     called = [one for one in one_process if one.growth["count"] or one.growth["nested"]]
-    cells = [replace(one, slot=slot) for slot in range(load.processes) for one in called]
+    cells = _one_reading([replace(one, slot=slot) for slot in range(load.processes) for one in called])
     clocks = (np.array([2.0, 0.5, 0, 0.01, 9.0, 0.02, 0, 0]) * load.processes * 1e9).astype(np.int64)
     charges = [
         Charge(slot=i % max(1, load.processes), is_yielded=False, culprit_pid=900 + i, culprit_name=f"hog{i}",

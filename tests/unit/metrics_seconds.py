@@ -21,7 +21,9 @@ def cell(op: str, durations_ns: Sequence[int], *, size_bytes: int = 0, slot: int
     """Calls of one operation with these durations."""
     growth = np.array([(len(durations_ns), 0, 0, size_bytes, sum(durations_ns))], _GROWTH)[0]
     counts = histograms.count(durations_ns).astype(np.uint32)
-    return CellGrowth(slot=slot, op=BY_NAME[op].id, caller=0, growth=growth, max_ns=max(durations_ns), histogram=counts)
+    return CellGrowth(
+        slot=slot, op=BY_NAME[op].id, caller=0, growth=growth, row=0, max_ns=max(durations_ns), histogram=counts
+    )
 
 
 def second(*cells: CellGrowth, **more: Any) -> Second:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from ingero.attach.objects import object_path
-from ingero.capture.cells import MAX_RECORDS_PER_SECOND, CellReader, bucket_lower_bound_ns, percentile_bound_ns
+from ingero.capture.cells import (
+    MAX_RECORDS_PER_SECOND,
+    CellReader,
+    bucket_lower_bound_ns,
+    percentile_bound_ns,
+    reading_of,
+)
 from ingero.decode.btf import btf_of
 from ingero.store import histograms
 
@@ -188,3 +194,23 @@ def test_a_percentile_bound_is_the_lower_bound_of_its_bucket() -> None:
     counts = histograms.count([1_000] * 99 + [1_000_000])
     assert percentile_bound_ns(counts, 0.5) <= 1_000
     assert 900_000 < percentile_bound_ns(counts, 1.0) <= 1_000_000
+
+
+def test_cells_of_one_reading_are_rows_of_one_array_that_is_not_copied(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    for index, count in ((3, 1), (5, 2), (9, 3)):
+        call(keys, cells, index, key(1, index, 7), *[1000] * count)
+    found = reader.read(1.0)[1:]
+    reading, rows = reading_of(found)
+    assert reading["count"][rows].tolist() == [2, 3]
+    assert all(np.shares_memory(reading, cell.histogram) for cell in found)
+
+
+def test_cells_of_two_readings_are_put_together(reader: CellReader, keys: SharedArray, cells: SharedArray) -> None:
+    found = []
+    for count in (4, 5):
+        call(keys, cells, 3, key(1, 2, 7), *[1000] * count)
+        found += reader.read(1.0)
+    reading, rows = reading_of(found)
+    assert reading["count"][rows].tolist() == [4, 5]

@@ -40,6 +40,7 @@ def cell(name: str, *, timed: int = 0, untimed: int = 0, nested: int = 0, slot: 
         op=BY_NAME[name].id,
         caller=1,
         growth=growth,
+        row=0,
         max_ns=0,
         histogram=growth["histogram"],
         untimed=untimed,

@@ -6,6 +6,7 @@ import io
 import os
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,12 @@ LOADS = {
 @pytest.fixture(scope="module")
 def states() -> dict[int, LiveState]:
     return {processes: state(load, window(load, 12)) for processes, load in LOADS.items()}
+
+
+def test_neighbours_of_one_style_are_sent_as_one(states: dict[int, LiveState]) -> None:
+    for line in frame(states[60], 200, 60):
+        styles = [style for _, style in line]
+        assert all(one != after for one, after in pairwise(styles))
 
 
 @pytest.mark.parametrize("processes", LOADS)

@@ -27,6 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class CellGrowth:
     """What one (process, operation, caller) did since the last reading. `histogram` has 256 counts.
 
+    row: of `growth` in `growth.base`, which all cells of a reading share.
     untimed: of the count, how many have no duration, because they were only counted at their entry.
     """
 
@@ -34,6 +35,7 @@ class CellGrowth:
     op: int
     caller: int
     growth: np.void
+    row: int
     max_ns: int
     histogram: Array
     untimed: int = 0
@@ -62,9 +64,10 @@ class CellReader:
         self._feed_thresholds(used, keys, now, growth, elapsed_s)
         moved = np.flatnonzero((growth["count"] != 0) | (growth["nested"] != 0))
         self._before[used[moved]] = now[moved]  # of the others, a call that is just being counted stays for next time
-        return [self._growth(int(keys[i]), growth[i], int(before["max_ns"][i])) for i in moved]
+        return [self._growth(int(keys[i]), growth, i, int(before["max_ns"][i])) for i in moved.tolist()]
 
-    def _growth(self, key: int, growth: np.void, max_before_ns: int) -> CellGrowth:
+    def _growth(self, key: int, reading: Array, row: int, max_before_ns: int) -> CellGrowth:
+        growth = reading[row]
         max_ns = int(growth["max_ns"])
         if max_ns == max_before_ns:  # no new maximum: the best known bound is the highest bucket that grew
             filled = np.flatnonzero(growth["histogram"])
@@ -77,6 +80,7 @@ class CellReader:
             op=op,
             caller=int(growth["caller"]),
             growth=growth,
+            row=row,
             max_ns=max_ns,
             histogram=growth["histogram"],
             untimed=untimed,
@@ -108,9 +112,16 @@ class CellReader:
         self._keys[mine] = 0
 
 
-def stacked(cells: Sequence[CellGrowth]) -> Array:
-    """The growth of several cells as one structured array."""
-    return np.frombuffer(b"".join([cell.growth.tobytes() for cell in cells]), cells[0].growth.dtype)
+def reading_of(cells: Sequence[CellGrowth]) -> tuple[Array, Array]:
+    """A structured array that holds the growth of these cells, and the row of each in it.
+
+    It is copied only where they are of several readings.
+    """
+    reading: Any = cells[0].growth.base  # numpy has it typed as None
+    if all(cell.growth.base is reading for cell in cells):
+        return reading, np.asarray([cell.row for cell in cells])
+    copied = np.frombuffer(b"".join([cell.growth.tobytes() for cell in cells]), cells[0].growth.dtype)
+    return copied, np.arange(len(cells))
 
 
 def _sparse_zeros(count: int, dtype: np.dtype[Any]) -> Array:

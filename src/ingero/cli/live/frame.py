@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingero.cli.live import machine, recording, workload
-from ingero.cli.live.lines import UNICODE, Glyphs, Line, cropped
+from ingero.cli.live.lines import UNICODE, Glyphs, Line, cropped, joined
 from ingero.cli.live.sections import Section, beside, stacked
 from ingero.cli.live.state import LiveState
 from ingero.cli.live.tables import call_sections, host_section, process_section
@@ -18,7 +18,7 @@ def frame(state: LiveState, width: int, height: int, glyphs: Glyphs = UNICODE) -
     if hidden:
         lines, hidden = lay_out(state, width, height - 1, glyphs)
         lines.append(((f"no room for: {', '.join(hidden)}", "warn"),))
-    return [cropped(line, width, glyphs.cut) for line in lines[:height]]
+    return [joined(cropped(line, width, glyphs.cut)) for line in lines[:height]]
 
 
 def _narrow(state: LiveState, width: int, height: int, glyphs: Glyphs) -> tuple[list[Line], list[str]]:

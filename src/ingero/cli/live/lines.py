@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeAlias
 
 from rich.cells import cell_len, set_cell_size
@@ -63,7 +65,7 @@ def fitted(text: str, width: int, *, is_right: bool = False, cut: str = "…") -
     """The text in exactly `width` cells: padded, or cut with a mark at its end."""
     if width <= 0:
         return ""
-    size = cell_len(text)
+    size = cells_of(text)
     if size > width:
         return set_cell_size(text, width - 1) + cut
     return " " * (width - size) + text if is_right else text + " " * (width - size)
@@ -81,9 +83,19 @@ def shortened_path(path: str, width: int, cut: str = "…") -> str:
     return fitted(parts[-1], width, cut=cut).rstrip()
 
 
+def cells_of(text: str) -> int:
+    """Cells that a text without control characters takes."""
+    return len(text) if text.isascii() else cell_len(text)  # nearly all are, and thousands are asked for in each frame
+
+
 def width_of(line: Line) -> int:
     """Cells of a line."""
-    return sum(cell_len(text) for text, _ in line)
+    return sum([cells_of(text) for text, _ in line])
+
+
+def joined(line: Line) -> Line:
+    """The same line in as few spans as it has changes of style: a terminal is sent, and Rich looks at, each."""
+    return tuple(("".join([text for text, _ in spans]), style) for style, spans in groupby(line, key=itemgetter(1)))
 
 
 def cropped(line: Line, width: int, cut: str = "…") -> Line:
@@ -93,7 +105,7 @@ def cropped(line: Line, width: int, cut: str = "…") -> Line:
     spans: list[Span] = []
     left = width
     for text, style in line:
-        size = cell_len(text)
+        size = cells_of(text)
         if size >= left:
             spans.append((fitted(text + " ", left, cut=cut), style))
             break

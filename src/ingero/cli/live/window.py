@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.capture.cells import stacked
+from ingero.capture.cells import reading_of
 from ingero.capture.host_sums import HostSum
 from ingero.capture.second import Second
 from ingero.cli.live.state import CulpritLine, LossLine, OpLine
@@ -197,39 +197,46 @@ def _reduced(second: Second) -> _Part:
     cells = [cell for cell in second.cells if cell.op in BY_ID]
     if not cells:
         return _Part(second=second, ops={}, slots={}, call_clocks_ns=np.zeros(len(CLOCKS), np.int64))
-    growth = stacked(cells)
-    ops = np.fromiter((cell.op for cell in cells), np.int64, len(cells))
-    slots = np.fromiter((cell.slot for cell in cells), np.int64, len(cells))
-    longest = np.fromiter((cell.max_ns for cell in cells), np.int64, len(cells))
+    growth, rows = reading_of(cells)
+    ops = np.asarray([cell.op for cell in cells])
+    slots = np.asarray([cell.slot for cell in cells])
+    longest = np.asarray([cell.max_ns for cell in cells])
     return _Part(
         second=second,
-        ops=_by_op(growth, ops, slots, longest),
-        slots=_by_slot(growth, ops, slots),
-        call_clocks_ns=growth["clock_ns"].sum(axis=0, dtype=np.int64),
+        ops=_by_op(growth, rows, ops, slots, longest),
+        slots=_by_slot(growth, rows, ops, slots),
+        call_clocks_ns=growth["clock_ns"][rows].sum(axis=0, dtype=np.int64),
     )
 
 
-def _by_op(growth: Array, ops: Array, slots: Array, longest: Array) -> dict[int, OpSums]:
+def _by_op(growth: Array, rows: Array, ops: Array, slots: Array, longest: Array) -> dict[int, OpSums]:
     order = np.argsort(ops, kind="stable")
     found, starts = np.unique(ops[order], return_index=True)
-    names = ("count", "nested", "errors", "sum_ns")
-    sums = [np.add.reduceat(growth[name].astype(np.int64)[order], starts).tolist() for name in names]
-    # a third of the time of one reduceat over all of them
-    histograms_of = [part.sum(axis=0, dtype=np.int64) for part in np.split(growth["histogram"][order], starts[1:])]
+    of_op = np.split(order, starts[1:])
+    sums = [
+        np.add.reduceat(growth[name][rows[order]].astype(np.int64), starts).tolist()
+        for name in ("count", "nested", "errors", "sum_ns")
+    ]
     most = np.maximum.reduceat(longest[order], starts).tolist()
-    ends = [*starts[1:].tolist(), len(order)]
-    found_ops: dict[int, OpSums] = {}
-    for i, (op, max_ns, count, nested, errors, sum_ns) in enumerate(zip(found.tolist(), most, *sums, strict=True)):
-        users = frozenset(slots[order[starts[i] : ends[i]]].tolist())
-        found_ops[op] = OpSums(count, nested, errors, sum_ns, max_ns, histograms_of[i], users)
-    return found_ops
+    return {
+        op: OpSums(
+            count, nested, errors, sum_ns, max_ns, _histogram(growth, rows[mine]), frozenset(slots[mine].tolist())
+        )
+        for op, mine, max_ns, count, nested, errors, sum_ns in zip(found.tolist(), of_op, most, *sums, strict=True)
+    }
 
 
-def _by_slot(growth: Array, ops: Array, slots: Array) -> dict[int, SlotSums]:
+def _histogram(growth: Array, rows: Array) -> Array:
+    # in 32 bits, as the kernel counts: a fifth of the time, and enough for the calls between two readings
+    total: Array = growth["histogram"][rows].sum(axis=0, dtype=np.uint32)
+    return total.astype(np.int64)
+
+
+def _by_slot(growth: Array, rows: Array, ops: Array, slots: Array) -> dict[int, SlotSums]:
     found, inverse = np.unique(slots, return_inverse=True)
     waits = np.isin(ops, _DRAINS)
-    calls = np.bincount(inverse, growth["count"]).astype(np.int64).tolist()
-    wait_ns = np.bincount(inverse, np.where(waits, growth["sum_ns"], 0)).astype(np.int64).tolist()
+    calls = np.bincount(inverse, growth["count"][rows]).astype(np.int64).tolist()
+    wait_ns = np.bincount(inverse, np.where(waits, growth["sum_ns"][rows], 0)).astype(np.int64).tolist()
     return {
         slot: SlotSums(calls=count, wait_ns=ns) for slot, count, ns in zip(found.tolist(), calls, wait_ns, strict=True)
     }
