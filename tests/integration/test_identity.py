@@ -1,4 +1,4 @@
-"""Every event says whose it is: rank, world size, container, device; also of processes that are no target."""
+"""Every event says whose it is: rank, world size, container, communicator, device; also of who is no target."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 RANKS = 8
 TRAINER = ("--steps", "3", "--layers", "2", "--us", "5", "--workers", "1", "--cpu-ms", "0.1", "--nbytes", "4096")
 CALLS = "source IN (1, 4, 8, 9)"
+COLLECTIVE = ("rank", "ranks", "comm", "nth", "bytes", "type", "reduce_op")  # of the simulator's record of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,44 @@ def test_the_calls_of_each_rank_are_the_simulators_own(job: Job) -> None:
                 expected[name_of[symbol]] += calls.outer
         counted = job.query(f"SELECT op_name, sum(count) FROM op_stats WHERE rank = {one.rank} GROUP BY op_name")
         assert +Counter(dict(counted)) == +expected  # type: ignore[arg-type]
+
+
+def test_every_collective_has_the_rank_the_container_the_communicator_and_the_bytes_that_the_library_saw(
+    job: Job,
+) -> None:
+    communicators: set[tuple[int, object]] = set()
+    for one in job.members:
+        truth = read(job.folder / f"truth.{one.pid}")
+        expected = [
+            (truth.function_names[int(seen["function"])], *(int(seen[name]) for name in COLLECTIVE), one.container)
+            for seen in truth.collectives
+        ]
+        found = job.query(
+            f"SELECT op, rank, nranks, communicator, sequence, bytes, datatype, reduce_op, c.container_id, "
+            f"comm_id_hash FROM nccl_events n JOIN containers c USING (cgroup_id) WHERE datatype AND n.pid = {one.pid} "
+            f"ORDER BY communicator, sequence"
+        )
+        assert [row[:-1] for row in found] == sorted(expected, key=lambda row: row[3:5])
+        assert {row[1] for row in found} == {one.rank}
+        assert len(found) > 1
+        communicators |= {(int(seen["comm_id"]), row[-1]) for seen, row in zip(truth.collectives, found, strict=True)}
+    assert len(communicators) == 1, "one communicator, by its hash as by the library's own identity"
+    assert None not in dict(communicators).values()
+
+
+def test_the_sums_of_collectives_are_the_simulators_bytes_on_each_rank(job: Job) -> None:
+    for one in job.members:
+        truth = read(job.folder / f"truth.{one.pid}").collectives
+        found = job.query(
+            f"SELECT sum(count), sum(bytes) FROM op_stats WHERE rank = {one.rank} AND bytes AND source = 9"
+        )
+        assert found == [(len(truth), int(truth["bytes"].sum()))]
+
+
+def test_every_communicator_has_the_rank_and_the_size_that_its_making_names(job: Job) -> None:
+    found = job.query("SELECT pid, rank, nranks, origin, ended_by, comm_id_hash FROM communicators ORDER BY rank")
+    made = ("ncclCommInitRank", "ncclCommDestroy", found[0][-1])
+    assert found == [(one.pid, one.rank, RANKS, *made) for one in job.members]
 
 
 def test_a_worker_has_the_rank_and_the_container_of_its_trainer(job: Job) -> None:

@@ -24,12 +24,16 @@ from ingero.discover.processes import (
     read_process_id,
 )
 
+EXITING = 0x4  # PF_EXITING
 
-def write_process(proc: Path, pid: int, name: str, *, state: str = "S", ppid: int = 1, threads: int = 1) -> None:
+
+def write_process(
+    proc: Path, pid: int, name: str, *, state: str = "S", ppid: int = 1, threads: int = 1, flags: int = 0
+) -> None:
     """A process in a made-up /proc."""
     folder = proc / str(pid)
     folder.mkdir()
-    stat = f"{pid} ({name}) {state} {ppid} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 4242 0 0"
+    stat = f"{pid} ({name}) {state} {ppid} 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 4242 0 0"
     (folder / "stat").write_text(stat)
     (folder / "status").write_text(f"Name:\t{name}\nUid:\t1000\t0\t0\t0\n")
     (folder / "cmdline").write_bytes(b"python\0train.py\0--lr\0\0")
@@ -108,6 +112,16 @@ def test_a_reused_pid_is_not_the_old_process(tmp_path: Path) -> None:
 def test_a_zombie_is_not_alive(tmp_path: Path) -> None:
     write_process(tmp_path, 7, "p", state="Z")
     assert not is_alive(ProcessId(7, 4242), tmp_path)
+
+
+def test_a_process_that_is_ending_is_not_alive(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p", state="R", flags=EXITING | 0x40)
+    assert not is_alive(ProcessId(7, 4242), tmp_path)
+
+
+def test_a_process_whose_first_thread_is_ending_is_alive(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, "p", state="R", threads=2, flags=EXITING)
+    assert is_alive(ProcessId(7, 4242), tmp_path)
 
 
 def test_a_process_whose_first_thread_ended_is_alive(tmp_path: Path) -> None:

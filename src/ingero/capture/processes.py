@@ -73,10 +73,11 @@ class ProcessRows:
         self._facts[target.number] = kept
 
     def _describe(self, target: Target) -> None:
-        process = read_process(target.pid)
+        # One that is ending has lost its group, then its memory, before it is gone; the command line is read after the
+        # environment, so that a process which has the one and not the other was given none.
         environ = read_environ(target.pid) or {}
+        process = read_process(target.pid)
         cgroup = read_cgroup(target.pid, self._mounts)
-        # One that is ending has lost its memory, then its group, before it is gone.
         if process is None or cgroup is None or not (environ or process.cmdline) or not is_alive(process.id):
             return
         target.name, target.is_described = process.name, True

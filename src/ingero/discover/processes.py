@@ -15,7 +15,7 @@ from pathlib import Path
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _NS_PER_TICK = 1_000_000_000 // TICKS_PER_SECOND
-_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_PF_KTHREAD, _PF_EXITING = 0x00200000, 0x00000004  # include/linux/sched.h
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -122,13 +122,14 @@ def real_uid(pid: int, proc: Path = PROC) -> int | None:
 def is_alive(process: ProcessId, proc: Path = PROC) -> bool:
     """Whether this very process still runs code.
 
-    False for a zombie. A process whose first thread has ended while others run shows state Z as well, but counts
-    more than one thread: it is alive.
+    False for a zombie, and for one that is on its way there: what /proc says of its memory and its groups is no longer
+    true. A process whose first thread has ended while others run shows the same, but counts more than one thread: it
+    is alive.
     """
     stat = _read_stat(proc / str(process.pid) / "stat")
     if stat is None or stat.start_ticks != process.start_ticks:
         return False
-    return stat.state not in "ZX" or stat.threads > 1
+    return stat.threads > 1 or not (stat.state in "ZX" or stat.flags & _PF_EXITING)
 
 
 def list_threads(pid: int, proc: Path = PROC) -> tuple[Thread, ...]:
