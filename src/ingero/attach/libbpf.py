@@ -85,6 +85,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "bpf_map__set_max_entries": (c.c_int, _PTR, c.c_uint32),
     "bpf_map__reuse_fd": (c.c_int, _PTR, c.c_int),
     "bpf_map__initial_value": (_PTR, _PTR, c.POINTER(c.c_size_t)),
+    "bpf_map_create": (c.c_int, c.c_uint32, c.c_char_p, c.c_uint32, c.c_uint32, c.c_uint32, _PTR),
+    "bpf_map_get_next_id": (c.c_int, c.c_uint32, c.POINTER(c.c_uint32)),
+    "bpf_map_get_fd_by_id": (c.c_int, c.c_uint32),
+    "bpf_obj_get_info_by_fd": (c.c_int, c.c_int, _PTR, c.POINTER(c.c_uint32)),
     "bpf_map_update_elem": (c.c_int, c.c_int, _PTR, _PTR, c.c_uint64),
     "bpf_map_lookup_elem": (c.c_int, c.c_int, _PTR, _PTR),
     "bpf_map_delete_elem": (c.c_int, c.c_int, _PTR),
@@ -219,6 +223,19 @@ def _failure(what: str, error: int | None = None, hint: str = "") -> BpfError:
     said = "; ".join(line.removeprefix("libbpf: ") for line in _said.lines[-6:])
     _said.lines.clear()
     return BpfError(f"{what}: {os.strerror(number)}{f' ({said})' if said else ''}", hint=hint)
+
+
+def library_call(name: str, *arguments: Any) -> int:
+    """What a function of libbpf answers that says errors as negative numbers.
+
+    Raises:
+        OSError: it says one.
+        LibbpfMissingError: it is not installed.
+    """
+    answer = int(getattr(_library(), name)(*arguments))
+    if answer < 0:
+        raise OSError(-answer, f"{name}: {os.strerror(-answer)}")
+    return answer
 
 
 def possible_cpus() -> int:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
+from ingero.attach.libbpf import LibbpfMissingError
+from ingero.attach.machine_marks import Mark
 from ingero.errors import IngeroError
 from ingero.store.lock_file import HeldError, LockFile
+
+logger = logging.getLogger(__name__)
 
 RUN_FOLDER_VARIABLE = "INGERO_RUN_DIR"
 
@@ -20,6 +25,7 @@ RUN_FOLDER_VARIABLE = "INGERO_RUN_DIR"
 # container and one on the machine meet in the same folder. Elsewhere it is the container's own init.
 _RUN_FOLDERS = (Path("/proc/1/root/run/ingero"), Path("/run/ingero"))
 _LOCK = "agent.lock"
+_MARK = "ingero_agent"
 
 
 class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +46,7 @@ class AgentRunningError(IngeroError):
             return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.since_s))
         where = f"into {first.database}" if first.database else "without recording"
-        look = f"look at it with `ingero explain --db {first.database}`, or " if first.database else ""
+        look = f"look at it with `ingero explain --db {_path_from_here(first)}`, or " if first.database else ""
         super().__init__(
             f"another ingero traces this machine: pid {first.pid}, since {since}, {where}: {first.command}",
             hint=f"{look}end it with `kill {first.pid}`",
@@ -59,11 +65,12 @@ class NoRunFolderError(IngeroError):
 
 @contextmanager
 def only_agent(
-    database: Path | None, environ: Mapping[str, str], *, folder: Path | None = None
+    database: Path | None, environ: Mapping[str, str], *, folder: Path | None = None, mark: str = _MARK
 ) -> Iterator[AgentFacts]:
     """Makes this process the agent of this machine while the block runs; a killed one leaves no lock either.
 
     database: None if nothing is kept. folder: of the lock; `INGERO_RUN_DIR` by default, else the machine's /run/ingero.
+    mark: its name in the kernel, where agents meet that share no folder; none is left if a folder is named.
 
     Raises:
         AgentRunningError: another one is.
@@ -75,17 +82,31 @@ def only_agent(
         since_s=time.time(),
         database=str(database or ""),
     )
-    lock = _locked(folder or _run_folder(environ), facts)
-    try:
+    named = folder or _named_folder(environ)
+    with ExitStack() as held:
+        held.callback(_locked(named or _run_folder(), facts).release)
+        if named is None:
+            _leave_mark(mark, facts, held)
         yield facts
-    finally:
-        lock.release()
 
 
-def _run_folder(environ: Mapping[str, str]) -> Path:
-    named = environ.get(RUN_FOLDER_VARIABLE)
-    if named:
-        return Path(named)
+def _leave_mark(name: str, facts: AgentFacts, held: ExitStack) -> None:
+    try:
+        mark = Mark(name, _text(facts))
+        held.callback(mark.close)
+        earlier = mark.earlier()
+    except (OSError, LibbpfMissingError) as error:  # the lock alone must do
+        logger.info("agents in containers with a /run of their own cannot be seen: %s", error)
+        return
+    if earlier is not None:
+        raise AgentRunningError(_first(earlier))
+
+
+def _named_folder(environ: Mapping[str, str]) -> Path | None:
+    return Path(named) if (named := environ.get(RUN_FOLDER_VARIABLE)) else None
+
+
+def _run_folder() -> Path:
     return next((folder for folder in _RUN_FOLDERS if _is_folder(folder.parent)), _RUN_FOLDERS[-1])
 
 
@@ -99,11 +120,15 @@ def _is_folder(path: Path) -> bool:
 def _locked(folder: Path, facts: AgentFacts) -> LockFile:
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return LockFile(folder / _LOCK, msgspec.json.encode(facts).decode())
+        return LockFile(folder / _LOCK, _text(facts))
     except HeldError as error:
         raise AgentRunningError(_first(error.owner)) from None
     except OSError as error:
         raise NoRunFolderError(folder, error.strerror or str(error)) from error
+
+
+def _text(facts: AgentFacts) -> str:
+    return msgspec.json.encode(facts).decode()
 
 
 def _first(text: str) -> AgentFacts | None:
@@ -111,3 +136,12 @@ def _first(text: str) -> AgentFacts | None:
         return msgspec.json.decode(text, type=AgentFacts)
     except msgspec.DecodeError:  # it has the lock and has not written its name yet
         return None
+
+
+def _path_from_here(first: AgentFacts) -> str:
+    """Its database; through its own root where that is another container's."""
+    try:
+        theirs, ours = (Path(f"/proc/{pid}/ns/mnt").stat().st_ino for pid in (first.pid, "self"))
+    except OSError:
+        return first.database
+    return first.database if theirs == ours else f"/proc/{first.pid}/root{first.database}"
