@@ -196,8 +196,10 @@ INLINE void note_arguments(struct open_call *call, struct pt_regs *context, stru
  * Of memory calls whose return is not seen only a free can be followed: nearly all succeed. One of unknown memory may be
  * the driver's part of a runtime call that has been counted.
  */
-NOINLINE int count_memory_at_entry(struct open_call *call, u32 slot)
+GLOBAL int count_memory_at_entry(struct open_call *call, u32 slot)
 {
+	if (!call)
+		return 0;
 	if (!(COOKIE_KIND(call->cookie) & KIND_FREE))
 		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
 	else if (call->freed.what == FREES_LIVE)
@@ -402,12 +404,15 @@ INLINE u32 reason_to_record(struct cell *cell, const struct open_call *call, u64
 	return 0;
 }
 
-NOINLINE int write_record(struct thread *thread, struct open_call *call, const struct snapshot *at, s32 ret, u32 flags)
+GLOBAL int write_record(struct thread *thread, struct open_call *call, struct snapshot *at, s32 ret, u32 flags)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct call_record *record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);
+	struct call_record *record;
 	u64 sum = 0;
 
+	if (!thread || !call || !at)
+		return 0;
+	record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);
 	if (!record) {
 		count_loss(LOSS_CALL_RECORDS_RING_FULL, 1);
 		return 0;
@@ -514,7 +519,7 @@ NOINLINE bool end_inner_memory(struct thread *thread, u32 slot, u64 sp, s32 ret)
 }
 
 /* Off-CPU intervals come from the scheduler's programs, so there are none if those have not run since the last look. */
-NOINLINE int empty_finished(struct thread *thread)
+GLOBAL int empty_finished(struct thread *thread)
 {
 	if (!thread)
 		return 0;
