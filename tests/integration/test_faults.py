@@ -5,7 +5,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,8 @@ pytestmark = [
 
 WATCH_S = 1.2
 ROUNDS = 3  # other work on the machine may drown a fault, hardly three times
+MOST_ROUNDS = 8  # while it is seen to do so without the fault
+DISTURBED_RATIO = 0.1  # waiting for a CPU or for data without any fault, share of the time
 
 
 @pytest.fixture
@@ -57,6 +59,19 @@ class Watch:
     def pace_s(self) -> float:
         """Time for each step; unlike their mean length it also counts a step that has not ended."""
         return self.elapsed_s / len(self.steps)
+
+    @property
+    def disturbed_ratio(self) -> float:
+        """Waiting for a CPU or for data, share of the time."""
+        return (self.cpu_wait_ns + sum(step.data_ns for step in self.steps)) / (self.elapsed_s * 1e9)
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """A check that failed, and how much others kept the workload waiting before the fault began."""
+
+    error: AssertionError
+    ratio: float
 
 
 Check = Callable[[Watch, Watch, Injection], None]
@@ -161,20 +176,26 @@ def watch(running: Rehearsal) -> Watch:
     )
 
 
-def observe(fault: Fault, running: Rehearsal, check: Check) -> None:
+def observe(fault: Fault, running: Rehearsal, check: Check) -> Disturbed | None:
+    """What the check says of it; None if it holds."""
     before = watch(running)
     with fault.apply(running.target) as injection:
-        check(before, watch(running), injection)
+        try:
+            check(before, watch(running), injection)
+        except AssertionError as error:
+            return Disturbed(error, before.disturbed_ratio)
+    return None
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_fault_shows_where_it_should(name: str, scratch: Path, environment: dict[str, str]) -> None:
     with rehearsal(name, scratch, environment) as (fault, running):
-        for _ in range(ROUNDS - 1):
-            with suppress(AssertionError):
-                observe(fault, running, CHECKS[name])
+        for number in range(1, MOST_ROUNDS + 1):
+            failed = observe(fault, running, CHECKS[name])
+            if failed is None:
                 return
-        observe(fault, running, CHECKS[name])
+            if number >= ROUNDS and (failed.ratio < DISTURBED_RATIO or number == MOST_ROUNDS):
+                raise failed.error
 
 
 @pytest.mark.parametrize("name", STANDSTILLS)

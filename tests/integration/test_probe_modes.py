@@ -142,6 +142,7 @@ def test_a_probe_mode_counts_every_call_and_leaves_no_breakpoint(
     outer, nested, spent = recorded_counts(tracer.database)
     true_outer, _, true_spent = true_counts(simulated.truth())
     ((run_ns,),) = rows(tracer.database, "SELECT sum(run_ns) FROM raw_clock_seconds")
+    ((waited_ns,),) = rows(tracer.database, "SELECT sum(runq_ns + throttled_ns) FROM raw_op_stats")
     calls = traced_calls(simulated)
     seen = outer + nested
     print(
@@ -155,5 +156,7 @@ def test_a_probe_mode_counts_every_call_and_leaves_no_breakpoint(
     if mode in (ProbeMode.SESSION, ProbeMode.MULTI) and not IS_EMULATED:
         for name in SET_UP_CALLS:
             del spent[name], true_spent[name]
-        # short calls at a low rate: what the probe costs outside the call is more than the usual 2 percent
-        assert sum(spent.values()) == pytest.approx(sum(true_spent.values()), rel=0.15)
+        # short calls at a low rate: what the probe costs outside the call is more than the usual 2 percent; whoever
+        # takes the CPU there lengthens what is recorded, as the recording says itself, and not what the simulator sees
+        recorded_ns, true_ns = sum(spent.values()), sum(true_spent.values())
+        assert 0.85 * true_ns <= recorded_ns <= 1.15 * true_ns + waited_ns
