@@ -174,7 +174,7 @@ def test_a_suspended_view_gives_the_terminal_back_and_returns(tmp_path: Path) ->
 def test_a_terminal_that_takes_nothing_does_not_stop_the_recording(tmp_path: Path) -> None:
     with traced(tmp_path) as terminal:
         until(lambda: len(terminal.frames) >= 2, "two frames")
-        termios.tcflow(terminal._slave, termios.TCOOFF)  # Ctrl-S
+        termios.tcflow(terminal._slave, termios.TCOOFF)  # Ctrl-S, at any moment of a frame
         database = tmp_path / "recording.db"
         count = "SELECT count(DISTINCT start_ns) FROM raw_op_stats"
         ((before,),) = rows(database, count)

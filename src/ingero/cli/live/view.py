@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -26,6 +25,7 @@ from ingero.cli.live.gpu_watch import GpuWatch
 from ingero.cli.live.lines import ASCII, UNICODE, Screen
 from ingero.cli.live.snapshot import Snapshots
 from ingero.cli.live.state import LiveState
+from ingero.cli.live.terminal_output import TerminalOutput
 from ingero.cli.live.window import Window
 from ingero.cli.trace_summary import Summary
 from ingero.diagnose.tracking import Change
@@ -45,11 +45,14 @@ class LiveView:
 
     def __init__(self, summary: Summary, database: Path | None, stream: TextIO | None = None) -> None:
         self._summary, self._database, self._stream = summary, database, stream or sys.stdout
-        self._encoding = (self._stream.encoding or "utf-8").lower()
+        self._output = TerminalOutput(self._stream)
+        self._encoding = self._output.encoding
         self._glyphs = UNICODE if self._encoding in ("utf-8", "utf8") else ASCII
         # Rich believes COLUMNS and LINES, which a shell may have exported before the window changed its size
         environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        self._console = Console(file=self._stream, force_terminal=True, highlight=False, _environ=environ)
+        self._console = Console(
+            file=cast("TextIO", self._output), force_terminal=True, highlight=False, _environ=environ
+        )
         self._window, self._gpus, self._log = Window(), GpuWatch(), _LastWarnings()
         self._live: Live | None = None
         self._snapshots: Snapshots | None = None
@@ -91,20 +94,21 @@ class LiveView:
         self._draw()
 
     def _draw(self) -> None:
-        """Draws the state, unless the terminal takes nothing right now (Ctrl-S): the recording must go on."""
-        if self._live is None or self._is_drawing or not select.select((), (self._stream.fileno(),), (), 0)[1]:
+        """Draws the state, unless the terminal has not taken the one before (Ctrl-S): the recording must go on."""
+        if self._live is None or self._is_drawing:
             return
         self._is_drawing = True
         try:
-            size = self._console.size = self._size()
-            lines = frame(self._state, size[0], size[1], self._glyphs)
-            self._live.update(Screen(lines, self._encoding), refresh=True)
+            if not self._output.is_behind:
+                size = self._console.size = self._size()
+                lines = frame(self._state, size[0], size[1], self._glyphs)
+                self._live.update(Screen(lines, self._encoding), refresh=True)
+                self._drawn_s = time.monotonic()
         except OSError:  # the terminal has gone; the recording goes on without it
             self._is_over, self._live = True, None
             return
         finally:
             self._is_drawing = False
-        self._drawn_s = time.monotonic()
         if self._is_over:
             self._say_ending()
         elif self._is_to_stop:
@@ -129,6 +133,7 @@ class LiveView:
         if live:
             with suppress(OSError):
                 live.stop()
+                self._output.settle()
 
     def _on_end(self, number: int, at: FrameType | None) -> None:
         """Ctrl-C or SIGTERM."""
@@ -179,6 +184,7 @@ class LiveView:
             # a handler that somebody has replaced since (the first Ctrl-C does) is no longer ours
             if signal.getsignal(number) in (self._on_end, self._on_resize, self._on_suspend):
                 signal.signal(number, handler)
+        self._output.close()
         self._gpus.stop()
         self._log.stop()
 
