@@ -358,6 +358,50 @@ def test_with_less_trace_and_check_refuse_with_the_same_words(capabilities: str,
     assert reason in {row["found"] for row in groups}
 
 
+LOADED = """
+import ctypes, sys, time
+library = ctypes.CDLL(sys.argv[1])
+library.cudaDeviceSynchronize()
+print("loaded", flush=True)
+while True:
+    library.cudaDeviceSynchronize()
+    time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "is_probed"),
+    [
+        ("", False),
+        (",+checkpoint_restore", False),
+        (",+checkpoint_restore,+dac_read_search", True),
+    ],
+)
+def test_a_deleted_library_of_another_user_is_probed_with_two_more_capabilities_and_named_without(
+    more: str, is_probed: bool
+) -> None:
+    with readable_by_all() as folder:
+        simulated = simulation(folder)
+        library = simulated.libraries / "libcudart.so.12"
+        command = [sys.executable, "-c", LOADED, library]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=simulated.environment) as process:
+            assert process.stdout
+            process.stdout.readline()
+            library.unlink()
+            arguments = ("trace", "--json", "--duration", "2s", "--db", folder / "a.db", "--pid", process.pid)
+            done = as_nobody(",+bpf,+perfmon,+sys_ptrace" + more, folder, *arguments)
+            process.kill()
+        assert done.returncode == 0, done.stderr
+        unreadable = json.loads(done.stdout.splitlines()[-1])["unreadable"]
+        counted = one(folder / "a.db", "SELECT coalesce(sum(count), 0) FROM raw_op_stats WHERE source = 1")
+        assert (counted > 0) == is_probed
+        assert bool(unreadable) == (not is_probed)
+        if not is_probed:
+            ((path, reason),) = unreadable.items()
+            assert path.startswith(str(library))
+            assert "CAP_CHECKPOINT_RESTORE or (another user's process) CAP_DAC_READ_SEARCH" in reason
+
+
 def test_check_is_ready_where_trace_runs() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ingero.cli.main", "check", "--json"], capture_output=True, text=True, check=False

@@ -194,3 +194,11 @@ def test_one_missing_host_event_is_a_restriction_and_all_missing_block() -> None
     assert host_events(some, "memory").ok
     assert "mark_victim" in host_events(some, "memory").reason
     assert not host_events(dataclasses.replace(GOOD, features=frozenset()), "memory").ok
+
+
+@pytest.mark.parametrize(
+    ("held", "stands_for"), [("SYS_ADMIN", "CHECKPOINT_RESTORE"), ("DAC_OVERRIDE", "DAC_READ_SEARCH")]
+)
+def test_a_capability_that_allows_more_stands_for_the_one_that_is_asked_for(held: str, stands_for: str) -> None:
+    facts = dataclasses.replace(GOOD, capabilities=frozenset({held}))
+    assert facts.lacks(stands_for, "NET_ADMIN") == ("NET_ADMIN",)

@@ -149,10 +149,11 @@ def _privilege_rows(kernel: KernelFacts) -> Iterator[Row]:
     for name in needed:
         found = "held" if name not in missing else "not held"
         yield _needed(section, f"CAP_{name}", name not in missing, found, capability_fix(kernel, (name,)))
-    has_restore = not kernel.lacks("CHECKPOINT_RESTORE")
-    found = "held" if has_restore else "not held: a library file deleted since it was loaded cannot be probed"
-    fix = capability_fix(kernel, ("CHECKPOINT_RESTORE",))
-    yield _row(section, "CAP_CHECKPOINT_RESTORE", State.OK if has_restore else State.WARNING, found, fix)
+    for name, whose in (("CHECKPOINT_RESTORE", ""), ("DAC_READ_SEARCH", " by another user's process")):
+        is_held = not kernel.lacks(name)
+        found = "held" if is_held else f"not held: a library file deleted since it was loaded{whose} cannot be probed"
+        state = State.OK if is_held else State.WARNING
+        yield _row(section, f"CAP_{name}", state, found, capability_fix(kernel, (name,)))
     found = "the machine's own" if kernel.is_init_pid_namespace else "a container's own"
     yield _needed(section, "PID namespace", kernel.is_init_pid_namespace, found, PID_NAMESPACE_FIX)
     if not kernel.is_init_user_namespace:

@@ -20,6 +20,7 @@ MIN_RELEASE = (5, 15)
 _INIT_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _INIT_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO
 _CAPABILITIES = {
+    1: "DAC_OVERRIDE",
     2: "DAC_READ_SEARCH",
     12: "NET_ADMIN",
     19: "SYS_PTRACE",
@@ -29,6 +30,11 @@ _CAPABILITIES = {
     38: "PERFMON",
     39: "BPF",
     40: "CHECKPOINT_RESTORE",
+}
+
+_IMPLIED: Mapping[str, tuple[str, ...]] = {
+    "SYS_ADMIN": ("BPF", "PERFMON", "CHECKPOINT_RESTORE"),
+    "DAC_OVERRIDE": ("DAC_READ_SEARCH",),
 }
 
 FEATURES: Mapping[str, str] = {
@@ -88,8 +94,8 @@ class KernelFacts:
     sched_ext: str | None = None
 
     def lacks(self, *capabilities: str) -> tuple[str, ...]:
-        """Those of the named capabilities that this process does not have; SYS_ADMIN stands for BPF and PERFMON."""
-        implied = {"BPF", "PERFMON", "CHECKPOINT_RESTORE"} if "SYS_ADMIN" in self.capabilities else set()
+        """Those of the named capabilities that this process does not have; some stand for others."""
+        implied = {name for held, names in _IMPLIED.items() if held in self.capabilities for name in names}
         return tuple(name for name in capabilities if name not in self.capabilities | implied)
 
 

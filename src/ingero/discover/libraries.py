@@ -349,5 +349,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         return "it has gone"
     if isinstance(error, PermissionError):
-        return "not permitted: it belongs to another user and CAP_SYS_PTRACE or CAP_CHECKPOINT_RESTORE is missing"
+        return (
+            "not permitted: CAP_SYS_PTRACE is missing, or, for a file deleted since it was loaded, "
+            "CAP_CHECKPOINT_RESTORE or (another user's process) CAP_DAC_READ_SEARCH"
+        )
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
