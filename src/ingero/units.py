@@ -7,6 +7,8 @@ from collections.abc import Set
 
 from ingero.errors import IngeroError
 
+SECOND_NS = 1_000_000_000
+
 _NS_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)

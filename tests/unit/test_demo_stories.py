@@ -17,13 +17,14 @@ from rich.console import Console
 from ingero.demo import machine
 from ingero.demo.machine import CannotPlayError, Mode, chosen_machine, python_with_framework
 from ingero.demo.player import play
-from ingero.demo.scene import BEGIN_NS, SECOND_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Scene, Step
 from ingero.demo.screen import Screen
 from ingero.demo.stories import ALIASES, STORIES, NoSuchStoryError, story_of
 from ingero.demo.stories.measured import Measured
 from ingero.demo.stories.story import Story
 from ingero.diagnose.engine import diagnose
 from ingero.store.reader import open_reader
+from ingero.units import SECOND_NS
 
 EVERY_STORY = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
 

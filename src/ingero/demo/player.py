@@ -11,7 +11,7 @@ from pathlib import Path
 from ingero.demo.gpu_stage import GpuStage
 from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import account, lane_of
-from ingero.demo.scene import BEGIN_NS, SECOND_NS, Scene
+from ingero.demo.scene import BEGIN_NS, Scene
 from ingero.demo.screen import Screen
 from ingero.demo.simulated_stage import SimulatedStage
 from ingero.demo.stage import Stage
@@ -22,6 +22,7 @@ from ingero.serve.account import account_text
 from ingero.serve.findings_text import verdict_lines
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
+from ingero.units import SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,9 @@ import numpy as np
 from ingero.diagnose.evidence import Evidence
 from ingero.store.reader import Reader
 from ingero.store.records import Window
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ def lane_of(reader: Reader, pid: int) -> Array | None:
 def seconds(lane: Array) -> Iterator[Second]:
     """The whole seconds from its first epoch on; the last is left out while it may go on."""
     begin_ns = int(lane["a_ns"][0])
-    numbers = (lane["b_ns"] - begin_ns) // _SECOND_NS
+    numbers = (lane["b_ns"] - begin_ns) // SECOND_NS
     for number in range(int(numbers[-1])):
         mine = lane[numbers == number]
         lengths = mine["b_ns"] - mine["a_ns"]

@@ -21,9 +21,9 @@ from ingero.store.records import SessionFacts
 from ingero.store.tables import Row, Table, Value
 from ingero.store.vocabulary import CulpritKind
 from ingero.store.writer import Writer
+from ingero.units import SECOND_NS
 
 BEGIN_NS = 1_760_000_000_000_000_000
-SECOND_NS = 1_000_000_000
 _BY_NAME: Mapping[str, Op] = {op.name: op for op in OPS}
 _FLUSH_ROWS = 20_000
 

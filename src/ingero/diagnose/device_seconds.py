@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.devices import SECOND_NS
+
 from ingero.store.machine import GpuUse
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

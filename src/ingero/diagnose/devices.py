@@ -8,8 +8,6 @@ from ingero.diagnose.evidence import Evidence
 from ingero.store.machine import GpuUse
 from ingero.store.records import Process, Window
 
-SECOND_NS = 1_000_000_000
-
 
 def samples_of(evidence: Evidence, process: Process, ordinal: int, windows: Iterable[Window]) -> list[GpuUse]:
     """The samples of the GPU that an ordinal of a process means, in these windows; none where that is not known.

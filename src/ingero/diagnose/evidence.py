@@ -25,7 +25,7 @@ from ingero.store.call_stacks import StackBook
 from ingero.store.host_events import HostEvent
 from ingero.store.lanes import Lane
 from ingero.store.machine import GpuUse, Scheduling
-from ingero.store.reader import SECOND_NS, Reader
+from ingero.store.reader import Reader
 from ingero.store.records import (
     ClockTotals,
     Communicator,
@@ -40,6 +40,7 @@ from ingero.store.records import (
     WakerTotals,
     Window,
 )
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

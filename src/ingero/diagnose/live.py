@@ -21,11 +21,11 @@ from ingero.diagnose.tracking import Change, IncidentTracker
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
 from ingero.store.records import Window
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _Key: TypeAlias = "tuple[int, int, int]"
 
-SECOND_NS = 1_000_000_000
 LOOK_BACK_NS = 60 * SECOND_NS
 LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its loss is carried on
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go

@@ -8,9 +8,8 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Severity
 from ingero.ops import HostOp, Source
 from ingero.store.host_events import HostEvent
-from ingero.store.reader import SECOND_NS
 from ingero.store.records import Process, Window
-from ingero.units import format_bytes
+from ingero.units import SECOND_NS, format_bytes
 
 HOST = "host"
 CGROUP = "cgroup"

@@ -14,8 +14,9 @@ import numpy as np
 
 from ingero.diagnose.excess import DEVICE, kept_waiting, spread
 from ingero.diagnose.model import Bucket, Part
-from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, SECOND_NS
+from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO
 from ingero.store.records import Window
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.store.machine import Scheduling
-from ingero.store.reader import SECOND_NS
+from ingero.units import SECOND_NS
 
 CpuSet = frozenset[int]
 

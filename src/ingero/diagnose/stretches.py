@@ -10,10 +10,10 @@ import numpy as np
 
 from ingero.diagnose.regimes import Usual
 from ingero.store.records import Window
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SECOND_NS = 1_000_000_000
 MIN_RATIO = 0.03  # of wall time; below, silence is right
 NOISE_FACTOR = 3
 MIN_EPOCHS = 5

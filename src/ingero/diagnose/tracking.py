@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from ingero.diagnose.engine import UNEXPLAINED
 from ingero.diagnose.model import Diagnosis, FindingKind, Incident
+from ingero.units import SECOND_NS
 
 _Key = tuple[str, str, str, bool]
 
-SECOND_NS = 1_000_000_000
 QUIET_NS = 6 * SECOND_NS  # an incident is over this long after its last loss; stretches bridge four quiet seconds
 SAME_NS = 10 * SECOND_NS  # it is the same one when it comes back within
 UPDATE_NS = 5 * SECOND_NS

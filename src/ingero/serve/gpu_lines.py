@@ -9,9 +9,8 @@ from ingero.events import THROTTLE_REASONS
 from ingero.store.machine import GpuUse
 from ingero.store.reader import Reader
 from ingero.store.records import Window
-from ingero.units import format_bytes
+from ingero.units import SECOND_NS, format_bytes
 
-_SECOND_NS = 1_000_000_000
 _SHOWN_PERCENT = 1  # of the samples with a reason for lower clocks
 _WHOLE_RATIO = 0.9  # of the seconds with a sample; with fewer the line says how many there were
 _ENDS = 2  # seconds at the ends of a window that need not have one
@@ -25,7 +24,7 @@ def gpu_lines(reader: Reader, window: Window) -> Iterator[str]:
     for sample in reader.gpu_samples(window):
         by_gpu[sample.gpu_index, sample.uuid].append(sample)
     for (index, _), samples in sorted(by_gpu.items()):
-        yield f"GPU {index}: " + ", ".join(_parts(samples, window.duration_ns / _SECOND_NS))
+        yield f"GPU {index}: " + ", ".join(_parts(samples, window.duration_ns / SECOND_NS))
 
 
 def _parts(samples: Sequence[GpuUse], seconds: float) -> Iterator[str]:

@@ -10,8 +10,8 @@ import apsw
 
 from ingero.store.migrations import pragma
 from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.units import SECOND_NS
 
-SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
 
 # Work begins this part below the limit, or twice the largest growth between two looks if that is more, so that what is

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingero.demo.scene import BEGIN_NS, SECOND_NS, Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.model import Severity
+from ingero.units import SECOND_NS
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes
 from tests.unit.rules.ranks import diagnosed_ranks
 

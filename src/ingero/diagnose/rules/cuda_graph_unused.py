@@ -8,9 +8,8 @@ from ingero.diagnose.captures import GraphCall, graph_calls, launches, users
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Culprit, Fact, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
-from ingero.store.reader import SECOND_NS
 from ingero.store.records import Process, Window
-from ingero.units import format_count, format_ns
+from ingero.units import SECOND_NS, format_count, format_ns
 
 CAUSE = "cuda-graph-unused"
 UNUSED_NS = 10_000_000_000  # of other launches, after the graph was there

@@ -9,8 +9,8 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS, named
-from ingero.store.reader import SECOND_NS
 from ingero.store.records import Window
+from ingero.units import SECOND_NS
 
 CAUSE = "driver-lock"
 MIN_SHARE = 0.05  # of the loss; below, nobody asks

@@ -18,9 +18,8 @@ from ingero.diagnose.failed_allocations import (
 from ingero.diagnose.model import CodeLine, Culprit, Fact, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
 from ingero.identity import ending
-from ingero.store.reader import SECOND_NS
 from ingero.store.records import Process, Window
-from ingero.units import format_bytes
+from ingero.units import SECOND_NS, format_bytes
 
 CAUSE = "gpu-out-of-memory"
 _ENDS_SOON_NS = 5_000_000_000

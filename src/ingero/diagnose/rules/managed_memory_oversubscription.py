@@ -9,9 +9,8 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
 from ingero.ops import MemoryKind
-from ingero.store.reader import SECOND_NS
 from ingero.store.records import Process, Window
-from ingero.units import format_bytes
+from ingero.units import SECOND_NS, format_bytes
 
 CAUSE = "managed-memory-oversubscription"
 MOST_UNPAIRED = 0.1  # of the live blocks

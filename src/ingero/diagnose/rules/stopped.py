@@ -10,9 +10,8 @@ from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS
 from ingero.ops import HostOp, Source
-from ingero.store.reader import SECOND_NS
 from ingero.store.records import Process, Window
-from ingero.units import format_ns
+from ingero.units import SECOND_NS, format_ns
 
 CAUSE = "stopped"
 MIN_STOPPED_NS = 900_000_000  # a shorter stop shows in the lost time, or costs nothing

@@ -8,8 +8,7 @@ from ingero.serve.export.model import Counter, Track, Unit
 from ingero.serve.export.tracks import Tracks
 from ingero.store.stream_rows import SnapshotRow
 from ingero.store.streams import Streams
-
-SECOND_NS = 1_000_000_000
+from ingero.units import SECOND_NS
 
 _LEVELS: tuple[tuple[str, str, Unit], ...] = (
     ("cpu_percent", "CPU", Unit.PERCENT),

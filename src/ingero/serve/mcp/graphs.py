@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingero.ops import OPS, Kind, Source
 from ingero.serve.sql import Answer, run_sql
+from ingero.units import SECOND_NS
 
 if TYPE_CHECKING:
     from ingero.store.records import Window
@@ -16,7 +17,6 @@ _EXACT = "Graphs are told apart by the launches that are stored, a part of them;
 _STORED = "Everything here is of the stored calls only, a part of them."
 _MAX_CALLS = 100
 _LAUNCHES = ", ".join(str(op.code) for op in OPS if op.source is Source.CUDA_GRAPH and op.kind & Kind.GRAPH)
-_SECOND_NS = 1_000_000_000
 
 
 def note(*, is_exact: bool) -> str:
@@ -66,7 +66,7 @@ def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> l
         f"SELECT pid, timestamp, sum(count) FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} "
         f"AND op IN ({_LAUNCHES}) AND {_within('timestamp', window, pid)} GROUP BY pid, timestamp",
     )
-    length_ns = window_seconds * _SECOND_NS
+    length_ns = window_seconds * SECOND_NS
     launches: dict[tuple[int, int], int] = defaultdict(int)
     for who, time_ns, count in answer.rows:
         begin_ns = window.begin_ns + (int(str(time_ns)) - window.begin_ns) // length_ns * length_ns
@@ -79,7 +79,7 @@ def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> l
 
 def _within(column: str, window: Window, pid: int | None) -> str:
     """Rows of a second that the window begins in are counted, too."""
-    begin_ns = window.begin_ns - _SECOND_NS
+    begin_ns = window.begin_ns - SECOND_NS
     return f"{column} > {begin_ns} AND {column} < {window.end_ns}" + ("" if pid is None else f" AND pid = {pid}")
 
 
