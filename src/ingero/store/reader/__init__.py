@@ -1,0 +1,58 @@
+"""Everything that is read from a recording: typed questions, frozen answers. One module per subject of questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from ingero.store.opening import open_database
+from ingero.store.reader.calls import CallQuestions
+from ingero.store.reader.contents import ContentQuestions
+from ingero.store.reader.epochs import EpochQuestions
+from ingero.store.reader.findings import FindingQuestions
+from ingero.store.reader.gaps import GapQuestions
+from ingero.store.reader.gpu import GpuQuestions
+from ingero.store.reader.host import HostQuestions
+from ingero.store.reader.operations import OperationQuestions
+from ingero.store.reader.scheduling import SchedulingQuestions
+from ingero.store.reader.stacks import StackQuestions
+
+
+def open_reader(path: Path) -> Reader:
+    """Open a database for reading; nothing is ever written to it.
+
+    Raises:
+        StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
+    """
+    return Reader(path, open_database(path))
+
+
+class Reader(
+    ContentQuestions,
+    OperationQuestions,
+    SchedulingQuestions,
+    CallQuestions,
+    EpochQuestions,
+    StackQuestions,
+    GpuQuestions,
+    HostQuestions,
+    FindingQuestions,
+    GapQuestions,
+):
+    """Questions to one database; a context manager. One thread at a time.
+
+    Methods raise `NotRecordedError` where the file cannot hold the answer (`is_recorded` asks first): an empty answer
+    means that there was none.
+    """
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()

@@ -1,0 +1,105 @@
+"""Recorded calls one by one, those still open, and the collectives among them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import answers, arrays, views
+from ingero.store.conditions import of_process, within
+from ingero.store.reader.questions import Questions, fields_of, listed
+from ingero.store.records import Call, Collective, Communicator, InFlight, Window
+from ingero.store.vocabulary import CLOCK_COLUMNS
+
+
+class CallQuestions(Questions):
+    """Questions about single calls."""
+
+    def call_rows(
+        self,
+        window: Window,
+        *,
+        sources: Sequence[int],
+        process: int | None = None,
+        ops: Collection[tuple[int, int]] | None = None,
+    ) -> npt.NDArray[np.void]:
+        """Recorded calls or host events of these sources that began in the window: `arrays.CALL_DTYPE`.
+
+        ops: only these (source, op).
+        """
+        of_ops = (
+            "" if ops is None else f"AND (source, op) IN (VALUES {', '.join(f'({s}, {o})' for s, o in sorted(ops))})"
+        )
+        rows = self._rows(
+            f"SELECT {arrays.CALL_COLUMNS} FROM raw_events WHERE {within('start_ns')} "
+            f"AND source IN ({listed(sources)}) {of_ops} AND {of_process()} ORDER BY start_ns",
+            window,
+            process=process,
+        )
+        return arrays.calls(rows)
+
+    def worst_calls(
+        self,
+        window: Window,
+        *,
+        process: int | None = None,
+        source: int | None = None,
+        op: int | None = None,
+        limit: int,
+    ) -> list[Call]:
+        """The longest recorded events that began in the window, longest first."""
+        inner = (
+            f"SELECT * FROM raw_events WHERE {within('start_ns')} AND {of_process()} "
+            "AND (:source IS NULL OR source = :source) AND (:op IS NULL OR op = :op) "
+            "ORDER BY duration_ns DESC LIMIT :limit"
+        )
+        # Limit first, look up names afterwards: the view over every row of a large file would take seconds.
+        view = views.query("events").replace("FROM raw_events e", f"FROM ({inner}) e")
+        rows = self._rows(
+            f"SELECT {answers.CALL_COLUMNS}, {', '.join(CLOCK_COLUMNS)} FROM ({view}) ORDER BY duration_ns DESC",
+            window,
+            process=process,
+            source=source,
+            op=op,
+            limit=limit,
+        )
+        return [answers.call(row) for row in rows]
+
+    def in_flight(self, window: Window) -> list[InFlight]:
+        """Calls seen open in the window, each with the last time it was; longest open first."""
+        return self._records(
+            InFlight,
+            "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns, "
+            "max(f.stack_hash), max(f.handle), max(f.communicator), max(f.sequence) "
+            "FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
+            f"WHERE {within('f.time_ns')} GROUP BY f.process, f.tid, f.source, f.op, f.since_ns "
+            "ORDER BY max(f.time_ns) - f.since_ns DESC",
+            window,
+            table="raw_in_flight",
+        )
+
+    def communicators(self) -> list[Communicator]:
+        """The communicators of every rank that was traced."""
+        return self._records(
+            Communicator,
+            f"SELECT {fields_of(Communicator)} FROM raw_communicators ORDER BY process, number",
+            table="raw_communicators",
+        )
+
+    def last_collectives(self, window: Window, *, process: int, limit: int) -> list[Collective]:
+        """The last recorded collectives of one rank in the window, latest first; sends and receives are none."""
+        view = views.query("nccl_events").replace(
+            "WHERE e.source = 9", "WHERE e.source = 9 AND e.process = :process AND e.start_ns BETWEEN :begin AND :end"
+        )
+        return self._records(
+            Collective,
+            f"SELECT process, timestamp, op, comm_id_hash, communicator, sequence, coalesce(datatype_name, ''), "
+            f"coalesce(reduce_op_name, ''), root, bytes, stack_hash FROM ({view}) "
+            f"WHERE datatype IS NOT NULL AND peer IS NULL ORDER BY timestamp DESC LIMIT :limit",
+            window,
+            table="raw_communicators",
+            process=process,
+            limit=limit,
+        )

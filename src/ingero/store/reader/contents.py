@@ -1,0 +1,98 @@
+"""What a recording holds, and of when: sessions, processes, threads, containers, the stretch of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store.reader.questions import Questions, fields_of, listed
+from ingero.store.records import Container, Process, Session, Thread, Window
+from ingero.units import SECOND_NS
+
+# A recorder commits every half second; ten missed commits mean that it is gone.
+_LIVE_NS = 5 * SECOND_NS
+
+# Where recorded time begins and ends. Folded rows say it only to the minute; the bare columns are found by index.
+_TIMES = (
+    ("start_ns", "raw_events", 0),
+    ("b_ns", "raw_epochs", 0),
+    ("start_ns", "raw_op_stats WHERE period_s = 1", SECOND_NS - 1),
+    ("start_ns", "raw_clock_seconds WHERE period_s = 1", SECOND_NS - 1),
+    ("time_ns", "raw_in_flight", 0),
+)
+
+
+class ContentQuestions(Questions):
+    """Questions about what the file holds."""
+
+    def sessions(self) -> list[Session]:
+        """The recordings in the file, oldest first."""
+        return self._records(Session, f"SELECT {fields_of(Session)} FROM raw_sessions ORDER BY started_ns")
+
+    def processes(self, *, only_targets: bool = True) -> list[Process]:
+        """The processes seen, in order of their numbers."""
+        where = "WHERE is_target" if only_targets else ""
+        return self._records(Process, f"SELECT {fields_of(Process)} FROM raw_processes {where} ORDER BY process")
+
+    def threads(self) -> list[Thread]:
+        """The threads seen of traced processes, those last that were seen last."""
+        return self._records(
+            Thread, f"SELECT {fields_of(Thread)} FROM raw_threads ORDER BY last_seen_ns", table="raw_threads"
+        )
+
+    def containers(self) -> list[Container]:
+        """The control groups seen."""
+        return self._records(Container, f"SELECT {fields_of(Container)} FROM raw_cgroups ORDER BY cgroup_id")
+
+    def is_live(self, now_ns: int) -> bool:
+        """Whether somebody is recording into the file at this moment."""
+        seen = self._rows("SELECT max(last_seen_ns) FROM raw_sessions WHERE stopped_ns IS NULL")[0][0]
+        return not self.older_version and seen is not None and now_ns - seen < _LIVE_NS
+
+    def time_range(self) -> Window | None:
+        """From the first to the last recorded moment; None for an empty file."""
+        sources = _TIMES[:1] if self.older_version else _TIMES  # their totals are of whole minutes
+        ends = [
+            (first, last + length_ns)
+            for time, source, length_ns in sources
+            for first, last in self._rows(
+                f"SELECT (SELECT min({time}) FROM {source}), (SELECT max({time}) FROM {source})"
+            )
+            if first is not None
+        ]
+        if not ends:
+            ends = [(s.started_ns, s.last_seen_ns) for s in self.sessions()]
+        if not ends:
+            return None
+        return Window(begin_ns=min(first for first, _ in ends), end_ns=max(last for _, last in ends) + 1)
+
+    def window(self, since_ns: int | None, now_ns: int) -> Window | None:
+        """The last `since_ns` of the recording, or all of it; None for an empty file.
+
+        Counts back from now while the file is being written, else from its newest moment: a saved recording never looks
+        empty.
+        """
+        whole = self.time_range()
+        if whole is None:
+            return None
+        end_ns = max(now_ns, whole.end_ns) if self.is_live(now_ns) else whole.end_ns
+        begin_ns = whole.begin_ns if since_ns is None else max(whole.begin_ns, end_ns - since_ns)
+        return Window(begin_ns=begin_ns, end_ns=end_ns)
+
+    def counted_until_ns(self) -> int:
+        """The end of the last second whose sums are stored."""
+        rows = self._rows("SELECT coalesce((SELECT max(start_ns) FROM raw_clock_seconds), 0)")
+        return int(rows[0][0]) + SECOND_NS
+
+    def stored_calls(self) -> int:
+        """How many recorded calls and host events the file holds, at most."""
+        rows = self._rows("SELECT (SELECT max(id) FROM raw_events), (SELECT min(id) FROM raw_events)")
+        last, first = rows[0]
+        return 0 if last is None or self.older_version else int(last) - int(first) + 1
+
+    def texts(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, str]:
+        """The texts behind numbers of columns that say "string", e.g. class_key of an epoch."""
+        rows = self._rows(f"SELECT string, text FROM raw_strings WHERE string IN ({listed(set(numbers))})")
+        return {0: ""} | dict(rows)

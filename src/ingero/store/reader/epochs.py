@@ -1,0 +1,39 @@
+"""The epochs of lanes: one by one, in short, and their exact sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import arrays
+from ingero.store.conditions import of_process, within
+from ingero.store.errors import NotRecordedError
+from ingero.store.lanes import Lane, LaneSums, has_digests, read_lane_sums, read_lanes
+from ingero.store.reader.questions import Questions
+from ingero.store.records import Window
+
+
+class EpochQuestions(Questions):
+    """Questions about epochs."""
+
+    def epochs(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """Epochs that ended in the window, in that order: `arrays.EPOCH_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.EPOCH_COLUMNS}, e.checkpoints FROM raw_epochs e WHERE {within('e.b_ns')} "
+            f"AND {of_process('e')} ORDER BY e.b_ns",
+            window,
+            table="raw_epochs",
+            process=process,
+        )
+        return arrays.epochs([row[:-1] for row in rows], [row[-1] for row in rows])
+
+    def lanes(self, window: Window) -> list[Lane]:
+        """Every lane with the epochs that ended in the window, in short."""
+        if not self.is_recorded("raw_epochs"):
+            raise NotRecordedError("epochs", f"Ingero {self.older_version}")
+        return read_lanes(self._db, window)
+
+    def lane_sums(self, window: Window) -> list[LaneSums] | None:
+        """The exact sums of every lane, to within a commit at the window's edges; None where only epochs can tell."""
+        is_there = self.is_recorded("raw_epochs") and has_digests(self._db, window)
+        return read_lane_sums(self._db, window) if is_there else None

@@ -1,0 +1,35 @@
+"""GPUs as NVML saw them, and what call sites held of their memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import arrays, machine, memory_queries
+from ingero.store.reader.questions import Questions
+from ingero.store.records import MemorySite, Window
+
+
+class GpuQuestions(Questions):
+    """Questions about GPUs and their memory."""
+
+    def process_gpus(self) -> dict[tuple[int, int], str]:
+        """Which GPU (uuid) a device ordinal of a process means, where that could be told: by (process, ordinal)."""
+        rows = self._rows("SELECT process, ordinal, uuid FROM raw_process_gpus", table="raw_process_gpus")
+        return {(process, ordinal): uuid for process, ordinal, uuid in rows}
+
+    def gpu_samples(self, window: Window) -> list[machine.GpuUse]:
+        """What the GPUs were doing, second by second."""
+        return [machine.gpu_use(row) for row in self._rows(machine.GPU_SAMPLES_SQL, window, table="raw_gpu_samples")]
+
+    def memory_sites(self, window: Window, *, process: int | None = None) -> list[MemorySite]:
+        """What call sites held of GPU memory, those first that held most at the end."""
+        return self._records(MemorySite, memory_queries.SITES, window, table="raw_allocations", process=process)
+
+    def memory_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """What processes held, in order of time: `arrays.MEMORY_SECOND_DTYPE`.
+
+        A row where a level changed, and each minute; first those, older than the window, that it begins with.
+        """
+        rows = self._rows(memory_queries.SECONDS, window, table="raw_memory_seconds", process=process)
+        return arrays.memory_seconds(rows)

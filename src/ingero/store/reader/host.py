@@ -1,0 +1,36 @@
+"""The machine around the workload: CPUs, memory, and what befell it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.ops import Source
+from ingero.store import host_events, machine
+from ingero.store.conditions import within
+from ingero.store.reader.questions import Questions, fields_of, listed
+from ingero.store.records import Snapshot, Window
+
+
+class HostQuestions(Questions):
+    """Questions about the machine."""
+
+    def cpu_seconds(self, window: Window) -> npt.NDArray[np.void]:
+        """How each CPU spent the seconds that end in the window, in order of time: `machine.CPU_SECOND_DTYPE`."""
+        return machine.cpu_seconds(self._rows(machine.CPU_SECONDS_SQL, window, table="raw_cpu_seconds"))
+
+    def host_events(
+        self, window: Window, *, source: Source | None = None, process: int | None = None
+    ) -> list[host_events.HostEvent]:
+        """Recorded events of the host that began in the window, oldest first; process: only what befell it."""
+        wanted = host_events.SOURCES if source is None else (source,)
+        sql = host_events.SQL.format(sources=listed(wanted))
+        return host_events.with_stops([host_events.host_event(row) for row in self._rows(sql, window, process=process)])
+
+    def snapshots(self, window: Window) -> list[Snapshot]:
+        """The system, second by second."""
+        return self._records(
+            Snapshot,
+            f"SELECT {fields_of(Snapshot)} FROM raw_snapshots WHERE {within('time_ns')} ORDER BY time_ns",
+            window,
+        )

@@ -1,0 +1,84 @@
+"""Exact sums of traced calls: per operation, and launches per GPU kernel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ingero.store import answers, histograms
+from ingero.store.conditions import of_process, share, sums_of_clocks, touches
+from ingero.store.reader.questions import Questions
+from ingero.store.records import KernelLaunches, OpShare, OpTotals, Window
+from ingero.units import SECOND_NS
+
+
+class OperationQuestions(Questions):
+    """Questions about sums of calls."""
+
+    def op_totals(self, window: Window, *, process: int | None = None) -> list[OpTotals]:
+        """Totals per process and operation, longest sum first; of the stored calls unless `has_exact_totals`."""
+        rows = self._rows(
+            f"SELECT t.process, coalesce(p.pid, 0), t.source, t.op, coalesce(o.name, t.source || '/' || t.op), "
+            f"sum(t.count), sum(t.errors), sum(t.nested), sum(t.recorded), sum(t.sum_ns), max(t.max_ns), sum(t.bytes), "
+            f"{sums_of_clocks('t')} FROM raw_op_stats t LEFT JOIN raw_processes p ON p.process = t.process "
+            f"LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
+            f"WHERE {touches('t')} AND {of_process('t')} GROUP BY t.process, t.source, t.op "
+            f"ORDER BY sum(t.sum_ns) DESC",
+            window,
+            process=process,
+        )
+        counts = self.op_histograms(window, process=process) if self.is_recorded("raw_call_sites") else {}
+        return [answers.op_totals(row, counts.get((row[0], row[2], row[3]))) for row in rows]
+
+    def op_histograms(
+        self, window: Window, *, process: int | None = None
+    ) -> dict[tuple[int, int, int], histograms.Counts]:
+        """Histograms by (process, source, op), summed over call sites, of the minutes that touch the window."""
+        packed: dict[tuple[int, int, int], list[bytes]] = defaultdict(list)
+        for number, source, op, blob in self._rows(
+            f"SELECT process, source, op, histogram FROM raw_call_sites WHERE {touches()} AND {of_process()}",
+            window,
+            table="raw_call_sites",
+            process=process,
+        ):
+            packed[number, source, op].append(blob)
+        return {key: histograms.merge(blobs) for key, blobs in packed.items()}
+
+    def op_span(self, window: Window, *, process: int) -> Window:
+        """The window, longer by the rest of the seconds that touch it."""
+        rows = self._rows(
+            f"SELECT min(start_ns), max(start_ns + period_s * {SECOND_NS}) FROM raw_op_stats "
+            f"WHERE {touches()} AND {of_process()}",
+            window,
+            process=process,
+        )
+        begin, end = rows[0]
+        if begin is None:
+            return window
+        return Window(begin_ns=min(begin, window.begin_ns), end_ns=max(end, window.end_ns))
+
+    def op_shares(self, window: Window, *, process: int) -> list[OpShare]:
+        """Calls of one process per operation; of seconds that reach out of the window the share that lies in it."""
+        return self._records(
+            OpShare,
+            f"SELECT t.source, t.op, coalesce(o.name, t.source || '/' || t.op), sum(t.count * {share('t')}), "
+            f"sum(t.sum_ns * {share('t')}), sum(t.bytes * {share('t')}), sum(t.errors * {share('t')}) "
+            f"FROM raw_op_stats t LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
+            f"WHERE {touches('t')} AND {of_process('t')} GROUP BY t.source, t.op",
+            window,
+            process=process,
+        )
+
+    def kernel_launches(self, window: Window, *, process: int | None = None) -> list[KernelLaunches]:
+        """Launches per process, GPU kernel and library that issued them, most first."""
+        return self._records(
+            KernelLaunches,
+            f"SELECT k.process, iif(n.name IS NULL, k.function, 0) AS nameless, coalesce(n.name, '') AS name, "
+            f"coalesce(n.short_name, ''), coalesce(s.text, '') AS library, coalesce(n.source_of_name, ''), "
+            f"sum(k.count) FROM raw_kernel_launches k LEFT JOIN raw_strings s ON s.string = k.library "
+            f"LEFT JOIN raw_kernels n ON n.process = k.process AND n.function = k.function "
+            f"AND n.generation = k.generation WHERE {touches('k')} AND {of_process('k')} "
+            f"GROUP BY k.process, nameless, name, s.text ORDER BY sum(k.count) DESC",
+            window,
+            table="raw_kernel_launches",
+            process=process,
+        )

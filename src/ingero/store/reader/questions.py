@@ -1,0 +1,69 @@
+"""What all questions to a recording share: the file, what it can hold, and rows as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from ingero.store import legacy, views
+from ingero.store.errors import NotRecordedError
+from ingero.store.opening import Opened
+from ingero.store.records import Window
+from ingero.store.tables import Value
+
+_Record = TypeVar("_Record")
+
+
+class Questions:
+    """One open database; the subjects beside this module ask it through `_rows` and `_records`."""
+
+    def __init__(self, path: Path, opened: Opened) -> None:
+        self.path = path
+        self.version = opened.version
+        self.older_version = opened.older_version
+        self.has_exact_totals = opened.has_exact_totals
+        self._db = opened.db
+        # a file that an earlier build began has not all of them
+        self._tables = {name for (name,) in self._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """The read-only connection, for users' own SQL over the published views."""
+        return self._db
+
+    def is_recorded(self, table: str) -> bool:
+        """Whether the file can hold rows of a published view or a raw_ table at all."""
+        name = table if table.startswith("raw_") else views.TABLES.get(table, table)
+        if not name.startswith("raw_"):
+            return True
+        return name in legacy.RECORDED if self.older_version else name in self._tables
+
+    def _records(
+        self, record: type[_Record], sql: str, window: Window | None = None, *, table: str = "", **values: Value
+    ) -> list[_Record]:
+        names = tuple(record.__dataclass_fields__)  # type: ignore[attr-defined]  # every caller passes a dataclass
+        return [record(**dict(zip(names, row, strict=True))) for row in self._rows(sql, window, table=table, **values)]
+
+    # A row is a tuple of what the SELECT beside it names; its types are known only there.
+    def _rows(
+        self, sql: str, window: Window | None = None, *, table: str = "", **values: Value
+    ) -> list[tuple[Any, ...]]:
+        if table and not self.is_recorded(table):
+            by = f"Ingero {self.older_version}" if self.older_version else "the build of ingero that began this file"
+            raise NotRecordedError(table.removeprefix("raw_").replace("_", " "), by)
+        if window is not None:
+            values |= {"begin": window.begin_ns, "end": window.end_ns}
+        return list(self._db.execute(sql, values))
+
+
+def fields_of(record: type) -> str:
+    """The columns of a table that a record has fields for, for a SELECT."""
+    return ", ".join(record.__dataclass_fields__)  # type: ignore[attr-defined]  # every caller passes a dataclass
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers for an IN ( )."""
+    return ",".join(str(int(number)) for number in numbers)

@@ -1,0 +1,138 @@
+"""What threads did between being on and off a CPU, exactly and interval by interval: clocks, culprits, wakers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import answers, arrays, machine, views
+from ingero.store.conditions import of_process, share, sums_of_clocks, touches, within
+from ingero.store.reader.questions import Questions
+from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, Throttling, WakerTotals, Window
+from ingero.units import SECOND_NS
+
+_LONGEST_SLEEP_NS = 30 * SECOND_NS  # of intervals off the CPU that began before a window and reach into it
+
+_CULPRITS = (
+    f"SELECT c.process, t.name, c.culprit_pid, coalesce(s.text, ''), c.culprit_cgroup_id, {{ns}}, {{switches}} "
+    f"FROM raw_culprits c LEFT JOIN thread_states t ON t.id = c.kind "
+    f"LEFT JOIN raw_strings s ON s.string = c.culprit_name WHERE {touches('c')} AND {of_process('c')} "
+    f"GROUP BY c.process, c.kind, c.culprit_pid, c.culprit_name, c.culprit_cgroup_id ORDER BY sum(c.ns) DESC"
+)
+
+
+class SchedulingQuestions(Questions):
+    """Questions about clocks, culprits and wakers."""
+
+    def clock_totals(self, window: Window) -> list[ClockTotals]:
+        """What the threads of each process did, summed over threads and time; `threads` is the most at once."""
+        rows = self._rows(
+            f"SELECT c.process, coalesce(p.pid, 0), sum(c.switches), sum(c.preemptions), max(c.threads), "
+            f"sum(c.major_faults), {sums_of_clocks('c')} FROM raw_clock_seconds c "
+            f"LEFT JOIN raw_processes p ON p.process = c.process "
+            f"WHERE {touches('c')} GROUP BY c.process ORDER BY c.process",
+            window,
+            table="raw_clock_seconds",
+        )
+        return [
+            ClockTotals(
+                process=r[0],
+                pid=r[1],
+                switches=r[2],
+                preemptions=r[3],
+                threads=r[4],
+                major_faults=r[5],
+                clocks=answers.clocks(r[6:]),
+            )
+            for r in rows
+        ]
+
+    def clock_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """The same per second, in order of time: `arrays.CLOCK_SECOND_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.CLOCK_SECOND_COLUMNS} FROM raw_clock_seconds WHERE {touches()} "
+            f"AND {of_process()} ORDER BY start_ns",
+            window,
+            table="raw_clock_seconds",
+            process=process,
+        )
+        return arrays.clock_seconds(rows)
+
+    def culprits(self, window: Window, *, process: int | None = None) -> list[CulpritTotals]:
+        """Who ran while a process waited, most time first; idle and unknown are among them."""
+        return self._records(
+            CulpritTotals,
+            _CULPRITS.format(ns="sum(c.ns)", switches="sum(c.switches)"),
+            window,
+            table="raw_culprits",
+            process=process,
+        )
+
+    def culprit_shares(self, window: Window, *, process: int) -> list[CulpritTotals]:
+        """The same of one process, of seconds that reach out of the window only the share that lies in it."""
+        return self._records(
+            CulpritTotals,
+            _CULPRITS.format(
+                ns=f"cast(sum(c.ns * {share('c')}) AS INTEGER)",
+                switches=f"cast(sum(c.switches * {share('c')}) AS INTEGER)",
+            ),
+            window,
+            table="raw_culprits",
+            process=process,
+        )
+
+    def wakers(self, window: Window, *, process: int | None = None) -> list[WakerTotals]:
+        """Who ended the sleeps of a process, longest sleep first."""
+        return self._records(
+            WakerTotals,
+            f"SELECT w.process, k.name, w.waker_pid, w.waker_tid, coalesce(s.text, ''), sum(w.count), sum(w.sleep_ns) "
+            f"FROM raw_wakers w LEFT JOIN waker_kinds k ON k.id = w.waker_kind "
+            f"LEFT JOIN raw_strings s ON s.string = w.waker_name WHERE {touches('w')} "
+            f"AND {of_process('w')} GROUP BY w.process, w.waker_kind, w.waker_pid, w.waker_tid, w.waker_name "
+            f"ORDER BY sum(w.sleep_ns) DESC",
+            window,
+            table="raw_wakers",
+            process=process,
+        )
+
+    def throttling(self, window: Window) -> list[Throttling]:
+        """How often and how long each control group was throttled."""
+        return self._records(
+            Throttling,
+            f"SELECT cgroup_id, sum(nr_throttled), sum(throttled_ns) FROM raw_cgroup_throttling "
+            f"WHERE {touches()} GROUP BY cgroup_id HAVING sum(nr_throttled) > 0",
+            window,
+            table="raw_cgroup_throttling",
+        )
+
+    def scheduling(self, window: Window, *, process: int | None = None) -> list[machine.Scheduling]:
+        """Priorities, CPUs and shares in force at the begin of the window, and each change in it, oldest first."""
+        return self._records(
+            machine.Scheduling, machine.SCHEDULING_SQL, window, table="raw_scheduling", process=process
+        )
+
+    def offcpu(self, window: Window, *, process: int | None = None, limit: int) -> list[OffCpu]:
+        """The longest intervals off the CPU that began in the window, longest first."""
+        inner = (
+            f"SELECT * FROM raw_offcpu WHERE {within('start_ns')} AND {of_process()} "
+            "ORDER BY duration_ns DESC LIMIT :limit"
+        )
+        view = views.query("offcpu").replace("FROM raw_offcpu i", f"FROM ({inner}) i")
+        return self._records(
+            OffCpu,
+            f"SELECT timestamp, duration_ns, process, pid, tid, coalesce(comm, ''), state, woken_ns, cpu, culprit_pid, "
+            f"coalesce(culprit_name, ''), culprit_ns, coalesce(waker_kind, ''), waker_pid, waker_tid, "
+            f"coalesce(waker_name, '') FROM ({view}) ORDER BY duration_ns DESC",
+            window,
+            process=process,
+            limit=limit,
+        )
+
+    def offcpu_rows(self, window: Window) -> npt.NDArray[np.void]:
+        """Intervals off the CPU that ended in the window or began in it, by their begin: `arrays.OFFCPU_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.OFFCPU_COLUMNS} FROM raw_offcpu WHERE start_ns >= :begin - {_LONGEST_SLEEP_NS} "
+            f"AND start_ns < :end AND start_ns + duration_ns >= :begin ORDER BY start_ns",
+            window,
+        )
+        return arrays.offcpu(rows)

@@ -1,0 +1,71 @@
+"""Where in the code: stacks of recorded calls and of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ingero.store import arrays
+from ingero.store.conditions import of_process, within
+from ingero.store.reader.questions import Questions, listed
+from ingero.store.records import SampleTotals, Stack, StackTime, Window
+
+
+class StackQuestions(Questions):
+    """Questions about places in the code."""
+
+    def stacks(self, hashes: Sequence[int]) -> list[Stack]:
+        """The stacks with these hashes, as far as they are stored."""
+        return self._records(Stack, f"SELECT hash, ips, frames, note FROM raw_stacks WHERE hash IN ({listed(hashes)})")
+
+    def stack_times(self, window: Window, *, process: int, sources: Sequence[int]) -> list[StackTime]:
+        """The recorded calls of these sources that began in the window by operation and stack, longest sum first."""
+        return self._records(
+            StackTime,
+            f"SELECT e.process, e.source, e.op, coalesce(o.name, e.source || '/' || e.op), e.stack_hash, e.calls, e.ns "
+            f"FROM (SELECT process, source, op, stack_hash, count(*) AS calls, sum(duration_ns) AS ns FROM raw_events "
+            f"WHERE {within('start_ns')} AND process = :process "
+            f"AND source IN ({listed(sources)}) GROUP BY source, op, stack_hash) e "
+            f"LEFT JOIN ops o ON o.source_id = e.source AND o.op_id = e.op ORDER BY e.ns DESC",
+            window,
+            process=process,
+        )
+
+    def drain_stacks(self, window: Window, *, process: int) -> dict[int, int]:
+        """When a recorded drain of the process returned (b_ns of its epoch) -> the hash of its stack."""
+        rows = self._rows(
+            f"SELECT start_ns + duration_ns, stack_hash FROM raw_events WHERE {within('start_ns')} "
+            "AND process = :process AND stack_hash <> 0 AND start_ns + duration_ns IN "
+            "(SELECT b_ns FROM raw_epochs WHERE b_ns >= :begin AND process = :process)",
+            window,
+            table="raw_epochs",
+            process=process,
+        )
+        return dict(rows)
+
+    def samples(self, window: Window, *, process: int | None = None) -> list[SampleTotals]:
+        """Where threads were outside traced calls, by thread, state and stack, most time first."""
+        return self._records(
+            SampleTotals,
+            f"SELECT s.process, s.pid, s.tid, coalesce(t.text, ''), n.name, s.is_collecting, s.stack_hash, count(*), "
+            f"sum(s.weight_ns) FROM raw_samples s LEFT JOIN raw_strings t ON t.string = s.comm "
+            f"LEFT JOIN thread_states n ON n.id = s.state WHERE {within('s.time_ns')} "
+            f"AND {of_process('s')} GROUP BY s.process, s.tid, s.comm, s.state, s.is_collecting, s.stack_hash "
+            f"ORDER BY sum(s.weight_ns) DESC",
+            window,
+            table="raw_samples",
+            process=process,
+        )
+
+    def sample_rows(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """Where threads were outside traced calls, sample by sample in order of time: `arrays.SAMPLE_DTYPE`."""
+        rows = self._rows(
+            f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_samples WHERE {within('time_ns')} "
+            f"AND {of_process()} ORDER BY time_ns",
+            window,
+            table="raw_samples",
+            process=process,
+        )
+        return arrays.samples(rows)
