@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingero.diagnose.cases import Case, OpChange
-from ingero.diagnose.model import Bucket, FindingKind, Part
+from ingero.diagnose.model import Bucket, FindingKind, Link, Part
 from ingero.ops import OPS, Kind
 from ingero.units import format_ns
 
 _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
+ON_PATH = "the calls' exact sums, on the path with an empty or starving device"
 INSIDE = ("run", "sleep", "kernel_lock")  # what a call itself can spend; being runnable has its own rules
 
 
@@ -53,6 +54,17 @@ class Growth:
         now = format_ns(int(one.ns / one.count)) if one.count else "-"
         usual = f"usually {format_ns(int(one.usual_ns / one.usual_count))}" if one.usual_count else "usually none"
         return f"{one.totals.name} {now} ({usual}), {one.count:.3g} per step (usually {one.usual_count:.3g})"
+
+    def link(self, *, order: str, text: str = "", structure: str = ON_PATH) -> Link:
+        """What the largest took over the whole case, as a link of a chain. text: "": that the thread was inside it."""
+        one = self.largest
+        return Link(
+            text=text or f"the thread that feeds the device was inside {one.totals.name}",
+            seen_ns=int(one.ns * self.epochs),
+            expected_ns=int(one.usual_ns * self.epochs),
+            structure=structure,
+            order=order,
+        )
 
 
 def growth(case: Case, kinds: Kind) -> Growth | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Bucket, Part
 from ingero.diagnose.places import RUN, Doing, Spent, Stay, host_spans, spent, stays
 
 
@@ -21,6 +22,13 @@ def run_growth(case: Case) -> Mapping[Doing, Spent]:
         if grown > 0:
             found[doing] = Spent(ns=grown, count=round(mine.count * grown / mine.ns), line=mine.line)
     return found
+
+
+def claim_run(case: Case, grown: Spent | None) -> dict[Bucket, int]:
+    """Lost time that the samples account for, of what is left of it; none where they are too few to name it."""
+    if grown is None or not grown.is_enough:
+        return {}
+    return case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns)
 
 
 def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.model import Finding, FindingKind, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 from ingero.units import format_ns
@@ -40,10 +40,8 @@ def find(case: Case) -> Iterator[Finding]:
         claims=claims,
         line=case.line_of(slow),
         chain=(
-            Link(
+            grown.link(
                 text=f"{slow.totals.name} loaded code or made a context the first time it was used",
-                seen_ns=int(slow.ns * grown.epochs),
-                expected_ns=int(slow.usual_ns * grown.epochs),
                 structure="the calls' exact sums in the first seconds of the process",
                 order="later calls of the same kind are fast",
             ),

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import CULPRITS
-from ingero.diagnose.host_time import run_growth
-from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.host_time import claim_run, run_growth
+from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link
 from ingero.diagnose.places import Doing, Spent, at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import KEPT_FROM_RUNNING
@@ -86,10 +86,8 @@ def _loaded_itself(case: Case) -> Finding | None:
     grown = run_growth(case)
     kind = max((Doing.LOADING, Doing.PASSING), key=lambda one: grown[one].ns if one in grown else 0)
     mine = grown.get(kind)
-    if mine is None or not mine.is_enough:
-        return None
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",), mine.at_most_ns)
-    return _own_finding(case, kind, mine, claims) if claims else None
+    claims = claim_run(case, mine)
+    return _own_finding(case, kind, mine, claims) if mine and claims else None
 
 
 def _own_finding(case: Case, kind: Doing, mine: Spent, claims: dict[Bucket, int]) -> Finding:

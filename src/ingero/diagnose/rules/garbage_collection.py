@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.host_time import run_growth
-from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.host_time import claim_run, run_growth
+from ingero.diagnose.model import Finding, Fix, Link
 from ingero.diagnose.places import Doing, at
 from ingero.diagnose.rule import Rule
 
@@ -16,10 +16,8 @@ CAUSE = "garbage-collection"
 def find(case: Case) -> Iterator[Finding]:
     """On-CPU time on the path in which the interpreter says that it collects."""
     grown = run_growth(case).get(Doing.COLLECTING)
-    if grown is None or not grown.is_enough:
-        return
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns)
-    if not claims:
+    claims = claim_run(case, grown)
+    if not grown or not claims:
         return
     lost = sum(claims.values())
     yield Finding(

@@ -65,10 +65,8 @@ def _churn(case: Case, grown: Growth, claims: Mapping[Bucket, int]) -> Finding:
         claims=claims,
         line=line,
         chain=(
-            Link(
+            grown.link(
                 text=f"the thread that feeds the device was inside {grown.largest.totals.name}, called for the cache",
-                seen_ns=int(grown.largest.ns * grown.epochs),
-                expected_ns=int(grown.largest.usual_ns * grown.epochs),
                 structure="the calls' exact sums; most of their recorded time in code that keeps keys and values",
                 order="the GPU was more than 95 % full meanwhile, and fewer kernels were launched per second",
             ),

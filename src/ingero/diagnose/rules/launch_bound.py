@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import claim, growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.model import Finding, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
@@ -29,10 +29,8 @@ def find(case: Case) -> Iterator[Finding]:
         claims=claims,
         line=case.line_of(grown.largest),
         chain=(
-            Link(
+            grown.link(
                 text="the device had worked off its queue before the next launch came",
-                seen_ns=int(grown.largest.ns * grown.epochs),
-                expected_ns=int(grown.largest.usual_ns * grown.epochs),
                 structure="the times of every eighth of the launches against the reference",
                 order="each launch returned before the device could begin with it",
             ),

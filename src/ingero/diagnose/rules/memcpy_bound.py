@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ingero.diagnose.calls import Growth, growth
 from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.model import Finding, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 from ingero.units import format_bytes, format_ns
@@ -42,10 +42,8 @@ def find(case: Case) -> Iterator[Finding]:
         claims=claims,
         line=case.line_of(one),
         chain=(
-            Link(
+            blocking.link(
                 text=f"{one.totals.name} did not return before its bytes had moved",
-                seen_ns=int(one.ns * blocking.epochs),
-                expected_ns=int(one.usual_ns * blocking.epochs),
                 structure="the copy is a drain of its own lane",
                 order="the next launches came after it",
             ),

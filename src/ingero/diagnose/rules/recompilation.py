@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import claim, growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.model import Finding, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
@@ -27,15 +27,7 @@ def find(case: Case) -> Iterator[Finding]:
         summary=f"{case.who} lost {case.amount(lost)} loading GPU code in the middle of the run: {grown.text}",
         claims=claims,
         line=case.line_of(grown.largest),
-        chain=(
-            Link(
-                text=f"the thread that feeds the device was inside {grown.largest.totals.name}",
-                seen_ns=int(grown.largest.ns * grown.epochs),
-                expected_ns=int(grown.largest.usual_ns * grown.epochs),
-                structure="the calls' exact sums, on the path with an empty or starving device",
-                order="a kernel must be loaded before it is launched",
-            ),
-        ),
+        chain=(grown.link(order="a kernel must be loaded before it is launched"),),
         fixes=(
             Fix(text="fixed shapes, or dynamic ones compiled once", command="torch.compile(model, dynamic=True)"),
             Fix(text="see what recompiles", command="TORCH_LOGS=recompiles"),
