@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from ingero.diagnose.incident_json import culprit_json, fix_json, line_json, link_json, victim_json
+from ingero.diagnose.incident_json import record_json
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.diagnose.model import Incident
 from ingero.diagnose.tracking import Change
@@ -125,12 +125,12 @@ def incident_rows(one: Incident, session: int) -> list[Row]:
         peak=one.peak_ratio,
         summary=one.summary,
         kind=one.kind.value,
-        victims=json.dumps([victim_json(victim) for victim in one.victims]),
-        culprits=json.dumps([culprit_json(culprit) for culprit in one.culprits]),
+        victims=json.dumps([record_json(victim) for victim in one.victims]),
+        culprits=json.dumps([record_json(culprit) for culprit in one.culprits]),
         evidence=json.dumps(dict(one.evidence)),
-        fixes=json.dumps([fix_json(fix) for fix in one.fixes]),
-        line=json.dumps(line_json(one.line)),
-        chain=json.dumps([link_json(link) for link in one.chain]),
+        fixes=json.dumps([record_json(fix) for fix in one.fixes]),
+        line=json.dumps(record_json(one.line) if one.line else None),
+        chain=json.dumps([record_json(link) for link in one.chain]),
         account=json.dumps(dict(one.account)),
     )
 

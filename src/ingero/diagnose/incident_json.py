@@ -28,11 +28,11 @@ def incident_json(incident: Incident) -> Object:
         "explained_ratio": incident.explained_ratio,
         "peak_ratio": incident.peak_ratio,
         "summary": incident.summary,
-        "victims": [victim_json(one) for one in incident.victims],
-        "culprits": [culprit_json(one) for one in incident.culprits],
-        "line": line_json(incident.line),
-        "chain": [link_json(one) for one in incident.chain],
-        "fixes": [fix_json(one) for one in incident.fixes],
+        "victims": [record_json(one) for one in incident.victims],
+        "culprits": [record_json(one) for one in incident.culprits],
+        "line": record_json(incident.line) if incident.line else None,
+        "chain": [record_json(one) for one in incident.chain],
+        "fixes": [record_json(one) for one in incident.fixes],
         "account": dict(incident.account),
         "evidence": dict(incident.evidence),
         "impact": asdict(incident.impact) if incident.impact else None,
@@ -40,45 +40,6 @@ def incident_json(incident: Incident) -> Object:
     }
 
 
-def victim_json(victim: Victim) -> Object:
-    """A process that lost time."""
-    return {
-        "process": victim.process,
-        "pid": victim.pid,
-        "name": victim.name,
-        "lost_ns": victim.lost_ns,
-        "rank": victim.rank,
-        "container": victim.container,
-    }
-
-
-def culprit_json(culprit: Culprit) -> Object:
-    """Who took the time; switches null: not counted."""
-    return {
-        "pid": culprit.pid,
-        "name": culprit.name,
-        "lost_ns": culprit.lost_ns,
-        "switches": culprit.switches,
-        "container": culprit.container,
-    }
-
-
-def link_json(link: Link) -> Object:
-    """One link of a chain; expected_ns null: there is no reference for it."""
-    return {
-        "text": link.text,
-        "seen_ns": link.seen_ns,
-        "expected_ns": link.expected_ns,
-        "structure": link.structure,
-        "order": link.order,
-    }
-
-
-def fix_json(fix: Fix) -> Object:
-    """What to do; command "": there is none to copy."""
-    return {"text": fix.text, "command": fix.command}
-
-
-def line_json(line: CodeLine | None) -> Object | None:
-    """A place in the workload's code; line 0: only the function is known."""
-    return None if line is None else {"file": line.file, "line": line.line, "function": line.function}
+def record_json(record: Victim | Culprit | Link | Fix | CodeLine) -> Object:
+    """One part of an incident; its keys are the record's fields, and so part of the promise."""
+    return asdict(record)

@@ -5,32 +5,9 @@
 
 from __future__ import annotations
 
-from ingero.diagnose.incident_json import (
-    Json,
-    Object,
-    culprit_json,
-    fix_json,
-    incident_json,
-    line_json,
-    link_json,
-    victim_json,
-)
+from ingero.diagnose.incident_json import Object, incident_json
 from ingero.diagnose.model import Diagnosis, NotEvaluated, ProcessVerdict
 from ingero.store.records import Window
-
-__all__ = [
-    "Json",
-    "Object",
-    "culprit_json",
-    "diagnosis_json",
-    "fix_json",
-    "incident_json",
-    "line_json",
-    "link_json",
-    "verdict_json",
-    "victim_json",
-    "window_json",
-]
 
 VERSION = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ingero.serve.findings_json import Object
+from ingero.diagnose.incident_json import Object
 from ingero.store.reader import Reader
 from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, OpTotals, Process, Window
 from ingero.units import format_count, format_ns, format_percent

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from ingero.diagnose.incident_json import incident_json
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
 from ingero.events import CLOCK_TEXTS, CLOCKS
 from ingero.ops import Source
-from ingero.serve.findings_json import diagnosis_json, incident_json, window_json
+from ingero.serve.findings_json import diagnosis_json, window_json
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
 from ingero.store.records import Loss, OpTotals, Process, Snapshot, Window
