@@ -39,11 +39,11 @@ from pathlib import Path
 from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import serve
-from ingero.serve.dashboard.source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 listening = listen(Address("127.0.0.1", 0))
 address = Address("127.0.0.1", listening.getsockname()[1])
 print(address.port, flush=True)
-serve(RecordingSource(Path(sys.argv[1])), Exposure(address=address, has_tls=False), listening, None)
+serve(RecordingSource(Path(sys.argv[1]), may_lag=True), Exposure(address=address, has_tls=False), listening, None)
 """
 
 

@@ -13,7 +13,7 @@ from ingero.demo.scene import Scene, Step
 from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import certificate_of, create_server, server_context
-from ingero.serve.dashboard.source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.store import tables
 
 QUIET_S, END_S = 8, 16
@@ -69,7 +69,7 @@ def serving(path: Path, *, token: str = "", client_ca: Path | None = None) -> It
     listening = listen(Address("127.0.0.1", 0))
     address = Address("127.0.0.1", listening.getsockname()[1])
     exposure = Exposure(address=address, token=token, client_ca=client_ca)
-    source = RecordingSource(path)
+    source = RecordingSource(path, may_lag=True)
     server = create_server(source, exposure, server_context(exposure, certificate_of(exposure)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -17,8 +17,8 @@ from mcp_types import CallToolResult, TextContent
 from ingero.demo.labelled_scenes import STORIES, record
 from ingero.discover.checks import Row, State
 from ingero.serve.mcp.server import IngeroServer, make_server
-from ingero.serve.mcp.source import RecordingSource
 from ingero.serve.mcp.tools import Demo, Surroundings
+from ingero.serve.recording_source import RecordingSource
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Client], Awaitable[Answer]]
@@ -34,7 +34,7 @@ def server_of(path: Path, *, test_report: Path | None = None) -> IngeroServer:
     """A server as `ingero mcp` makes it, on a machine that lacks one thing."""
     demo = Demo(titles=lambda: {name: story.title for name, story in STORIES.items()}, record=_record_story)
     around = Surroundings(check=lambda: [CHECKED], demo=demo, clock=time.time_ns, test_report=test_report)
-    return make_server(RecordingSource(path, time.time_ns), around)
+    return make_server(RecordingSource(path), around)
 
 
 def ask(server: IngeroServer, question: Ask[Answer]) -> Answer:

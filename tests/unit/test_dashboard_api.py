@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 
 from ingero.serve.dashboard.app import create_app
 from ingero.serve.dashboard.security import Gate, Sessions
-from ingero.serve.dashboard.source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.sql import run_sql
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
@@ -31,7 +31,9 @@ OLDER = sorted((Path(__file__).parents[1] / "data" / "ingero-0.x").glob("*.db.xz
 
 def client_of(path: Path) -> TestClient:
     sessions = Sessions("", is_secure=True)
-    return TestClient(Gate(create_app(RecordingSource(path), sessions), hosts=("testserver",), sessions=sessions))
+    return TestClient(
+        Gate(create_app(RecordingSource(path, may_lag=True), sessions), hosts=("testserver",), sessions=sessions)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def command(
     from ingero.serve.addresses import listen, parse_address  # noqa: PLC0415
     from ingero.serve.dashboard.exposure import TOKEN_VARIABLE, Exposure, check_exposure  # noqa: PLC0415
     from ingero.serve.dashboard.server import certificate_of, serve, server_context  # noqa: PLC0415
-    from ingero.serve.dashboard.source import RecordingSource  # noqa: PLC0415
+    from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415
 
     address = parse_address(addr)
     exposure = Exposure(
@@ -80,4 +80,4 @@ def command(
         lines.append(f"everybody on this machine can read it; {TOKEN_VARIABLE} asks for a token")
     for line in lines:
         click.echo(f"  {line}", err=True)
-    serve(RecordingSource(path), bound, listening, context)
+    serve(RecordingSource(path, may_lag=True), bound, listening, context)

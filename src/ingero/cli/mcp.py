@@ -69,11 +69,11 @@ def command(
 
 def _server(path: Path, test_report: Path | None) -> IngeroServer:
     from ingero.serve.mcp.server import make_server  # noqa: PLC0415  # half a second, with its libraries
-    from ingero.serve.mcp.source import RecordingSource  # noqa: PLC0415  # as above
     from ingero.serve.mcp.tools import Surroundings  # noqa: PLC0415  # as above
+    from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
 
     around = Surroundings(check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report)
-    return make_server(RecordingSource(path, time.time_ns), around)
+    return make_server(RecordingSource(path), around)
 
 
 def _check() -> Sequence[Row]:

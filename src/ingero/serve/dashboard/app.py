@@ -23,8 +23,8 @@ from ingero.serve.dashboard.changes import changes
 from ingero.serve.dashboard.errors import error_response, response_for
 from ingero.serve.dashboard.login import login_page
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
-from ingero.serve.dashboard.source import RecordingSource
 from ingero.serve.findings_json import diagnosis_json
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.row_formats import csv_texts
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader

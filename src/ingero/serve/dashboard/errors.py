@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from ingero.errors import IngeroError
 from ingero.serve.dashboard.answers import NoIncidentError
-from ingero.serve.dashboard.source import EmptyRecordingError
+from ingero.serve.recording_source import EmptyRecordingError
 from ingero.serve.sql import SqlError, TimeLimitError
 from ingero.store.errors import NoDatabaseError, NotRecordedError, StoreError
 from ingero.units import QuantityError

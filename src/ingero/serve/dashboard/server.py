@@ -11,7 +11,7 @@ import uvicorn
 from ingero.serve.dashboard.app import create_app
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.security import Gate, Sessions
-from ingero.serve.dashboard.source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
 
 _OPEN_CONNECTIONS = 256  # each answer takes one of 40 threads; more would only wait

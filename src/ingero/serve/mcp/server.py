@@ -15,9 +15,9 @@ from mcp_types import ToolAnnotations
 from ingero import __version__
 from ingero.errors import IngeroError
 from ingero.serve.mcp import texts
-from ingero.serve.mcp.source import RecordingSource
 from ingero.serve.mcp.tools import Surroundings, Tools
 from ingero.serve.mcp.untrusted import harmless
+from ingero.serve.recording_source import RecordingSource
 
 NAME = "ingero"
 _READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

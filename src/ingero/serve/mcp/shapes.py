@@ -167,30 +167,29 @@ class StoredChainShape(TypedDict, total=False):
     op: str
 
 
-class ChainsAnswer(TypedDict, total=False):
+class FindingsAnswer(TypedDict, total=False):
+    """What is said beside the incidents."""
+
+    window: WindowShape
+    verdicts: list[VerdictShape]
+    not_evaluated: list[NotEvaluatedShape]
+    not_traced: dict[str, str]
+    stored_chains: list[StoredChainShape]
+    note: str
+
+
+class ChainsAnswer(FindingsAnswer, total=False):
     """Incidents, worst first. more: how many top_n left out."""
 
-    window: WindowShape
     incidents: list[IncidentShape]
     more: int
-    verdicts: list[VerdictShape]
-    not_evaluated: list[NotEvaluatedShape]
-    not_traced: dict[str, str]
-    stored_chains: list[StoredChainShape]
-    note: str
 
 
-class ExplainAnswer(TypedDict, total=False):
+class ExplainAnswer(FindingsAnswer, total=False):
     """One incident from end to end; null where there is none. others: number and cause of the rest."""
 
-    window: WindowShape
     incident: IncidentShape | None
     others: dict[str, str]
-    verdicts: list[VerdictShape]
-    not_evaluated: list[NotEvaluatedShape]
-    not_traced: dict[str, str]
-    stored_chains: list[StoredChainShape]
-    note: str
 
 
 class StackShape(TypedDict, total=False):

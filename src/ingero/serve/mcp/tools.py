@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -15,11 +16,12 @@ from ingero.serve.mcp import calls, graphs, incidents, shapes
 from ingero.serve.mcp.compact import compact
 from ingero.serve.mcp.junit import read_report, report_text
 from ingero.serve.mcp.rows import sql_answer, sql_text
-from ingero.serve.mcp.source import RecordingSource
 from ingero.serve.mcp.untrusted import RULE, traced
+from ingero.serve.recording_source import RecordingSource
 
 if TYPE_CHECKING:
     from ingero.discover.checks import Row
+    from ingero.store.records import StackTime
 
 Since = Annotated[str, Field(description='Only the end of the recording: "90s", "5m", "1h30m". Empty: all of it.')]
 Pid = Annotated[int | None, Field(description="Only this process id.", ge=1)]
@@ -144,7 +146,7 @@ class Tools:
         from ingero.store.event_filter import op_pair  # noqa: PLC0415  # the handshake does not wait for it
 
         pair = op_pair(op) if op else None
-        all_times = self._source.kept("stacks", since, calls.stack_times)
+        all_times = self._source.kept(("stacks", since), lambda: self._stack_times(since))
         with self._source.open(since) as (reader, window):
             processes = None if pid is None else {one.process for one in reader.processes() if one.pid == pid}
             times = calls.chosen(
@@ -232,7 +234,8 @@ class Tools:
         with tempfile.TemporaryDirectory(prefix="ingero-demo-") as folder:
             path = Path(folder) / "demo.db"
             expected = self._around.demo.record(scenario, path)
-            diagnosis = RecordingSource(path, self._around.clock).diagnosis("")
+            with closing(RecordingSource(path, clock=self._around.clock)) as made:
+                diagnosis = made.diagnosis()
         worst = diagnosis.incidents[0] if diagnosis.incidents else None
         answer = {
             "scenario": scenario,
@@ -260,6 +263,10 @@ class Tools:
         """Ask many nodes at once. No nodes are configured yet: it says so and asks nobody."""
         del action, since, pid, query, limit  # the arguments are those of older versions; there is nobody to ask
         return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
+
+    def _stack_times(self, since: str) -> list[StackTime]:
+        with self._source.open(since) as (reader, window):
+            return calls.stack_times(reader, window)
 
     def _stored_chains(self, since: str) -> list[dict[str, Any]]:
         with self._source.open(since) as (reader, window):

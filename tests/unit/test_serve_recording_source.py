@@ -1,4 +1,4 @@
-"""Answers of the dashboard are kept while the file stays the same, and made by one thread when it does not."""
+"""Answers of a server are kept while the file stays the same, and made by one thread when it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.serve.dashboard.source import RecordingSource, parse_since_ns
+from ingero.serve.recording_source import RecordingSource, parse_since_ns
 from ingero.units import QuantityError
 
 SECOND_NS = 1_000_000_000
@@ -33,7 +33,7 @@ def clock() -> Clock:
 @pytest.fixture
 def source(tmp_path: Path, clock: Clock) -> RecordingSource:
     (tmp_path / "some.db").write_text("x")
-    return RecordingSource(tmp_path / "some.db", clock=clock, monotonic=clock)
+    return RecordingSource(tmp_path / "some.db", may_lag=True, clock=clock, monotonic=clock)
 
 
 def counter() -> Callable[[], int]:
@@ -61,6 +61,14 @@ def test_an_answer_is_made_anew_long_after_the_file_has_changed(source: Recordin
     assert source.kept(("a",), make) == 0
     clock.now_ns += 3 * SECOND_NS
     assert source.kept(("a",), make) == 1
+
+
+def test_an_answer_that_may_not_lag_is_made_anew_as_soon_as_the_file_has_changed(source: RecordingSource) -> None:
+    exact = RecordingSource(source.path, clock=source.clock, monotonic=source.clock)
+    make = counter()
+    exact.kept(("a",), make)
+    grow(source)
+    assert exact.kept(("a",), make) == 1
 
 
 def test_an_answer_that_took_long_is_kept_longer(source: RecordingSource, clock: Clock) -> None:

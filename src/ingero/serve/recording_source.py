@@ -1,4 +1,4 @@
-"""The recording behind the dashboard: a reader for each question, answers kept while the file stays the same."""
+"""The recording behind a server: a reader for each question, answers kept while the file stays the same."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import apsw
-
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.model import Diagnosis
 from ingero.errors import IngeroError
-from ingero.store.errors import reading_error
-from ingero.store.reader import Reader, open_reader
-from ingero.store.records import Window
 from ingero.units import QuantityError, parse_duration_s
 
-_KEPT = 128  # answers; the page asks some ten kinds of question about few stretches of time
+if TYPE_CHECKING:
+    from ingero.diagnose.model import Diagnosis
+    from ingero.store.reader import Reader
+    from ingero.store.records import Window
+
+_KEPT = 128  # answers; some ten kinds of question are asked about few stretches of time
 _WORKERS = 4  # a diagnosis of each of several stretches must not keep small questions waiting
 _LEAST_FRESH_NS = 1_000_000_000  # a recorder commits twice a second, and nobody reads faster
 _QUIET_NS = 6_000_000_000  # after it a reader no longer takes a recording that was cut off for a live one
@@ -53,24 +51,29 @@ class _Kept:
 
 
 class RecordingSource:
-    """One database; threads may share it. clock: unix ns, monotonic: ns."""
+    """One database; threads may share it. clock: unix ns, monotonic: ns.
+
+    may_lag: whether an answer may be some seconds old while the file is being written, for who asks all the time.
+    """
 
     def __init__(
         self,
         path: Path,
         *,
+        may_lag: bool = False,
         clock: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.path = path
         self.clock = clock
+        self._may_lag = may_lag
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[object, ...], _Kept] = OrderedDict()
         self._workers = ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="answer")
 
     def close(self) -> None:
-        """Ends the threads that renew answers."""
+        """Ends the threads that make answers."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
@@ -80,6 +83,11 @@ class RecordingSource:
         Raises:
             IngeroError: there is no recording, nothing in it, or since is no duration.
         """
+        import apsw  # noqa: PLC0415  # with numpy 80 ms that no handshake of a client waits for
+
+        from ingero.store.errors import reading_error  # noqa: PLC0415  # as above
+        from ingero.store.reader import open_reader  # noqa: PLC0415  # as above
+
         since_ns = parse_since_ns(since)
         with open_reader(self.path) as reader:
             window = reader.window(since_ns, self.clock())
@@ -96,14 +104,14 @@ class RecordingSource:
             self._start(("diagnosis", ""), self.stamp(), lambda: self._diagnose(""))
 
     def diagnosis(self, since: str = "") -> Diagnosis:
-        """What happened in the last `since`; some seconds old at most while the file is being written."""
+        """What happened in the last `since`."""
         return self.kept(("diagnosis", since), lambda: self._diagnose(since))
 
     def kept(self, key: tuple[object, ...], make: Callable[[], _Answer]) -> _Answer:
-        """An answer, made anew when the file has changed.
+        """An answer, made anew when the file has changed; the same object again while it has not. Errors are not kept.
 
-        While it changes all the time, an answer is kept for a second, or ten times as long as it took. Then one thread
-        makes the next and the others get the last; who comes much later waits. Errors are not kept.
+        If it may lag, an answer is kept for a second, or ten times as long as it took, while the file changes all the
+        time. Then one thread makes the next and the others get the last; who comes much later waits.
         """
         stamp = self.stamp()
         with self._lock:
@@ -131,6 +139,8 @@ class RecordingSource:
         return (*found, int(self.clock() - newest_ns < _QUIET_NS))
 
     def _diagnose(self, since: str) -> Diagnosis:
+        from ingero.diagnose.engine import diagnose  # noqa: PLC0415  # as in open
+
         with self.open(since) as (reader, window):
             return diagnose(reader, window)
 
@@ -140,6 +150,8 @@ class RecordingSource:
     def _is_useless(self, known: _Kept, stamp: tuple[int, ...]) -> bool:
         if known.future.exception() is not None or known.stamp[0] != stamp[0]:
             return True
+        if not self._may_lag:
+            return known.stamp != stamp
         return known.stamp != stamp and self._monotonic() - known.made_ns > 2 * self._fresh_ns(known)
 
     def _fresh_ns(self, known: _Kept) -> int:
