@@ -1,8 +1,9 @@
-"""Quantities as people write and read them."""
+"""Quantities and moments as people write and read them."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Set
 
 from ingero.errors import IngeroError
@@ -45,6 +46,16 @@ def parse_size_bytes(text: str) -> int:
     if found is None:
         raise QuantityError(f"{text!r} is no size", hint="write it like 500m or 10g")
     return int(float(found[1]) * _SIZE_FACTORS[found[2].lower()])
+
+
+def format_moment(unix_ns: float) -> str:
+    """Date and local time to the second: `2026-01-31 14:05:09`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))
+
+
+def format_time_of_day(unix_ns: float) -> str:
+    """Local time to the second: `14:05:09`."""
+    return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))
 
 
 def format_ns(duration_ns: float) -> str:

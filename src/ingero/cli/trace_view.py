@@ -25,7 +25,7 @@ from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.store.call_stacks import stack_of
 from ingero.store.vocabulary import CLOCKS
-from ingero.units import format_count, format_ns
+from ingero.units import format_count, format_ns, format_time_of_day
 
 _TOP = 3
 _SHORTEST_RATE_S = 0.5  # over less, a rate is noise
@@ -105,7 +105,7 @@ class LineView:
         self._summary.add(second)
         self._show_calls()
         parts = [
-            time.strftime("%H:%M:%S", time.localtime(second.time_ns / 1e9)),
+            format_time_of_day(second.time_ns),
             f"{second.targets} processes",
             _rate(second),
             f"device wait {format_ns(_sync_ns(second))}",
@@ -241,7 +241,7 @@ def not_probed(recorder: Recorder, *, is_all: bool) -> Iterator[tuple[str, str, 
 
 def call_line(call: RecordedCall) -> str:
     """One recorded call: when, who, how long, where the time went, who took it and who ended it."""
-    at = time.strftime("%H:%M:%S", time.localtime(call.time_ns / 1e9))
+    at = format_time_of_day(call.time_ns)
     parts = [
         f"{at}.{call.time_ns // 10**6 % 1000:03} {call.comm}[{call.tid}] {call.name} {format_ns(call.duration_ns)}"
     ]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from ingero.errors import IngeroError
 from ingero.store.reader import Reader
 from ingero.store.records import Window
-from ingero.units import parse_duration_s
+from ingero.units import format_moment, parse_duration_s
 
 _HINT = 'write it like 14:05, 14:05:30, "2026-11-21 14:05:30" or as unix seconds'
 
@@ -39,7 +39,7 @@ def window_of(
     if begin_ns >= end_ns:
         raise MomentError(
             "nothing was recorded between these moments",
-            hint=f"the recording goes from {_text(whole.begin_ns)} to {_text(whole.end_ns)}",
+            hint=f"the recording goes from {format_moment(whole.begin_ns)} to {format_moment(whole.end_ns)}",
         )
     return Window(begin_ns=begin_ns, end_ns=end_ns)
 
@@ -73,7 +73,3 @@ def parse_moment_ns(text: str, whole: Window) -> int:
 
 def _format(text: str) -> str:
     return "%H:%M:%S" if text.count(":") > 1 else "%H:%M"
-
-
-def _text(unix_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))

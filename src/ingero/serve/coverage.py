@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from ingero.store.reader import Reader
 from ingero.store.records import Window
-from ingero.units import format_ns
+from ingero.units import format_ns, format_time_of_day
 
 
 def coverage_lines(reader: Reader, window: Window) -> Iterator[str]:
@@ -20,7 +19,7 @@ def coverage_lines(reader: Reader, window: Window) -> Iterator[str]:
     if less:
         yield "Less was traced, because tracing had become too expensive:"
     for step, end_ns in less:
-        begin = time.strftime("%H:%M:%S", time.localtime(step.time_ns / 1e9))
+        begin = format_time_of_day(step.time_ns)
         length = format_ns(end_ns - max(step.time_ns, window.begin_ns))
         for text in step.not_traced.splitlines():
             yield f"  since {begin}, for {length}: {text} ({step.reason})"

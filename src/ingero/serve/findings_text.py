@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.model import (
@@ -17,7 +16,7 @@ from ingero.diagnose.model import (
     Victim,
 )
 from ingero.events import CLOCK_TEXTS
-from ingero.units import format_count, format_ns, format_percent
+from ingero.units import format_count, format_moment, format_ns, format_percent, format_time_of_day
 
 _BAR = 20  # columns
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -121,7 +120,7 @@ def timeline_lines(moments: Sequence[Moment]) -> Iterator[str]:
     bars = "".join(_BLOCKS[min(len(_BLOCKS) - 1, -(-int(one.lost_ratio * 1000) * 8 // 1000))] for one in moments)
     first, last = moments[0], moments[-1]
     each = format_ns(first.end_ns - first.begin_ns)
-    yield f"  {_clock(first.begin_ns)} |{bars}| {_clock(last.end_ns)}  lost share, {each} each"
+    yield f"  {format_time_of_day(first.begin_ns)} |{bars}| {format_time_of_day(last.end_ns)}  lost share, {each} each"
 
 
 def _cost(incident: Incident) -> str:
@@ -133,12 +132,12 @@ def _cost(incident: Incident) -> str:
 
 
 def _when(incident: Incident) -> str:
-    begin = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(incident.start_ns / 1e9))
+    begin = format_moment(incident.start_ns)
     if incident.end_ns is None:
         return f"since {begin}, and it goes on"
     if incident.end_ns <= incident.start_ns:
         return f"at {begin}"
-    return f"{begin} to {_clock(incident.end_ns)} ({format_ns(incident.end_ns - incident.start_ns)})"
+    return f"{begin} to {format_time_of_day(incident.end_ns)} ({format_ns(incident.end_ns - incident.start_ns)})"
 
 
 def _account(incident: Incident) -> Iterator[str]:
@@ -188,7 +187,3 @@ def _verdict(verdict: ProcessVerdict) -> str:
 
 def _change(now: float, usual: float) -> str:
     return f"{100 * (now / usual - 1):+.0f} %"
-
-
-def _clock(unix_ns: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 
 from ingero.ops import Source
 from ingero.store.opening import Opened
 from ingero.store.published import Statement
 from ingero.store.shares import events_removed, stored_share
-from ingero.units import format_count, format_percent
+from ingero.units import format_count, format_moment, format_percent
 
 _CUDA = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH)
 _NCCL = (Source.NCCL,)
@@ -49,7 +48,7 @@ def _notes(opened: Opened, statement: Statement, view: str) -> Iterator[str]:
         )
     rows, until_ns = events_removed(opened.db)
     if rows:
-        until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(until_ns / 1e9))
+        until = format_moment(until_ns)
         yield f"{format_count(rows)} rows older than {until} were removed from events to keep within --max-db."
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -18,7 +17,7 @@ from ingero.serve.export.samples import samples
 from ingero.serve.export.timeline import Progress, timeline
 from ingero.store.records import Window
 from ingero.store.streams import Streams
-from ingero.units import format_count
+from ingero.units import format_count, format_moment
 
 
 class Format(enum.Enum):
@@ -34,10 +33,11 @@ class NothingRecordedError(IngeroError):
     """The window holds nothing that this format could show."""
 
     def __init__(self, window: Window, whole: Window, pid: int | None, *, of_what: str = "nothing") -> None:
-        asked = f"{_moment(window.begin_ns)} to {_moment(window.end_ns)}" + (f" of process {pid}" if pid else "")
+        of_process = f" of process {pid}" if pid else ""
+        asked = f"{format_moment(window.begin_ns)} to {format_moment(window.end_ns)}{of_process}"
         super().__init__(
             f"{of_what} was recorded from {asked}",
-            hint=f"the recording reaches from {_moment(whole.begin_ns)} to {_moment(whole.end_ns)}: "
+            hint=f"the recording reaches from {format_moment(whole.begin_ns)} to {format_moment(whole.end_ns)}: "
             "choose within it with --from and --to, or leave them and --since away",
         )
 
@@ -116,7 +116,3 @@ def _profile(streams: Streams, form: Format, write: Callable[[bytes], object], w
     profile.write(samples(streams))
     profile.finish()
     return profile.count
-
-
-def _moment(unix_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))

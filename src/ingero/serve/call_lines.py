@@ -1,0 +1,152 @@
+"""What the calls of a process cost: per operation, per GPU kernel, by line of code, and the longest and open ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ingero.events import CLOCKS
+from ingero.ops import Source
+from ingero.serve.line_costs import line_cost_lines, line_costs
+from ingero.serve.stack_lines import stack_lines, where_text
+from ingero.store.call_stacks import StackBook
+from ingero.store.reader import Reader
+from ingero.store.records import Call, Clocks, OpTotals, Process, Window
+from ingero.units import format_bytes, format_count, format_ns, format_percent, format_time_of_day
+
+_CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
+_WORST_CALLS = 5
+_TOP_OPS = 12
+_TOP_KERNELS = 8
+
+
+def call_lines(totals: Sequence[OpTotals]) -> Iterator[str]:
+    """A table of the operations, longest sum first."""
+    outermost = [total for total in totals if total.count]
+    if not outermost:
+        return
+    yield (
+        f"  {'call':30}{'count':>12}{'total':>11}{'p50':>10}{'p99':>10}{'max':>10}"
+        f"{'on CPU':>8}{'runnable':>9}{'asleep':>8}{'errors':>8}"
+    )
+    for total in outermost[:_TOP_OPS]:
+        yield (
+            f"  {total.name:30}{format_count(total.count):>12}{format_ns(total.sum_ns):>11}"
+            f"{_optional(total.p50_ns):>10}{_optional(total.p99_ns):>10}{format_ns(total.max_ns):>10}"
+            f"{_clock_share(total, 'run'):>8}{_clock_share(total, 'runq', 'throttled', 'yielded'):>9}"
+            f"{_clock_share(total, 'sleep', 'io', 'kernel_lock', 'stopped'):>8}{_count(total.errors):>8}"
+        )
+    if len(outermost) > _TOP_OPS:
+        rest = outermost[_TOP_OPS:]
+        count, spent = sum(one.count for one in rest), sum(one.sum_ns for one in rest)
+        yield f"  {f'{len(rest)} other calls':30}{format_count(count):>12}{format_ns(spent):>11}"
+    moved = sum(total.bytes for total in totals if "emcpy" in total.name and total.count)
+    if moved:
+        yield f"  copied: {format_bytes(moved)}"
+
+
+def kernel_lines(reader: Reader, window: Window, process: Process) -> Iterator[str]:
+    """What was launched most, and by whom; nothing where the recording is too old to know."""
+    if not reader.is_recorded("kernel_launches"):
+        return
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in reader.kernel_launches(window, process=process.process):
+        name = one.short_name or f"handle {one.function:#x}, without a name: made before tracing"
+        counts[name, one.library] += one.count
+    if counts:
+        yield f"  {'launches':>12}  kernel"
+    for (name, library), count in counts.most_common(_TOP_KERNELS):
+        yield f"  {format_count(count):>12}  {name}" + (f"  from {library}" if library else "")
+    if len(counts) > _TOP_KERNELS:
+        rest = counts.total() - sum(count for _, count in counts.most_common(_TOP_KERNELS))
+        yield f"  {format_count(rest):>12}  by {len(counts) - _TOP_KERNELS} other kernels"
+
+
+def code_lines(
+    reader: Reader,
+    window: Window,
+    process: Process,
+    totals: Sequence[OpTotals],
+    book: StackBook,
+    *,
+    whole_stacks: bool,
+) -> Iterator[str]:
+    """The lines that cost most, and those of the longest calls."""
+    times = reader.stack_times(window, process=process.process, sources=_CALL_SOURCES)
+    book.read(one.stack_hash for one in times)
+    known = {one.stack_hash: stack for one in times if (stack := book.of(one.stack_hash))}
+    yield from line_cost_lines(line_costs(times, known), [one for one in totals if one.source in _CALL_SOURCES])
+    yield from _worst(reader, window, process, book, whole_stacks=whole_stacks, has_stacks=bool(known))
+
+
+def open_call_lines(reader: Reader, window: Window, book: StackBook) -> Iterator[str]:
+    """Calls that had not returned when they were last seen."""
+    for call in reader.in_flight(window):
+        yield f"Open for {format_ns(call.time_ns - call.since_ns)} when last seen: {call.name} of {call.pid}/{call.tid}"
+        if call.stack_hash:
+            yield from (line[4:] for line in _stack(call.stack_hash, book, is_whole=True))
+
+
+def _worst(
+    reader: Reader, window: Window, process: Process, book: StackBook, *, whole_stacks: bool, has_stacks: bool
+) -> Iterator[str]:
+    found = [
+        call
+        for source in _CALL_SOURCES
+        for call in reader.worst_calls(window, process=process.process, source=source, limit=_WORST_CALLS)
+    ]
+    worst = sorted(found, key=lambda call: -call.duration_ns)[:_WORST_CALLS]
+    if worst:
+        yield "  longest recorded calls:"
+    for call in worst:
+        yield _call(call)
+        if has_stacks:
+            yield from _stack(call.stack_hash, book, is_whole=whole_stacks)
+
+
+def _stack(stack_hash: int, book: StackBook, *, is_whole: bool) -> Iterator[str]:
+    stack = book.of(stack_hash)
+    if stack is None:
+        yield "      at a place that is not known: " + ("its stack was lost" if stack_hash else "no stack was taken")
+    elif is_whole:
+        yield from (f"      {line}" for line in stack_lines(stack))
+    else:
+        yield f"      at {where_text(stack)}"
+
+
+def _call(call: Call) -> str:
+    parts = [
+        f"    {format_time_of_day(call.start_ns)}.{call.start_ns // 10**6 % 1000:03}",
+        f"{call.name} {format_ns(call.duration_ns)} by {call.comm}[{call.tid}]",
+    ]
+    if call.caller_library:
+        parts.append(f"from {call.caller_library}")
+    if call.clocks:
+        parts.append("= " + " + ".join(_clocks(call.clocks)))
+    if call.culprit_ns:
+        parts.append(f"longest taker {call.culprit_name}[{call.culprit_pid}] {format_ns(call.culprit_ns)}")
+    if call.waker_kind and call.waker_kind != "none":
+        waker = f"{call.waker_name}[{call.waker_tid}]" if call.waker_kind == "thread" else call.waker_kind
+        parts.append(f"woken by {waker}")
+    if call.ret_code:
+        parts.append(f"returned {call.ret_code}")
+    return "  ".join(parts)
+
+
+def _clocks(clocks: Clocks) -> list[str]:
+    values = [(clock, getattr(clocks, f"{clock}_ns")) for clock in CLOCKS]
+    return [f"{format_ns(ns)} {clock}" for clock, ns in values if ns] or ["0 ns"]
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else format_count(value)
+
+
+def _optional(value_ns: float | None) -> str:
+    return "-" if value_ns is None else format_ns(value_ns)
+
+
+def _clock_share(total: OpTotals, *names: str) -> str:
+    if total.clocks is None or not total.sum_ns:
+        return "-"
+    return format_percent(sum(getattr(total.clocks, f"{name}_ns") for name in names) / total.sum_ns)

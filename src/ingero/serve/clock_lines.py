@@ -1,0 +1,111 @@
+"""Where the time of a process's device and threads went, and who ran while they waited for a CPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ingero.diagnose.accounting import LaneAccount, Part
+from ingero.events import CLOCK_TEXTS, CLOCKS
+from ingero.identity import short_id
+from ingero.serve.drain_lines import DrainLines
+from ingero.store.records import Clocks, ClockTotals, Container, CulpritTotals
+from ingero.units import format_count, format_ns, format_percent
+
+_TOP_CULPRITS = 5
+_TOP_PIDS = 4
+_SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
+_SHOWN_CULPRIT_NS = 1_000_000
+
+
+def device_lines(lane: LaneAccount, culprits: Sequence[CulpritTotals], lines: DrainLines | None) -> Iterator[str]:
+    """Where the wall time between drains went."""
+    wall = lane.wall_ns
+    yield f"  {format_count(lane.epochs)} drains of {_device_name(lane.device)}, {format_ns(wall)} of wall time:"
+    yield _share("device empty: nothing enqueued", lane.empty.total_ns, wall)
+    yield from _part(lane.empty, wall)
+    if lines:
+        yield from lines.empty_lines()
+    yield _share("device busy: first enqueue until ready", lane.busy_ns, wall)
+    bounds = ""
+    if lane.late_high_ns - lane.late_low_ns > wall * _SHOWN_SHARE:
+        bounds = f"  (between {format_ns(lane.late_low_ns)} and {format_ns(lane.late_high_ns)})"
+    yield _share("picked up late: ready, but the call had not returned", lane.late_ns, wall) + bounds
+    if lines:
+        yield from lines.late_lines()
+    runnable = lane.drain.clock("runq") + lane.drain.clock("throttled") + lane.drain.clock("yielded")
+    if lane.late_ns > wall * _SHOWN_SHARE and runnable:
+        yield f"      in these calls the thread was runnable but not running for {format_ns(runnable)}"
+        takers = _takers(culprits)
+        if takers:
+            yield f"      while this process waited for a CPU, others ran: {takers}"
+    if lane.incomplete:
+        yield f"    {lane.incomplete} of these epochs are incomplete: a scheduler event was missed and repaired"
+
+
+def thread_lines(clocks: ClockTotals, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
+    """What the threads did, summed over them."""
+    total = clocks.clocks.total_ns
+    yield (
+        f"  its threads (up to {clocks.threads}), {format_ns(total)} summed, {format_count(clocks.switches)} switches, "
+        f"{format_count(clocks.preemptions)} preemptions:"
+    )
+    for clock in CLOCKS:
+        spent = getattr(clocks.clocks, f"{clock}_ns")
+        if spent > total * _SHOWN_SHARE:
+            yield _share(CLOCK_TEXTS[clock], spent, total)
+    takers = _takers(culprits)
+    if takers:
+        yield f"    who ran while they were runnable: {takers}"
+
+
+def quiet_text(clocks: Clocks) -> str:
+    """The clocks of a process that made no traced call."""
+    values = [(clock, getattr(clocks, f"{clock}_ns")) for clock in CLOCKS]
+    return ", ".join(f"{clock} {format_ns(ns)}" for clock, ns in values if ns > clocks.total_ns * _SHOWN_SHARE)
+
+
+def placed(one: CulpritTotals, containers: Mapping[int, Container], own: int) -> CulpritTotals:
+    """The culprit with its container in its name, if that is not the victim's own."""
+    container = containers.get(one.culprit_cgroup_id)
+    if container is None or not container.container_id or one.culprit_cgroup_id == own:
+        return one
+    place = f"pod {container.pod}" if container.pod else f"container {short_id(container.container_id)}"
+    return replace(one, culprit_name=f"{one.culprit_name} in {place} ")
+
+
+def _device_name(device: int) -> str:
+    return f"device {device}" if device >= 0 else "a device that was chosen before tracing"
+
+
+def _part(part: Part, wall: int) -> Iterator[str]:
+    for index, clock in enumerate(CLOCKS):
+        if part.clocks_ns[index] > wall * _SHOWN_SHARE:
+            yield f"      {format_ns(part.clocks_ns[index]):>10}  {CLOCK_TEXTS[clock]}"
+    if part.unknown_ns > wall * _SHOWN_SHARE:
+        yield f"      {format_ns(part.unknown_ns):>10}  handed over between threads, no single account"
+
+
+def _takers(culprits: Sequence[CulpritTotals]) -> str:
+    """Who ran instead, processes of one name together, most time first."""
+    spent: Counter[str] = Counter()
+    pids: dict[str, dict[int, None]] = {}
+    for one in culprits:
+        name = "idle CPU" if one.culprit_pid == 0 else one.culprit_name
+        spent[name] += one.ns
+        if one.culprit_pid > 0:
+            pids.setdefault(name, {})[one.culprit_pid] = None
+    shown = [(name, ns) for name, ns in spent.most_common(_TOP_CULPRITS) if ns > _SHOWN_CULPRIT_NS]
+    return ", ".join(f"{name}{_pid_list(list(pids.get(name, ())))} {format_ns(ns)}" for name, ns in shown)
+
+
+def _pid_list(pids: Sequence[int]) -> str:
+    if not pids:
+        return ""
+    more = f" and {len(pids) - _TOP_PIDS} more" if len(pids) > _TOP_PIDS else ""
+    return f"[{','.join(map(str, pids[:_TOP_PIDS]))}{more}]"
+
+
+def _share(text: str, part: int, whole: int) -> str:
+    return f"    {format_ns(part):>10} {format_percent(part / whole if whole else 0):>7}  {text}"

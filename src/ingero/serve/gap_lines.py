@@ -1,0 +1,55 @@
+"""What a recording cannot tell of a window: what was not traced, removed or lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+from ingero.units import format_bytes, format_count, format_moment, format_ns
+
+_SOURCE_TEXTS = {
+    "IO": "block I/O",
+    "TCP": "TCP retransmits",
+    "NET": "bytes on sockets",
+    "NCCL": "NCCL calls",
+    "GPU": "GPU utilisation, clocks and memory",
+}
+
+
+def not_traced_lines(reader: Reader, window: Window) -> Iterator[str]:
+    """Sources of which nothing can be in the recording: silence about them is not a zero."""
+    reasons = {
+        source: why
+        for session in reader.sessions()
+        if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns
+        for source, why in json.loads(session.not_traced).items()
+    }
+    for source, why in reasons.items():
+        yield f"not traced: {_SOURCE_TEXTS.get(source, source)}: {why}"
+    if reasons:
+        yield ""
+
+
+def removed_lines(reader: Reader, window: Window) -> Iterator[str]:
+    """What the window would hold if the size limit had not taken it."""
+    gone = [one for one in reader.removed() if one.until_ns > window.begin_ns]
+    for kind, text in (("removed", "removed"), ("folded", "kept by the minute only")):
+        mine = [one for one in gone if one.kind == kind]
+        if mine:
+            limit = format_bytes(max(mine, key=lambda one: one.noted_ns).max_db_bytes)
+            parts = ", ".join(f"{one.name} before {format_moment(one.until_ns)}" for one in mine)
+            yield f"{text}, to stay below --max-db ({limit}): {parts}"
+
+
+def loss_lines(reader: Reader, window: Window) -> Iterator[str]:
+    """What was lost, repaired or could not be told, with the reason."""
+    losses = reader.losses(window)
+    if not losses:
+        yield "Nothing was lost while recording."
+        return
+    yield "Lost or repaired while recording:"
+    for loss in losses:
+        amount = format_ns(loss.count) if loss.counter.endswith("_ns") else format_count(loss.count)
+        yield f"  {amount:>12}  {loss.reason or loss.counter}"
