@@ -222,7 +222,7 @@ class Recorder:
         second = self._read_second(elapsed_ns)
         self._cgroups.seek(is_last=True)
         self._drainer.drain_all()  # off-CPU intervals that the last reading has emptied
-        self.seconds.flush_sites(second.time_ns)
+        self.seconds.sites.flush(second.time_ns)
         for target in self.targets:
             if target.exit_ns is None:
                 self._processes.write(target, second.time_ns)

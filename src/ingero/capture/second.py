@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
+from ingero.capture.call_sites import CallSiteRows
 from ingero.capture.cells import CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
 from ingero.capture.culprits import Charge, CulpritReader
@@ -30,13 +31,12 @@ from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.kernel import throttles_tasks
 from ingero.discover.system import SystemSample
 from ingero.ops import BY_ID, Source
-from ingero.store import histograms, tables
+from ingero.store import tables
 from ingero.store.tables import Row
 from ingero.store.vocabulary import CLOCKS, CulpritKind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CALL_SITE_PERIOD_S = 10  # histograms per call site are large; percentiles of the last seconds come from the live view
 _FEW_THREADS = 2048  # names of ended threads that are kept for the records still to come
 IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
 
@@ -77,26 +77,6 @@ class Second:
         return sum(int(cell.growth["count"]) for cell in self.cells)
 
 
-@dataclass(slots=True)
-class _Site:
-    """A call site's sums since they were last written."""
-
-    since_ns: int
-    growth: CellGrowth
-    histogram: Array
-    count: int = 0
-    sum_ns: int = 0
-    max_ns: int = 0
-    size_bytes: int = 0
-
-    def add(self, more: CellGrowth) -> None:
-        self.histogram = self.histogram + more.histogram
-        self.count += int(more.growth["count"])
-        self.sum_ns += int(more.growth["sum_ns"])
-        self.size_bytes += int(more.growth["size_bytes"])
-        self.max_ns = max(self.max_ns, more.max_ns)
-
-
 class SecondReader:
     """Everything that is read once a second."""
 
@@ -119,7 +99,7 @@ class SecondReader:
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         self._open_since = OpenSince(clock)
-        self._sites: dict[tuple[int, int, int], _Site] = {}
+        self.sites = CallSiteRows(sink, targets)
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
         self._threads_seen: dict[tuple[int, int], str] = {}
@@ -137,7 +117,7 @@ class SecondReader:
         threads = self.threads = np.frombuffer(self._kernel.read_threads(), self._dump)
         cells = self.cells.read(elapsed_s)
         self._write_op_stats(cells, start_ns)
-        self._collect_sites(cells, start_ns)
+        self.sites.collect(cells, start_ns)
         self._write_launches(start_ns)
         faults = self._major_faults.read(threads)
         self.memory.write(start_ns, elapsed_s)
@@ -186,8 +166,7 @@ class SecondReader:
 
     def forget(self, slot: int) -> None:
         """Clears the kernel's sums of an ended process and gives its slot back."""
-        for key in [key for key in self._sites if key[0] == slot]:
-            self._write_site(self._sites.pop(key), None)
+        self.sites.forget(slot)
         self.cells.forget(slot)
         self._launches.forget(slot)
         self.memory.forget(slot)
@@ -233,51 +212,6 @@ class SecondReader:
             **{f"{name}_ns": clocks[:, index] for index, name in enumerate(CLOCKS)},
         )
         self._sink.append(tables.OP_STATS, rows)
-
-    def _collect_sites(self, cells: list[CellGrowth], start_ns: int) -> None:
-        for cell in cells:
-            if not cell.growth["count"]:
-                continue
-            key = (cell.slot, cell.op, cell.caller)
-            site = self._sites.get(key)
-            if site is None:
-                site = self._sites[key] = _Site(start_ns, cell, np.zeros(len(cell.histogram), np.uint64))
-            site.add(cell)
-        due = [key for key, site in self._sites.items() if start_ns - site.since_ns >= CALL_SITE_PERIOD_S * 10**9]
-        for key in due:
-            self._write_site(self._sites.pop(key), start_ns)
-
-    def flush_sites(self, end_ns: int) -> None:
-        """Writes the histograms collected so far: at the end of a recording."""
-        for site in self._sites.values():
-            self._write_site(site, end_ns)
-        self._sites.clear()
-
-    def _write_site(self, site: _Site, end_ns: int | None) -> None:
-        target = self._targets.at(site.growth.slot)
-        if target is None or site.growth.op not in BY_ID:
-            return
-        place = target.callers.place(site.growth.caller)
-        op = BY_ID[site.growth.op]
-        period_s = max(1, round((end_ns - site.since_ns) / 1e9)) if end_ns else CALL_SITE_PERIOD_S
-        row = tables.CALL_SITES.rows(
-            1,
-            session=self._sink.session,
-            start_ns=site.since_ns,
-            period_s=period_s,
-            process=target.number,
-            source=int(op.source),
-            op=op.code,
-            caller=np.uint64(site.growth.caller).astype(np.int64),
-            library=self._sink.intern(place.library) if place.library else 0,
-            offset=place.offset if place.library else 0,
-            count=site.count,
-            sum_ns=site.sum_ns,
-            max_ns=site.max_ns,
-            bytes=site.size_bytes,
-            histogram=histograms.pack(site.histogram),
-        )
-        self._sink.append(tables.CALL_SITES, row)
 
     def _write_launches(self, start_ns: int) -> None:
         """Cells folded to the library of their caller: one row per (process, kernel, library)."""
