@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ingero.store.reader import Reader
-from ingero.store.records import Stack
-from ingero.store.stream_rows import CommunicatorRow, columns_of
+from ingero.store.reader.questions import fields_of, records
+from ingero.store.records import Communicator, Stack
 
 _KEPT_NAMES = 1 << 16
 _KEPT_STACKS = 1 << 12
@@ -68,12 +68,12 @@ class Names:
         found = self._reader.stacks([stack_hash]) if stack_hash else []
         return found[0] if found else None
 
-    def _communicators(self, process: int) -> tuple[CommunicatorRow, ...]:
+    def _communicators(self, process: int) -> tuple[Communicator, ...]:
         rows = self._db.execute(
-            f"SELECT {columns_of(CommunicatorRow)} FROM raw_communicators WHERE process = ? ORDER BY number DESC",
+            f"SELECT {fields_of(Communicator)} FROM raw_communicators WHERE process = ? ORDER BY number DESC",
             (process,),
         )
-        return tuple(map(CommunicatorRow._make, rows))
+        return tuple(records(Communicator, rows))
 
     def _one(self, sql: str, *values: int) -> str:
         return next((str(row[0]) for row in self._db.execute(sql, values)), "")

@@ -131,25 +131,6 @@ class ThreadsRow(NamedTuple):
     runq_ns: int
 
 
-class SnapshotRow(NamedTuple):
-    """A row of raw_snapshots."""
-
-    session: int
-    time_ns: int
-    cpu_percent: float | None
-    mem_percent: float | None
-    mem_available_bytes: int | None
-    swap_used_bytes: int | None
-    load_avg: float | None
-    psi_cpu_some_ns: int | None
-    psi_memory_some_ns: int | None
-    psi_memory_full_ns: int | None
-    psi_io_some_ns: int | None
-    psi_io_full_ns: int | None
-    agent_cpu_ns: int | None
-    agent_rss_bytes: int | None
-
-
 class GpuRow(NamedTuple):
     """A row of raw_gpu_samples; None where the GPU or its driver does not say."""
 
@@ -174,27 +155,6 @@ class InFlightRow(NamedTuple):
     calls: int
 
 
-class IncidentRow(NamedTuple):
-    """A row of raw_incidents; the last four are JSON."""
-
-    session: int
-    cause: str
-    resource: str
-    root: str
-    severity: str
-    start_ns: int
-    end_ns: int | None
-    lost_ns: int
-    lost_ratio: float | None
-    explained_ratio: float | None
-    peak: float | None
-    summary: str
-    victims: str
-    culprits: str
-    evidence: str
-    fixes: str
-
-
 class LossRow(NamedTuple):
     """A row of raw_losses."""
 
@@ -203,17 +163,6 @@ class LossRow(NamedTuple):
     counter: str
     reason: str
     lost: int
-
-
-class CommunicatorRow(NamedTuple):
-    """A row of raw_communicators; None: not known."""
-
-    number: int
-    handle: int | None
-    comm_id_hash: int | None
-    rank: int | None
-    nranks: int | None
-    created_ns: int
 
 
 class StackWeight(NamedTuple):

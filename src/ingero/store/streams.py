@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from ingero.ops import HostOp, Source
+from ingero.store.conditions import within
 from ingero.store.reader import Reader
-from ingero.store.records import Window
+from ingero.store.reader.questions import fields_of, records
+from ingero.store.records import Snapshot, StoredIncident, Window
 from ingero.store.stream_rows import (
     EpochRow,
     EventRow,
     GpuRow,
-    IncidentRow,
     InFlightRow,
     LossRow,
     OffCpuRow,
-    SnapshotRow,
     StackWeight,
     ThreadsRow,
     columns_of,
@@ -113,13 +113,10 @@ class Streams:
         )
         return next((int(row[0]) for row in found), None)
 
-    def snapshots(self) -> Iterator[SnapshotRow]:
+    def snapshots(self) -> Iterator[Snapshot]:
         """The system's samples, by time."""
-        return self._rows(
-            SnapshotRow,
-            f"SELECT {columns_of(SnapshotRow)} FROM raw_snapshots WHERE time_ns >= :begin AND time_ns < :end "
-            "ORDER BY time_ns",
-        )
+        sql = f"SELECT {fields_of(Snapshot)} FROM raw_snapshots WHERE {within('time_ns')} ORDER BY time_ns"
+        return records(Snapshot, self.reader.connection.execute(sql, self._values()))
 
     def gpus(self) -> Iterator[GpuRow]:
         """What NVML said of each GPU, by time; nothing where the recording is older than these samples."""
@@ -149,14 +146,9 @@ class Streams:
             table="raw_in_flight",
         )
 
-    def incidents(self) -> Iterator[IncidentRow]:
+    def incidents(self) -> Iterator[StoredIncident]:
         """Incidents that touch the window, by begin."""
-        return self._rows(
-            IncidentRow,
-            f"SELECT {columns_of(IncidentRow)} FROM raw_incidents WHERE start_ns < :end "
-            "AND coalesce(end_ns, :end) >= :begin ORDER BY start_ns",
-            table="raw_incidents",
-        )
+        return iter(self.reader.incidents(self.window) if self.reader.is_recorded("raw_incidents") else ())
 
     def losses(self) -> Iterator[LossRow]:
         """What was lost, by time."""

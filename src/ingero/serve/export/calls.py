@@ -11,7 +11,8 @@ from ingero.serve.export.tracks import Tracks
 from ingero.serve.stack_lines import stack_lines
 from ingero.store.call_stacks import call_stack
 from ingero.store.names import Names
-from ingero.store.stream_rows import CommunicatorRow, EventRow
+from ingero.store.records import Communicator
+from ingero.store.stream_rows import EventRow
 from ingero.store.streams import Streams
 
 CATEGORIES = {source.value: source.name.lower() for source in Source}
@@ -153,7 +154,7 @@ def _collective(row: EventRow, tracks: Tracks, names: Names, name: str) -> Slice
     return Slice(track, row.start_ns, row.duration_ns, name, "communicator", tuple(_collective_args(row)))
 
 
-def _communicator(row: EventRow, names: Names) -> CommunicatorRow | None:
+def _communicator(row: EventRow, names: Names) -> Communicator | None:
     """By the number that the call carries, else the newest with its handle."""
     number = row.function >> _SEQUENCE_BITS
     end_ns = row.start_ns + row.duration_ns

@@ -11,7 +11,7 @@ from ingero.serve.export.tracks import Tracks
 from ingero.serve.stack_lines import stack_lines
 from ingero.store.call_stacks import call_stack
 from ingero.store.names import Names
-from ingero.store.stream_rows import IncidentRow
+from ingero.store.records import StoredIncident
 from ingero.store.streams import Streams
 from ingero.units import format_ns
 
@@ -30,7 +30,7 @@ def incident_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
         yield Slice(track, row.start_ns, end_ns - row.start_ns, name, INCIDENT, args, row.severity.upper())
 
 
-def _account(row: IncidentRow) -> Iterator[tuple[str, Value]]:
+def _account(row: StoredIncident) -> Iterator[tuple[str, Value]]:
     yield "summary", row.summary
     yield "cause", row.cause
     yield "severity", row.severity

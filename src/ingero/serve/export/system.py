@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ingero.serve.export.model import Counter, Track, Unit
 from ingero.serve.export.tracks import Tracks
-from ingero.store.stream_rows import SnapshotRow
+from ingero.store.records import Snapshot
 from ingero.store.streams import Streams
 from ingero.units import SECOND_NS
 
@@ -52,7 +52,7 @@ def machine_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
         before[row.session] = row.time_ns
 
 
-def _shares(row: SnapshotRow, before_ns: int, node: Track, tracks: Tracks) -> Iterator[Counter]:
+def _shares(row: Snapshot, before_ns: int, node: Track, tracks: Tracks) -> Iterator[Counter]:
     """From the sample before on, which is what they are of."""
     for column, name in _SHARES:
         value = getattr(row, column)

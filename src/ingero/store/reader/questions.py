@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,8 +44,7 @@ class Questions:
     def _records(
         self, record: type[_Record], sql: str, window: Window | None = None, *, table: str = "", **values: Value
     ) -> list[_Record]:
-        names = tuple(record.__dataclass_fields__)  # type: ignore[attr-defined]  # every caller passes a dataclass
-        return [record(**dict(zip(names, row, strict=True))) for row in self._rows(sql, window, table=table, **values)]
+        return list(records(record, self._rows(sql, window, table=table, **values)))
 
     # A row is a tuple of what the SELECT beside it names; its types are known only there.
     def _rows(
@@ -57,6 +56,12 @@ class Questions:
         if window is not None:
             values |= {"begin": window.begin_ns, "end": window.end_ns}
         return list(self._db.execute(sql, values))
+
+
+def records(record: type[_Record], rows: Iterable[tuple[Any, ...]]) -> Iterator[_Record]:
+    """Rows as records, one at a time; their columns are the record's fields in order."""
+    names = tuple(record.__dataclass_fields__)  # type: ignore[attr-defined]  # every caller passes a dataclass
+    return (record(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def fields_of(record: type) -> str:
