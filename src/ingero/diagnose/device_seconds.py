@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.cases import Case
-
 from ingero.store.machine import GpuUse
 from ingero.units import SECOND_NS
 

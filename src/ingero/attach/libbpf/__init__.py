@@ -4,7 +4,7 @@ Functions and their meaning: libbpf 1.0 `bpf/libbpf.h`. `uprobe.multi` and `upro
 bpf(2) system call (uapi/linux/bpf.h), so that an older libbpf is enough.
 """
 
-from ingero.attach.libbpf.binding import BpfError, LibbpfMissingError, library_call, libbpf_version, possible_cpus
+from ingero.attach.libbpf.binding import BpfError, LibbpfMissingError, libbpf_version, library_call, possible_cpus
 from ingero.attach.libbpf.features import Helper, KernelTypes, has_helper, kernel_types
 from ingero.attach.libbpf.maps import Map
 from ingero.attach.libbpf.objects import BpfObject
