@@ -17,8 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "web"
 PAGE = ROOT / "src" / "ingero" / "serve" / "dashboard" / "page"
 _LEAST_NODE = 18
-# Not `npm ci`: it wants the lock file to name the bundler's programs for every system, of which one is installed.
-_NPM = ("npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+_NPM = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 
 
 def build() -> bool:
