@@ -37,6 +37,44 @@ def make_recording(path: Path) -> Path:
     return path
 
 
+LINE = ("/srv/train/model.py", 31, "forward")
+LOADER = ("/srv/train/data.py", 12, "fetch")
+MAIN = ("/srv/train/train.py", 90, "main")
+LATE_MS = 3
+
+
+def make_detailed(path: Path) -> Path:
+    """Two ranks in two containers, rank 1 late in each collective, rank 0 with memory that grows and is refused."""
+    with Scene(path, seconds=END_S) as scene:
+        ranks = [
+            scene.process(100 + rank, "python", rank=rank, cgroup_id=50 + rank, cmdline="python train.py")
+            for rank in (0, 1)
+        ]
+        for rank, actor in enumerate(ranks):
+            pod, long_id = f"train-{rank}", f"{rank}" * 64
+            place = {"cgroup_id": 50 + rank, "kernel_cgroup_id": 50 + rank, "node": "scene"}
+            scene.append(tables.CGROUPS, **place, container_id=long_id, pod=pod)
+            scene.train(actor, 0, END_S, Step())
+            scene.communicator(actor, rank=rank, ranks=2)
+            for step in range(10):
+                scene.collective(actor, "ncclAllReduce", 1 + step + rank * LATE_MS / 1000, step + 1, 1 << 20)
+            scene.op(actor, "ncclAllReduce", 1, 10, 0.02, bytes=10 << 20, recorded=10)
+        first = ranks[0]
+        forward, loading = scene.stack([LINE, MAIN]), scene.stack([LOADER, MAIN])
+        for second in range(1, 9):
+            scene.memory(first, "cudaMalloc", second, 2, 64 << 20, stack=forward)
+        scene.memory(first, "cudaMalloc", 9, 0, 64 << 20, stack=loading, failures=3)
+        scene.call(first, "cudaStreamSynchronize", 3, 9.0, stack_hash=forward)
+        scene.call(first, "cudaMemcpyAsync", 4, 3.0, stack_hash=loading)
+        scene.call(first, "cudaLaunchKernel", 5, 1.0)
+        scene.sample(first, 6, [LOADER, MAIN], state="sleep", ms=40)
+        scene.took(first, 900, "hog", 3, 380, switches=400, cgroup_id=51)
+        for second in range(END_S):
+            scene.gpu(second, used_bytes=(1 + second) << 28)
+            _second(scene, second, first.number)
+    return path
+
+
 def _second(scene: Scene, second: int, process: int) -> None:
     is_crowded = second >= QUIET_S
     waiting_ns = 450_000_000 if is_crowded else 2_000_000

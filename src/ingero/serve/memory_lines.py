@@ -42,16 +42,24 @@ def held_memory(sites: Sequence[MemorySite], stacks: Mapping[int, CallStack]) ->
 
     The calls of a site that have no record are at its line if all that have one are at the same.
     """
+    groups: dict[tuple[str, str], list[MemorySite]] = defaultdict(list)
+    for site, place in zip(sites, site_places(sites, stacks), strict=True):
+        groups[site.name, place].append(site)
+    return sorted((_held(*key, group) for key, group in groups.items()), key=lambda held: -held.end_bytes)
+
+
+def site_places(sites: Sequence[MemorySite], stacks: Mapping[int, CallStack]) -> list[str]:
+    """Where each site is, as shown."""
     lines: dict[tuple[int, int, int], set[str]] = defaultdict(set)
     for site in sites:
         if stack := stacks.get(site.stack_hash):
             lines[site.source, site.op, site.caller].add(_line(stack))
-    groups: dict[tuple[str, str], list[MemorySite]] = defaultdict(list)
+    places = []
     for site in sites:
         stack, known = stacks.get(site.stack_hash), lines[site.source, site.op, site.caller]
         place = _line(stack) if stack else next(iter(known)) if len(known) == 1 else ""
-        groups[site.name, place or _caller(site)].append(site)
-    return sorted((_held(*key, group) for key, group in groups.items()), key=lambda held: -held.end_bytes)
+        places.append(place or _caller(site))
+    return places
 
 
 def _held(name: str, place: str, sites: Sequence[MemorySite]) -> HeldMemory:

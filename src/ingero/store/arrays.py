@@ -108,6 +108,18 @@ MEMORY_SECOND_COLUMNS = (
 # row, or the end of the process. peak_bytes: the most so far. unpaired: calls that do not count in it, so far.
 MEMORY_SECOND_DTYPE = np.dtype([(name, "<i8") for name in MEMORY_SECOND_COLUMNS])
 
+SITE_LEVEL_COLUMNS = ("start_ns", "period_s", "process", "source", "op", "caller", "stack_hash", "live_bytes")
+NCCL_CALL_COLUMNS = (
+    *("session", "process", "op", "comm_id_hash", "rank", "nranks", "sequence", "start_ns", "duration_ns", "bytes"),
+    "ret_code",
+)
+
+# The same of one call site.
+SITE_LEVEL_DTYPE = np.dtype([(name, "<i8") for name in SITE_LEVEL_COLUMNS])
+
+# One recorded NCCL call. comm_id_hash, nranks, sequence: 0 where not known; rank: -1.
+NCCL_CALL_DTYPE = np.dtype([(name, "<i8") for name in NCCL_CALL_COLUMNS])
+
 EPOCH_COLUMNS = ", ".join(
     [f"e.{name}" for name in _EPOCH_NUMBERS]
     + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _EPOCH_PARTS for clock in CLOCK_COLUMNS]
@@ -168,6 +180,16 @@ def samples(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
 def memory_seconds(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `MEMORY_SECOND_COLUMNS` as an array of `MEMORY_SECOND_DTYPE`."""
     return _from_rows(rows, MEMORY_SECOND_DTYPE)
+
+
+def site_levels(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `call_queries.SITE_LEVELS` as an array of `SITE_LEVEL_DTYPE`."""
+    return _from_rows(rows, SITE_LEVEL_DTYPE)
+
+
+def nccl_calls(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `call_queries.NCCL_CALLS` as an array of `NCCL_CALL_DTYPE`."""
+    return _from_rows(rows, NCCL_CALL_DTYPE)
 
 
 def _from_rows(rows: Sequence[Sequence[int]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:

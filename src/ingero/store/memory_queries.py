@@ -12,17 +12,17 @@ _LOOKBACK_NS = 240 * SECOND_NS
 _SITE = "a.process, a.source, a.op, a.caller, a.stack_hash"
 _ENDS = f"a.start_ns + a.period_s * {SECOND_NS}"
 # the rows of the window, and before it the newest of each site
-_INSIDE = touches("a")
-_BEFORE = f"{_ENDS} <= :begin AND a.start_ns > :begin - {_LOOKBACK_NS}"
+INSIDE = touches("a")
+BEFORE = f"{_ENDS} <= :begin AND a.start_ns > :begin - {_LOOKBACK_NS}"
 _GROWTH = ("allocated_bytes", "freed_bytes", "allocations", "frees", "failures", "failed_bytes", "foreign_frees")
 _SUMS = ", ".join(f"sum(iif(is_inside, {name}, 0))" for name in _GROWTH)
 
 SITES = f"""
 WITH found AS (
-    SELECT a.*, {_INSIDE} AS is_inside,
-           row_number() OVER (PARTITION BY {_SITE}, {_INSIDE} ORDER BY a.start_ns DESC, a.id DESC) AS age
+    SELECT a.*, {INSIDE} AS is_inside,
+           row_number() OVER (PARTITION BY {_SITE}, {INSIDE} ORDER BY a.start_ns DESC, a.id DESC) AS age
     FROM raw_allocations a LEFT JOIN raw_processes p ON p.process = a.process
-    WHERE ({_INSIDE} OR ({_BEFORE} AND coalesce(p.exit_ns, :end) > :begin)) AND {of_process("a")}
+    WHERE ({INSIDE} OR ({BEFORE} AND coalesce(p.exit_ns, :end) > :begin)) AND {of_process("a")}
 )
 SELECT f.process, f.source, f.op, coalesce(o.name, f.source || '/' || f.op), f.caller,
        coalesce(max(s.text), ''), max(f.offset),
@@ -41,12 +41,12 @@ GROUP BY f.process, f.source, f.op, f.caller, f.stack_hash ORDER BY end_bytes DE
 # with the levels that the window begins with, whose rows are older than it
 SECONDS = f"""
 SELECT {", ".join(f"a.{name}" for name in MEMORY_SECOND_COLUMNS)} FROM raw_memory_seconds a
-WHERE {_INSIDE} AND {of_process("a")}
+WHERE {INSIDE} AND {of_process("a")}
 UNION ALL
 SELECT {", ".join(MEMORY_SECOND_COLUMNS)} FROM (
     SELECT a.*, row_number() OVER (PARTITION BY a.process, a.memory_kind ORDER BY a.start_ns DESC, a.id DESC) AS age
     FROM raw_memory_seconds a LEFT JOIN raw_processes p ON p.process = a.process
-    WHERE {_BEFORE} AND coalesce(p.exit_ns, :end) > :begin AND {of_process("a")}
+    WHERE {BEFORE} AND coalesce(p.exit_ns, :end) > :begin AND {of_process("a")}
 ) WHERE age = 1
 ORDER BY start_ns
 """

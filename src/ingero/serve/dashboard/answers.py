@@ -52,13 +52,20 @@ def state(reader: Reader, window: Window, now_ns: int) -> Object:
 
 def overview(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
     """The verdict, then what was recorded where, and how complete it is."""
-    calls = [one for one in reader.op_totals(window) if one.source in _CALL_SOURCES]
     severities = Counter(one.severity.name for one in diagnosis.incidents)
     return {
         "database": reader.path.name,
         "incident_counts": dict(severities),
         "chain_count": len(diagnosis.incidents) or len(reader.causal_chains(window)),
         "diagnosis": diagnosis_json(diagnosis),
+    } | facts(reader, window)
+
+
+def facts(reader: Reader, window: Window) -> Object:
+    """What was recorded where, and how complete it is: the overview without its verdict."""
+    calls = [one for one in reader.op_totals(window) if one.source in _CALL_SOURCES]
+    rows = reader.snapshots(window)
+    return {
         "sessions": [
             {
                 "node": one.node,
@@ -77,7 +84,8 @@ def overview(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
         "recorded_calls": sum(one.recorded for one in calls),
         "top_op": op_json(calls[0]) if calls else None,
         "has_exact_totals": reader.has_exact_totals,
-        "system": _machine(reader.snapshots(window)),
+        "system": _machine(rows),
+        "overhead": _overhead(rows, window),
         "lost": sum(one.count for one in _losses(reader, window) if not one.counter.endswith("_ns")),
     }
 
@@ -168,7 +176,6 @@ def processes(reader: Reader, window: Window) -> Object:
 def losses(reader: Reader, window: Window) -> Object:
     """What was lost or not traced, by reason, and what tracing cost."""
     rows = reader.snapshots(window)
-    agent_ns = sum(one.agent_cpu_ns or 0 for one in rows)
     steps = reader.governor_steps(window) if reader.is_recorded("raw_governor") else []
     probes = reader.missing_probes() if reader.is_recorded("raw_probes") else []
     return {
@@ -178,10 +185,7 @@ def losses(reader: Reader, window: Window) -> Object:
         "governor": [asdict(one) for one in steps],
         "removed": [asdict(one) for one in reader.removed()],
         "missing_probes": [asdict(one) for one in probes],
-        "overhead": {
-            "agent_cpu_ratio": agent_ns / max(window.duration_ns, 1) if rows else None,
-            "agent_rss_bytes": max((one.agent_rss_bytes or 0 for one in rows), default=None),
-        },
+        "overhead": _overhead(rows, window),
     }
 
 
@@ -266,6 +270,15 @@ def op_json(totals: OpTotals) -> Object:
 
 def _losses(reader: Reader, window: Window) -> list[Loss]:
     return reader.losses(window) if reader.is_recorded("raw_losses") else []
+
+
+def _overhead(rows: Sequence[Snapshot], window: Window) -> Object:
+    """What tracing itself took; null where the machine was not sampled."""
+    agent_ns = sum(one.agent_cpu_ns or 0 for one in rows)
+    return {
+        "agent_cpu_ratio": agent_ns / max(window.duration_ns, 1) if rows else None,
+        "agent_rss_bytes": max((one.agent_rss_bytes or 0 for one in rows), default=None),
+    }
 
 
 def _lanes(reader: Reader, window: Window) -> list[Object]:

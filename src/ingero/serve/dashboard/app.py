@@ -20,6 +20,7 @@ from ingero import __version__
 from ingero.errors import IngeroError
 from ingero.serve.dashboard import answers
 from ingero.serve.dashboard.changes import changes
+from ingero.serve.dashboard.details import Since, add_details
 from ingero.serve.dashboard.errors import error_response, response_for
 from ingero.serve.dashboard.login import login_page
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
@@ -39,9 +40,6 @@ _NO_PAGE = (
     "The API works without it: /api/v1/overview, and /openapi.json describes the rest.\n"
 )
 
-Since = Annotated[
-    str, Query(max_length=32, pattern=r"^[0-9a-z. ]*$", description='the last "90s", "5m", "1h30m"; empty: all')
-]
 Process = Annotated[int | None, Query(ge=0, le=_MAX_NUMBER, description="number of a process (/api/v1/processes)")]
 Points = Annotated[int, Query(ge=1, le=5000, description="at most so many points of time")]
 Format = Annotated[Literal["json", "csv"], Query(description="csv: a file to download")]
@@ -68,6 +66,7 @@ def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[
     _errors(app)
     _verdicts(app, source)
     _measures(app, source)
+    add_details(app, source)
     _questions(app, source)
     _live(app, source, is_ending)
     _pages(app, sessions)

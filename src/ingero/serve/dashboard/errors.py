@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from ingero.errors import IngeroError
 from ingero.serve.dashboard.answers import NoIncidentError
+from ingero.serve.dashboard.stacks import NoStackError
 from ingero.serve.recording_source import EmptyRecordingError
 from ingero.serve.sql import SqlError, TimeLimitError
 from ingero.store.errors import NoDatabaseError, NotRecordedError, StoreError
@@ -16,6 +17,7 @@ from ingero.units import QuantityError
 _CODES: tuple[tuple[type[IngeroError], int, str], ...] = (
     (EmptyRecordingError, 404, "empty_recording"),
     (NoIncidentError, 404, "no_incident"),
+    (NoStackError, 404, "no_stack"),
     (NoDatabaseError, 404, "no_database"),
     (NotRecordedError, 404, "not_recorded"),
     (StoreError, 503, "unreadable_database"),

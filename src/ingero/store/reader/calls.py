@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ingero.store import answers, arrays, views
+from ingero.store import answers, arrays, call_queries, views
 from ingero.store.conditions import of_process, within
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Call, Collective, Communicator, InFlight, Window
@@ -87,6 +87,14 @@ class CallQuestions(Questions):
             f"SELECT {fields_of(Communicator)} FROM raw_communicators ORDER BY process, number",
             table="raw_communicators",
         )
+
+    def nccl_calls(self, window: Window, *, limit: int) -> npt.NDArray[np.void]:
+        """The newest recorded NCCL calls that began in the window, newest first: `arrays.NCCL_CALL_DTYPE`."""
+        view = views.query("nccl_events").replace(
+            "WHERE e.source = 9", f"WHERE e.source = 9 AND {within('e.start_ns')}"
+        )
+        rows = self._rows(call_queries.NCCL_CALLS.format(view=view), window, table="raw_communicators", limit=limit)
+        return arrays.nccl_calls(rows)
 
     def last_collectives(self, window: Window, *, process: int, limit: int) -> list[Collective]:
         """The last recorded collectives of one rank in the window, latest first; sends and receives are none."""

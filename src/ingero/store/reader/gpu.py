@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ingero.store import arrays, machine, memory_queries
+from ingero.store import arrays, call_queries, machine, memory_queries
 from ingero.store.reader.questions import Questions
 from ingero.store.records import MemorySite, Window
 
@@ -33,3 +33,8 @@ class GpuQuestions(Questions):
         """
         rows = self._rows(memory_queries.SECONDS, window, table="raw_memory_seconds", process=process)
         return arrays.memory_seconds(rows)
+
+    def memory_site_levels(self, window: Window) -> npt.NDArray[np.void]:
+        """What call sites held, in order of time: `arrays.SITE_LEVEL_DTYPE`; rows as those of `memory_seconds`."""
+        rows = self._rows(call_queries.SITE_LEVELS, window, table="raw_allocations", process=None)
+        return arrays.site_levels(rows)

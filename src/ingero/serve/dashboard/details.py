@@ -1,0 +1,117 @@
+"""The addresses of the page's details: facts without a verdict, NCCL, memory, stacks, containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import FastAPI, Query
+from fastapi import Path as PathParameter
+from starlette.responses import Response
+
+from ingero.serve.dashboard import answers
+from ingero.serve.dashboard.containers import Containers, containers
+from ingero.serve.dashboard.memory import Memory, memory
+from ingero.serve.dashboard.nccl import Nccl, nccl
+from ingero.serve.recording_source import RecordingSource
+from ingero.serve.dashboard.stacks import Calls, Stack, Tree, calls, hash_of, stack, tree
+from ingero.serve.dashboard.state import State
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+
+_MAX_NUMBER = 2**31 - 1
+
+Since = Annotated[
+    str, Query(max_length=32, pattern=r"^[0-9a-z. ]*$", description='the last "90s", "5m", "1h30m"; empty: all')
+]
+Process = Annotated[int, Query(ge=0, le=_MAX_NUMBER, description="number of a process (/api/v1/processes)")]
+Make = Callable[[Reader, Window, Mapping[str, Any]], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(State):
+    """The overview without its verdict. lost: what tracing lost, in all; /api/v1/losses says what.
+
+    overhead: what tracing itself took of one core, and of memory.
+    """
+
+    database: str
+    sessions: list[dict[str, Any]]
+    processes: list[dict[str, Any]]
+    calls: int
+    recorded_calls: int
+    top_op: dict[str, Any] | None
+    has_exact_totals: bool
+    system: dict[str, float | None] | None
+    overhead: dict[str, float | None]
+    lost: int
+
+
+def add_details(app: FastAPI, source: RecordingSource) -> None:
+    """Their answers are kept as the others are; none waits for a diagnosis."""
+    _whole(app, source)
+    _calls(app, source)
+
+
+def _whole(app: FastAPI, source: RecordingSource) -> None:
+    @app.get("/api/v1/facts", responses={200: {"model": Facts}})
+    def facts_of(since: Since = "") -> Response:
+        """What was recorded where, and how complete it is: the overview without the verdict, which takes longer."""
+
+        def make(reader: Reader, window: Window, state: Mapping[str, Any]) -> Facts:
+            return Facts(**state, database=reader.path.name, **answers.facts(reader, window))
+
+        return _answer(source, "facts", since, (), make)
+
+    @app.get("/api/v1/nccl", responses={200: {"model": Nccl}})
+    def nccl_of(since: Since = "") -> Response:
+        """NCCL: exact totals per operation; recorded calls per communicator, and how late each rank entered them."""
+        return _answer(source, "nccl", since, (), nccl)
+
+    @app.get("/api/v1/memory", responses={200: {"model": Memory}})
+    def memory_of(
+        since: Since = "", points: Annotated[int, Query(ge=2, le=2000, description="points of time")] = 200
+    ) -> Response:
+        """GPU memory: what lines and containers held over time, what failed, how full the GPUs were."""
+        return _answer(source, "memory", since, (points,), lambda r, w, s: memory(r, w, s, points))
+
+    @app.get("/api/v1/containers", responses={200: {"model": Containers}})
+    def containers_of(since: Since = "") -> Response:
+        """Per container: its processes, their calls and clocks, and whose CPU it took."""
+        return _answer(source, "containers", since, (), containers)
+
+
+def _calls(app: FastAPI, source: RecordingSource) -> None:
+    @app.get("/api/v1/calls", responses={200: {"model": Calls}})
+    def calls_of(
+        since: Since = "",
+        process: Annotated[int | None, Query(ge=0, le=_MAX_NUMBER)] = None,
+        limit: Annotated[int, Query(ge=1, le=500, description="at most so many")] = 50,
+    ) -> Response:
+        """The longest recorded calls, each with its account and the hash of its stack."""
+        return _answer(source, "calls", since, (process, limit), lambda r, w, s: calls(r, w, s, process, limit))
+
+    @app.get("/api/v1/stacks/{stack_hash}", responses={200: {"model": Stack}})
+    def stack_of(stack_hash: Annotated[str, PathParameter(pattern=r"^[0-9a-f]{16}$")]) -> Response:
+        """One stack, native and Python, innermost first."""
+
+        def text() -> bytes:
+            with source.open() as (reader, _):
+                return msgspec.json.encode(stack(reader, hash_of(stack_hash)))
+
+        return Response(source.kept(("stack", stack_hash), text), media_type="application/json")
+
+    @app.get("/api/v1/tree", responses={200: {"model": Tree}})
+    def tree_of(process: Process, since: Since = "", of: Literal["calls", "samples"] = "calls") -> Response:
+        """What one process spent its time at, as a tree of functions and lines: in recorded calls, or outside calls."""
+        return _answer(source, "tree", since, (process, of), lambda r, w, s: tree(r, w, s, process, of))
+
+
+def _answer(source: RecordingSource, name: str, since: str, parameters: tuple[object, ...], make: Make) -> Response:
+    def text() -> bytes:
+        with source.open(since) as (reader, window):
+            return msgspec.json.encode(make(reader, window, answers.state(reader, window, source.clock())))
+
+    return Response(source.kept((name, since, *parameters), text), media_type="application/json")

@@ -1,0 +1,32 @@
+"""What every answer with a described shape begins with: which stretch of time, and whether it grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """From, up to but without, and its length; unix ns."""
+
+    begin_ns: int
+    end_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """older_version: of Ingero, that wrote the file; empty: this one's format."""
+
+    now_ns: int
+    is_live: bool
+    older_version: str
+    window: Stretch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A level over time: one value for each of the answer's times."""
+
+    name: str
+    values: list[int]
