@@ -64,10 +64,18 @@ class Browser:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.terminate()
-        self._process.wait(timeout=_PATIENCE_S)
+        try:
+            self._process.wait(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:  # it has no more to tell than that it hangs
+            self._process.kill()
+            self._process.wait()
         os.close(self._write)
         os.close(self._read)
         self._profile.cleanup()
+
+    def run_first(self, script: str) -> None:
+        """A script that each page opened from now on runs before its own."""
+        self._ask("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def open(self, url: str) -> None:
         """Goes there."""
@@ -103,6 +111,16 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             self._ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **text)
+
+    def resize(self, width: int, height: int) -> None:
+        """The size of the page's window, in CSS pixels."""
+        self._ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+
+    def save_to(self, folder: Path) -> None:
+        """Where downloads go from now on."""
+        self._ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
     def prefer(self, scheme: str) -> None:
         """Light or dark."""

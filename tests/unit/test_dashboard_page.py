@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from ingero.diagnose.engine import diagnose
+from ingero.diagnose.model import Diagnosis
 from ingero.serve.dashboard.app import PAGE
 from ingero.serve.dashboard.exposure import Exposure
-from ingero.store.records import SessionFacts
+from ingero.store.reader import Reader
+from ingero.store.records import SessionFacts, Window
 from ingero.store.writer import Writer
 from tests.browser.chromium import Browser, is_installed
-from tests.unit.dashboard_recording import make_recording, serving
+from tests.unit.dashboard_recording import make_detailed, make_recording, serving
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 # Addresses that name a format; nobody asks for them.
@@ -27,6 +33,12 @@ pytestmark = pytest.mark.skipif(not (PAGE / "index.html").exists(), reason="the 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
     with serving(make_recording(tmp_path_factory.mktemp("page") / "recording.db")) as exposure:
+        yield exposure
+
+
+@pytest.fixture(scope="module")
+def detailed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
+    with serving(make_detailed(tmp_path_factory.mktemp("detailed") / "recording.db")) as exposure:
         yield exposure
 
 
@@ -86,10 +98,105 @@ def test_a_link_leads_to_its_view_also_after_a_reload(
 
 
 @WITH_BROWSER
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("#/nccl", "10 (100 %)"),
+        ("#/memory", "Allocations that failed"),
+        ("#/containers", "train-1"),
+        ("#/stacks", "no stack was stored"),
+        ("#/stacks/1?of=samples", "[sleep]"),
+        ("#/stacks/1?at=train.py%3A90+in+main%0Adata.py%3A12+in+fetch", "The whole again"),
+        ("#/stacks/2?since=5m", "ncclAllReduce"),
+    ],
+)
+def test_a_link_leads_to_a_detail_also_after_a_reload(
+    browser: Browser, detailed: Exposure, place: str, text: str
+) -> None:
+    show(browser, detailed.url + place)
+    browser.wait_for_text(text)
+    browser.reload()
+    browser.wait_for_text(text)
+    assert str(browser.evaluate("location.hash")) == place
+    assert browser.complaints == []
+
+
+@WITH_BROWSER
+def test_a_recorded_call_leads_to_its_stack(browser: Browser, detailed: Exposure) -> None:
+    show(browser, f"{detailed.url}#/stacks/1")
+    browser.wait_for_text("The longest recorded calls")
+    browser.evaluate("document.querySelector('td a[href*=\"stack=\"]').click()")
+    browser.wait_for_text("/srv/train/model.py:31")
+
+
+@WITH_BROWSER
+def test_an_incident_shows_its_course_and_what_its_victim_noticed(browser: Browser, dashboard: Exposure) -> None:
+    show(browser, f"{dashboard.url}#/incidents/1")
+    browser.wait_for_text("drains per second")
+    assert "By what the thread was doing" in browser.text()
+    assert int(browser.evaluate("document.querySelectorAll('.course .bar').length")) > 10
+
+
+@WITH_BROWSER
+def test_what_was_recorded_is_shown_before_the_verdict_is_known(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    def slow(reader: Reader, window: Window) -> Diagnosis:
+        may_end.wait()
+        return diagnose(reader, window)
+
+    monkeypatch.setattr("ingero.serve.dashboard.source.diagnose", slow)
+    with serving(make_recording(tmp_path / "recording.db")) as exposure:
+        try:
+            show(browser, exposure.url)
+            browser.wait_for_text("Looking for stalls")
+            assert "306,9" in browser.text()  # calls
+        finally:
+            may_end.set()
+        browser.wait_for_text("incidents: 2 HIGH")
+
+
+@WITH_BROWSER
+def test_a_table_is_saved_as_csv_with_exact_values(browser: Browser, dashboard: Exposure, tmp_path: Path) -> None:
+    browser.save_to(tmp_path)
+    show(browser, f"{dashboard.url}#/ops")
+    browser.wait_for_text("cudaStreamSynchronize")
+    browser.evaluate("document.querySelector('.files button').click()")
+    saved = tmp_path / "ingero-ops.csv"
+    browser.wait_for(saved.exists, "the file")
+    rows = list(csv.DictReader(io.StringIO(saved.read_text())))
+    assert {row["name"] for row in rows} == {"cudaStreamSynchronize", "cudaLaunchKernel", "cudaMemcpyAsync"}
+    assert all(int(row["sum_ns"]) == int(row["run_ns"]) for row in rows)
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("width", [1280, 400])
+def test_no_view_is_wider_than_its_window(browser: Browser, detailed: Exposure, width: int) -> None:
+    browser.resize(width, 900)
+    wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    for view in ("", "incidents", "ops", "processes", "containers", "stacks", "memory", "nccl", "machine", "losses"):
+        show(browser, f"{detailed.url}#/{view}")
+        browser.wait_for_text("ngero itself")
+        assert int(browser.evaluate(wider)) == 0, view
+    browser.resize(1200, 1000)
+
+
+@WITH_BROWSER
+def test_a_question_that_cannot_be_answered_says_why_and_the_way_out(browser: Browser, dashboard: Exposure) -> None:
+    show(browser, f"{dashboard.url}#/incidents/99")
+    browser.wait_for_text("there is no incident 99")
+    show(browser, f"{dashboard.url}#/ops?since=soon")
+    browser.wait_for_text("is no duration")
+    browser.complaints.clear()  # of the console, about both answers
+
+
+@WITH_BROWSER
 def test_keys_alone_lead_from_the_overview_to_the_proof(browser: Browser, dashboard: Exposure) -> None:
     show(browser, dashboard.url)
     browser.wait_for_text("incidents: 2 HIGH")
-    for _ in range(12):
+    for _ in range(20):  # beyond the links of the frame
         browser.press("Tab")
         if "#/incidents/" in str(browser.evaluate("document.activeElement.href || ''")):
             break

@@ -67,6 +67,20 @@ export interface Incident {
   fixes: { text: string; command: string }[];
   account: Record<string, number>;
   evidence: Record<string, string | number | boolean | null>;
+  impact: Impact | null;
+  timeline: { begin_ns: number; end_ns: number; lost_ratio: number }[];
+}
+
+export interface Impact {
+  drains_per_s: number;
+  usual_drains_per_s: number | null;
+  p50_ns: number;
+  usual_p50_ns: number | null;
+  p99_ns: number;
+  usual_p99_ns: number | null;
+  involuntary_ratio: number;
+  usual_involuntary_ratio: number | null;
+  preemptions: number | null;
 }
 
 export interface Diagnosis {
@@ -94,9 +108,8 @@ export interface Op {
   clocks: Clocks | null;
 }
 
-export interface Overview extends State {
+export interface Facts extends State {
   database: string;
-  diagnosis: Diagnosis;
   sessions: { node: string; started_ns: number; stopped_ns: number | null; gpu_model: string; kernel: string }[];
   processes: { process: number; pid: number; name: string; rank: number | null }[];
   calls: number;
@@ -104,7 +117,13 @@ export interface Overview extends State {
   has_exact_totals: boolean;
   top_op: Op | null;
   system: Record<string, number | null> | null;
+  overhead: Overhead;
   lost: number;
+}
+
+export interface Overhead {
+  agent_cpu_ratio: number | null;
+  agent_rss_bytes: number | null;
 }
 
 export interface Lane {
@@ -149,15 +168,135 @@ export interface Losses extends State {
   governor: { time_ns: number; not_traced: string; reason: string }[];
   removed: { name: string; kind: string; until_ns: number; rows: number }[];
   missing_probes: { library: string; symbol: string; reason: string }[];
-  overhead: { agent_cpu_ratio: number | null; agent_rss_bytes: number | null };
+  overhead: Overhead;
 }
 
-export interface Answer {
-  columns: string[];
-  rows: (string | number | null)[][];
+export interface Nccl extends State {
+  totals: {
+    op: string;
+    process: number;
+    pid: number;
+    rank: number | null;
+    calls: number;
+    recorded: number;
+    errors: number | null;
+    bytes: number;
+    sum_ns: number;
+    p50_ns: number | null;
+    p99_ns: number | null;
+    max_ns: number;
+  }[];
+  by_communicator: CommunicatorOp[];
   is_truncated: boolean;
-  elapsed_ns: number;
-  notes: string[];
+  has_exact_totals: boolean;
+}
+
+export interface CommunicatorOp {
+  communicator: string;
+  op: string;
+  process: number;
+  pid: number;
+  rank: number | null;
+  ranks: number | null;
+  calls: number;
+  bytes: number;
+  failed: number;
+  p50_ns: number;
+  p99_ns: number;
+  lateness: { matched: number; last: number; p50_ns: number; p99_ns: number; max_ns: number } | null;
+}
+
+export interface Series {
+  name: string;
+  values: number[];
+}
+
+export interface Memory extends State {
+  times_ns: number[];
+  by_place: Series[];
+  by_container: Series[];
+  used_gpus: Series[];
+  places: {
+    place: string;
+    op: string;
+    live_bytes: number;
+    live_count: number;
+    growth_bytes: number;
+    failures: number;
+    failed_bytes: number;
+  }[];
+  holders: {
+    process: number;
+    pid: number;
+    name: string;
+    container: string;
+    kind: string;
+    live_bytes: number;
+    peak_bytes: number;
+    unpaired: number;
+  }[];
+  foreign_frees: number;
+  has_allocations: boolean;
+}
+
+export interface RecordedCall {
+  id: string;
+  op: string;
+  process: number;
+  pid: number;
+  tid: number;
+  thread: string;
+  start_ns: number;
+  duration_ns: number;
+  ret_code: number;
+  bytes: number;
+  kernel: string;
+  culprit: string;
+  clocks: Clocks | null;
+  stack: string;
+  place: string;
+}
+
+export interface Stack {
+  stack: string;
+  frames: { kind: string; function: string; file: string; line: number; is_own: boolean }[];
+  note: string;
+}
+
+export interface Node {
+  name: string;
+  kind: string;
+  is_own: boolean;
+  ns: number;
+  count: number;
+  children: Node[];
+}
+
+export interface Tree extends State {
+  of: string;
+  root: Node;
+  total_ns: number;
+}
+
+export interface Group {
+  cgroup_id: string;
+  name: string;
+  container_id: string;
+  pod: string;
+  namespace: string;
+  orchestrator: string;
+  node: string;
+  path: string;
+  processes: { process: number; pid: number; name: string; rank: number | null }[];
+  calls: number;
+  launches: number;
+  gpu_wait_ns: number;
+  copied_bytes: number;
+  collective_bytes: number;
+  clocks: Clocks | null;
+  nr_throttled: number;
+  throttled_ns: number;
+  took_ns: number;
 }
 
 export class ApiError extends Error {
@@ -177,11 +316,6 @@ export function address(path: string, parameters: Record<string, string>): strin
 
 export async function get<T>(url: string, signal?: AbortSignal): Promise<T> {
   return body<T>(await reached(fetch(url, { signal })));
-}
-
-export async function ask(sql: string): Promise<Answer> {
-  const headers = { "content-type": "application/json" };
-  return body<Answer>(await reached(fetch("/api/v1/query", { method: "POST", headers, body: JSON.stringify({ sql }) })));
 }
 
 async function reached(asked: Promise<Response>): Promise<Response> {

@@ -28,28 +28,40 @@ export function useGrowth(): [number, Connection] {
   return [growth, connection];
 }
 
-interface Asked<T> {
+export interface Asked<T> {
   url: string;
   answer?: T;
   error?: ApiError;
 }
 
+// One question at a time; when the recording has grown meanwhile, it is asked once more.
 export function useAnswer<T>(url: string, growth: number): Asked<T> {
   const [asked, setAsked] = useState<Asked<T>>({ url });
-  const isAsking = useRef(false);
-  useEffect(() => {
-    if (isAsking.current && asked.url === url) return undefined; // the recording grows faster than it answers
+  const wanted = useRef({ url, growth });
+  wanted.current = { url, growth };
+  const running = useRef<AbortController | null>(null);
+  const ask = () => {
+    const now = wanted.current;
     const stop = new AbortController();
-    isAsking.current = true;
-    get<T>(url, stop.signal)
-      .then((answer) => setAsked({ url, answer }))
+    running.current = stop;
+    get<T>(now.url, stop.signal)
+      .then((answer) => stop.signal.aborted || setAsked({ url: now.url, answer }))
       .catch((error: unknown) => {
-        if (error instanceof ApiError) setAsked((known) => ({ ...(known.url === url ? known : { url }), error }));
+        if (stop.signal.aborted || !(error instanceof ApiError)) return;
+        setAsked((known) => ({ ...(known.url === now.url ? known : { url: now.url }), error }));
       })
       .finally(() => {
-        if (!stop.signal.aborted) isAsking.current = false;
+        if (stop.signal.aborted) return;
+        running.current = null;
+        if (wanted.current.growth !== now.growth) ask();
       });
-    return undefined;
+  };
+  useEffect(() => () => {
+    running.current?.abort();
+    running.current = null;
+  }, [url]);
+  useEffect(() => {
+    if (!running.current) ask();
   }, [url, growth]);
   return asked.url === url ? asked : { url };
 }
@@ -66,8 +78,9 @@ export function Answered<T>(props: { asked: Asked<T>; children: (answer: T) => C
 
 function Failure(props: { error: ApiError; isOld: boolean }) {
   const isEmpty = props.error.code === "empty_recording" || props.error.code === "no_database";
+  const isNotice = isEmpty || props.error.code === "not_recorded";
   return (
-    <div class={isEmpty ? "notice" : "notice error"} role="alert">
+    <div class={isNotice ? "notice" : "notice error"} role="alert">
       <strong>{isEmpty ? "Nothing is recorded yet." : props.error.message}</strong>
       {isEmpty && <p>{props.error.message}</p>}
       {props.error.hint && <p><code>{props.error.hint}</code></p>}

@@ -4,18 +4,26 @@ import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
-import { address, type State } from "./api";
+import { address, type Facts } from "./api";
+import { Containers } from "./containers";
 import { Incidents, OneIncident, type ViewProps } from "./incidents";
-import { type Connection, useAnswer, useGrowth } from "./live";
+import { type Asked, type Connection, useAnswer, useGrowth } from "./live";
 import { Losses, Machine, Operations, Processes } from "./measures";
-import { Overview } from "./overview";
+import { Memory } from "./memory";
+import { Nccl } from "./nccl";
+import { Overview, lostText, overheadText } from "./overview";
 import { link, useRoute, type Route } from "./route";
+import { Stacks } from "./stacks";
 
 const VIEWS: [string, string][] = [
   ["", "Overview"],
   ["incidents", "Incidents"],
   ["ops", "Latency"],
   ["processes", "Processes"],
+  ["containers", "Containers"],
+  ["stacks", "Stacks"],
+  ["memory", "Memory"],
+  ["nccl", "NCCL"],
   ["machine", "Machine"],
   ["losses", "Losses"],
 ];
@@ -31,6 +39,7 @@ function Frame() {
   const route = useRoute();
   const [growth, connection] = useGrowth();
   const since = route.parameters.since ?? "";
+  const facts = useAnswer<Facts>(address("facts", { since }), growth);
   const view = VIEWS.some(([name]) => name === route.view) ? route.view : "";
   const main = useRef<HTMLElement>(null);
   const title = VIEWS.find(([name]) => name === view)?.[1];
@@ -61,36 +70,52 @@ function Frame() {
             {STRETCHES.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
           </select>
         </label>
-        <Writing connection={connection} growth={growth} />
+        <Writing connection={connection} facts={facts.answer} />
       </header>
-      <main id="main" ref={main} tabIndex={-1}><View route={route} view={view} growth={growth} since={since} /></main>
+      <main id="main" ref={main} tabIndex={-1}><View route={route} view={view} growth={growth} since={since} facts={facts} /></main>
+      {facts.answer && view !== "" && <Completeness facts={facts.answer} since={since} />}
     </>
   );
 }
 
-function View(props: ViewProps & { route: Route; view: string }) {
+function View(props: ViewProps & { route: Route; view: string; facts: Asked<Facts> }) {
   const { route, view, growth, since } = props;
   const common = { growth, since };
   if (view === "incidents") return route.item ? <OneIncident {...common} number={route.item} /> : <Incidents {...common} />;
   if (view === "ops") return <Operations {...common} process={route.parameters.process ?? ""} />;
   if (view === "processes") return <Processes {...common} item={route.item} />;
+  if (view === "containers") return <Containers {...common} />;
+  if (view === "stacks") return <Stacks {...common} item={route.item} parameters={route.parameters} facts={props.facts} />;
+  if (view === "memory") return <Memory {...common} />;
+  if (view === "nccl") return <Nccl {...common} />;
   if (view === "machine") return <Machine {...common} />;
   if (view === "losses") return <Losses {...common} />;
-  return <Overview {...common} />;
+  return <Overview {...common} facts={props.facts} />;
 }
 
-function Writing(props: { connection: Connection; growth: number }) {
-  const { answer } = useAnswer<State>(address("graph-metrics", {}), props.growth);
+function Writing(props: { connection: Connection; facts?: Facts }) {
+  const { connection, facts } = props;
   const text =
-    props.connection === "lost"
+    connection === "lost"
       ? "The server does not answer; trying again."
-      : answer?.is_live
+      : facts?.is_live
         ? "The database is being written: this page follows it."
-        : answer
+        : facts
           ? "The recording has ended."
           : "";
-  const kind = props.connection === "lost" ? "lost" : answer?.is_live ? "live" : "ended";
+  const kind = connection === "lost" ? "lost" : facts?.is_live ? "live" : "ended";
   return <p class={`writing ${kind}`} role="status">{text}</p>;
+}
+
+// Below every view: how much of the truth it is.
+function Completeness(props: { facts: Facts; since: string }) {
+  const overhead = overheadText(props.facts);
+  return (
+    <footer>
+      <a href={link("losses", "", { since: props.since })}>Lost while recording: {lostText(props.facts)}</a>
+      {overhead && <span>ingero itself: {overhead}</span>}
+    </footer>
+  );
 }
 
 const place = document.getElementById("page");

@@ -3,11 +3,13 @@
 import { useMemo } from "preact/hooks";
 import type { ClockPoints, Losses as LossesAnswer, Op, Process, Snapshots, State } from "./api";
 import { address } from "./api";
+import { clockColumns } from "./clock_columns";
 import { bytes, count, moment, ns, percent } from "./format";
 import type { ViewProps } from "./incidents";
 import { Answered, useAnswer } from "./live";
-import { Chart, STATE_TEXTS, StackedBar, Table, clockShares } from "./parts";
+import { Chart, ClockLegend, STATE_TEXTS, StackedBar, clockShares } from "./parts";
 import { link } from "./route";
+import { Table } from "./table";
 
 export function Operations(props: ViewProps & { process: string }) {
   const parameters = { since: props.since, process: props.process };
@@ -22,44 +24,29 @@ export function Operations(props: ViewProps & { process: string }) {
           ) : (
             <>
               {!found.has_exact_totals && <p class="notice">These count the stored calls, a part of all.</p>}
-              <Table caption="Longest sum first" heads={["operation", "pid", "count", "total", "p50", "p95", "p99", "max", "errors", "spent"]}>
-                {found.ops.map((op) => (
-                  <tr key={`${op.process} ${op.source} ${op.name}`}>
-                    <th scope="row">{op.name}</th>
-                    <td class="number">{op.pid}</td>
-                    <td class="number">{count(op.count)}</td>
-                    <td class="number">{ns(op.sum_ns)}</td>
-                    <td class="number">{ns(op.p50_ns)}</td>
-                    <td class="number">{ns(op.p95_ns)}</td>
-                    <td class="number">{ns(op.p99_ns)}</td>
-                    <td class="number">{ns(op.max_ns)}</td>
-                    <td class="number">{count(op.errors)}</td>
-                    <td class="wide">
-                      {op.clocks && <StackedBar shares={clockShares(op.clocks)} label={op.name} hasLegend={false} />}
-                    </td>
-                  </tr>
-                ))}
-              </Table>
+              <Table
+                caption="Longest sum first"
+                name="ops"
+                rows={found.ops}
+                columns={[
+                  { key: "name", head: "operation", value: (op) => op.name },
+                  { key: "pid", head: "pid", value: (op) => op.pid, isNumber: true },
+                  { key: "count", head: "count", value: (op) => op.count, show: (op) => count(op.count), isNumber: true },
+                  { key: "sum_ns", head: "total", value: (op) => op.sum_ns, show: (op) => ns(op.sum_ns), isNumber: true },
+                  { key: "p50_ns", head: "p50", value: (op) => op.p50_ns, show: (op) => ns(op.p50_ns), isNumber: true },
+                  { key: "p95_ns", head: "p95", value: (op) => op.p95_ns, show: (op) => ns(op.p95_ns), isNumber: true },
+                  { key: "p99_ns", head: "p99", value: (op) => op.p99_ns, show: (op) => ns(op.p99_ns), isNumber: true },
+                  { key: "max_ns", head: "max", value: (op) => op.max_ns, show: (op) => ns(op.max_ns), isNumber: true },
+                  { key: "errors", head: "errors", value: (op) => op.errors, show: (op) => count(op.errors), isNumber: true },
+                  ...clockColumns((op: Op) => op.name),
+                ]}
+              />
               <ClockLegend />
             </>
           )
         }
       </Answered>
-      <p>
-        Download: <a href={address("ops", { ...parameters, format: "csv" })} download>CSV</a>,{" "}
-        <a href={address("ops", parameters)} download="ingero-ops.json">JSON</a>
-      </p>
     </>
-  );
-}
-
-function ClockLegend() {
-  return (
-    <p class="legend">
-      {Object.entries(STATE_TEXTS).slice(0, 8).map(([name, text]) => (
-        <span key={name} class="entry"><span class={`dot state-${name}`} aria-hidden="true" /> {text}</span>
-      ))}
-    </p>
   );
 }
 
@@ -118,18 +105,19 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
       {!one.lanes.length && <p class="quiet">The device was never drained in this time: its idleness is not proven.</p>}
       {props.isWhole && <ClocksOverTime {...props} />}
       {one.culprits.length > 0 && (
-        <Table caption="Who ran while it waited for a CPU" heads={["name", "pid", "time", "switches"]}>
-          {one.culprits.map((culprit) => (
-            <tr key={`${culprit.kind} ${culprit.culprit_pid} ${culprit.culprit_name}`}>
-              <th scope="row">{culprit.culprit_pid === 0 ? "idle CPU" : culprit.culprit_name || "unknown"}</th>
-              <td class="number">{culprit.culprit_pid > 0 ? culprit.culprit_pid : ""}</td>
-              <td class="number">{ns(culprit.ns)}</td>
-              <td class="number">{count(culprit.switches)}</td>
-            </tr>
-          ))}
-        </Table>
+        <Table
+          caption="Who ran while it waited for a CPU"
+          name="culprits"
+          rows={one.culprits}
+          columns={[
+            { key: "culprit_name", head: "name", value: (row) => (row.culprit_pid === 0 ? "idle CPU" : row.culprit_name || "unknown") },
+            { key: "culprit_pid", head: "pid", value: (row) => (row.culprit_pid > 0 ? row.culprit_pid : null), isNumber: true },
+            { key: "ns", head: "time", value: (row) => row.ns, show: (row) => ns(row.ns), isNumber: true },
+            { key: "switches", head: "switches", value: (row) => row.switches, show: (row) => count(row.switches), isNumber: true },
+          ]}
+        />
       )}
-      <p><a href={link("ops", "", { since: props.since, process: String(one.process) })}>Its operations</a></p>
+      <p><a href={link("ops", "", { since: props.since, process: String(one.process) })}>Its operations</a>, <a href={link("stacks", one.process, { since: props.since })}>its stacks</a></p>
     </article>
   );
 }
@@ -232,37 +220,54 @@ function LossTables(props: { found: LossesAnswer }) {
       {older ? (
         <p class="notice">Ingero {older} did not count what it lost.</p>
       ) : losses.length ? (
-        <Table caption="Lost or repaired while recording" heads={["count", "what"]}>
-          {losses.map((one) => (
-            <tr key={`${one.counter} ${one.reason}`}>
-              <td class="number">{one.counter.endsWith("_ns") ? ns(one.count) : count(one.count)}</td>
-              <td>{one.reason || one.counter}</td>
-            </tr>
-          ))}
-        </Table>
+        <Table
+          caption="Lost or repaired while recording"
+          name="losses"
+          rows={losses}
+          columns={[
+            { key: "what", head: "what", value: (one) => one.reason || one.counter },
+            { key: "count", head: "count", value: (one) => one.count, show: (one) => (one.counter.endsWith("_ns") ? ns(one.count) : count(one.count)), isNumber: true },
+            { key: "counter", head: "counter", value: (one) => one.counter },
+          ]}
+        />
       ) : (
         <p>Nothing was lost while recording.</p>
       )}
       {governor.length > 0 && (
-        <Table caption="Less was traced, because tracing had become too expensive" heads={["since", "what", "why"]}>
-          {governor.map((step) => (
-            <tr key={step.time_ns}><td>{moment(step.time_ns)}</td><td>{step.not_traced || "everything is traced again"}</td><td>{step.reason}</td></tr>
-          ))}
-        </Table>
+        <Table
+          caption="Less was traced, because tracing had become too expensive"
+          name="governor"
+          rows={governor}
+          columns={[
+            { key: "time_ns", head: "since", value: (one) => one.time_ns, show: (one) => moment(one.time_ns) },
+            { key: "not_traced", head: "what", value: (one) => one.not_traced, show: (one) => one.not_traced || "everything is traced again" },
+            { key: "reason", head: "why", value: (one) => one.reason },
+          ]}
+        />
       )}
       {removed.length > 0 && (
-        <Table caption="Removed to keep the file small (--max-db)" heads={["what", "before", "rows"]}>
-          {removed.map((one) => (
-            <tr key={`${one.name} ${one.kind}`}><td>{one.name}, {one.kind}</td><td>{moment(one.until_ns)}</td><td class="number">{count(one.rows)}</td></tr>
-          ))}
-        </Table>
+        <Table
+          caption="Removed to keep the file small (--max-db)"
+          name="removed"
+          rows={removed}
+          columns={[
+            { key: "name", head: "what", value: (one) => `${one.name}, ${one.kind}` },
+            { key: "until_ns", head: "before", value: (one) => one.until_ns, show: (one) => moment(one.until_ns) },
+            { key: "rows", head: "rows", value: (one) => one.rows, show: (one) => count(one.rows), isNumber: true },
+          ]}
+        />
       )}
       {missing.length > 0 && (
-        <Table caption="Calls that were not traced" heads={["call", "library", "why"]}>
-          {missing.map((one) => (
-            <tr key={`${one.library} ${one.symbol}`}><td>{one.symbol}</td><td>{one.library}</td><td>{one.reason}</td></tr>
-          ))}
-        </Table>
+        <Table
+          caption="Calls that were not traced"
+          name="missing-probes"
+          rows={missing}
+          columns={[
+            { key: "symbol", head: "call", value: (one) => one.symbol },
+            { key: "library", head: "library", value: (one) => one.library },
+            { key: "reason", head: "why", value: (one) => one.reason },
+          ]}
+        />
       )}
     </>
   );

@@ -1,7 +1,6 @@
-// Pieces that several views share: bars of clocks, tables, charts.
+// Pieces that several views share: bars of clocks, charts.
 
 import { useEffect, useRef } from "preact/hooks";
-import type { ComponentChildren } from "preact";
 import uPlot from "uplot";
 import { ns, percent } from "./format";
 
@@ -85,6 +84,28 @@ export function accountShares(account: Record<string, number>): Share[] {
     });
 }
 
+// The same by what the thread was doing alone: its clocks, the device, and what no clock covers.
+export function stateShares(account: Record<string, number>): Share[] {
+  const sums = new Map<string, number>();
+  for (const [name, value] of Object.entries(account)) {
+    const state = name.split(".")[1] ?? "unknown";
+    sums.set(state, (sums.get(state) ?? 0) + value);
+  }
+  return Object.keys(STATE_TEXTS)
+    .filter((name) => sums.has(name))
+    .map((name) => ({ name, text: STATE_TEXTS[name] ?? name, ns: sums.get(name) ?? 0 }));
+}
+
+export function ClockLegend() {
+  return (
+    <p class="legend">
+      {Object.entries(STATE_TEXTS).slice(0, 8).map(([name, text]) => (
+        <span key={name} class="entry"><span class={`dot state-${name}`} aria-hidden="true" /> {text}</span>
+      ))}
+    </p>
+  );
+}
+
 function colour(name: string): string {
   const [part = "", state = ""] = name.split(".");
   return `state-${state || part}`;
@@ -92,24 +113,6 @@ function colour(name: string): string {
 
 export function Severity(props: { name: string }) {
   return <span class={`severity ${props.name.toLowerCase()}`}>{props.name}</span>;
-}
-
-const NUMBERS = new Set(
-  ["pid", "rank", "time", "switches", "lost", "count", "total", "p50", "p95", "p99", "max", "errors", "rows", "value"],
-);
-
-export function Table(props: { caption: string; heads: string[]; children: ComponentChildren }) {
-  return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={props.caption}>
-      <table>
-        <caption>{props.caption}</caption>
-        <thead>
-          <tr>{props.heads.map((head) => <th key={head} scope="col" class={NUMBERS.has(head) ? "number" : undefined}>{head}</th>)}</tr>
-        </thead>
-        <tbody>{props.children}</tbody>
-      </table>
-    </div>
-  );
 }
 
 export interface Line {

@@ -1,0 +1,220 @@
+// Where the time went in code: the longest recorded calls with their stacks, and a process's stacks as one flame.
+
+import type { Facts, Node, RecordedCall, Stack, State, Tree } from "./api";
+import { address } from "./api";
+import { clockColumns } from "./clock_columns";
+import { clock, count, ns, percent } from "./format";
+import type { ViewProps } from "./incidents";
+import { Answered, type Asked, useAnswer } from "./live";
+import { link } from "./route";
+import { Table } from "./table";
+
+const BETWEEN = "\n"; // of the names on the way to a frame, in the address
+const DEEPEST_SHOWN = 40;
+const LEAST_WIDTH = 0.002;
+
+export interface StacksProps extends ViewProps {
+  item: string;
+  parameters: Record<string, string>;
+  facts: Asked<Facts>;
+}
+
+export function Stacks(props: StacksProps) {
+  return (
+    <>
+      <h2>Stacks</h2>
+      <Answered asked={props.facts}>{(facts) => <OfProcess {...props} known={facts} />}</Answered>
+    </>
+  );
+}
+
+function OfProcess(props: StacksProps & { known: Facts }) {
+  const { known, parameters } = props;
+  const process = props.item || String(known.processes[0]?.process ?? "");
+  if (!process) return <p class="notice">No process was traced in this time.</p>;
+  const go = (item: string, changes: Record<string, string>) =>
+    link("stacks", item, { since: props.since, of: parameters.of ?? "", ...changes });
+  return (
+    <>
+      <p class="choices">
+        <label>
+          Process{" "}
+          <select value={process} onChange={(event) => { window.location.hash = go(event.currentTarget.value, {}); }}>
+            {known.processes.map((one) => (
+              <option key={one.process} value={String(one.process)}>{one.name} [{one.pid}]{one.rank === null ? "" : `, rank ${one.rank}`}</option>
+            ))}
+          </select>
+        </label>
+        <a href={go(process, { of: "" })} aria-current={parameters.of === "samples" ? undefined : "page"}>inside recorded calls</a>
+        <a href={go(process, { of: "samples" })} aria-current={parameters.of === "samples" ? "page" : undefined}>outside calls</a>
+      </p>
+      {parameters.stack && <OneStack hash={parameters.stack} growth={props.growth} />}
+      <Flame growth={props.growth} since={props.since} process={process} of={parameters.of === "samples" ? "samples" : "calls"} at={parameters.at ?? ""} go={(changes) => go(process, changes)} />
+      {parameters.of !== "samples" && <Longest growth={props.growth} since={props.since} process={process} go={(changes) => go(process, changes)} />}
+    </>
+  );
+}
+
+type Go = (changes: Record<string, string>) => string;
+
+function Longest(props: ViewProps & { process: string; go: Go }) {
+  const asked = useAnswer<State & { calls: RecordedCall[] }>(address("calls", { since: props.since, process: props.process }), props.growth);
+  return (
+    <Answered asked={asked}>
+      {(found) =>
+        found.calls.length === 0 ? (
+          <p class="notice">No single call of this process is recorded in this time.</p>
+        ) : (
+          <Table
+            caption="The longest recorded calls"
+            name="calls"
+            rows={found.calls}
+            columns={[
+              { key: "op", head: "call", value: (one) => one.op },
+              { key: "duration_ns", head: "took", value: (one) => one.duration_ns, show: (one) => ns(one.duration_ns), isNumber: true },
+              { key: "start_ns", head: "at", value: (one) => one.start_ns, show: (one) => clock(one.start_ns) },
+              { key: "stack", head: "stack", value: (one) => one.stack, show: (one) => one.stack && <a href={props.go({ stack: one.stack })}>{one.place || "show"}</a> },
+              { key: "thread", head: "thread", value: (one) => one.thread, show: (one) => `${one.thread} [${one.tid}]` },
+              { key: "kernel", head: "kernel", value: (one) => one.kernel },
+              { key: "culprit", head: "who ran instead", value: (one) => one.culprit },
+              ...clockColumns((one: RecordedCall) => one.op),
+              { key: "ret_code", head: "returned", value: (one) => one.ret_code, isNumber: true },
+            ]}
+          />
+        )
+      }
+    </Answered>
+  );
+}
+
+function OneStack(props: { hash: string; growth: number }) {
+  const asked = useAnswer<Stack>(address(`stacks/${encodeURIComponent(props.hash)}`, {}), 0);
+  return (
+    <section class="card" aria-labelledby="stack">
+      <h3 id="stack">One stack, innermost first</h3>
+      <Answered asked={asked}>
+        {(found) => (
+          <>
+            <ol class="frames">
+              {found.frames.map((one, at) => (
+                <li key={at} class={one.is_own ? "own" : undefined}>
+                  <small>{one.kind}</small> <code>{one.function}</code>{" "}
+                  {one.file && <span class="quiet">{one.line ? `${one.file}:${one.line}` : one.file}</span>}
+                </li>
+              ))}
+            </ol>
+            {found.note && <p class="quiet">{found.note}</p>}
+          </>
+        )}
+      </Answered>
+    </section>
+  );
+}
+
+function Flame(props: ViewProps & { process: string; of: string; at: string; go: Go }) {
+  const asked = useAnswer<Tree>(address("tree", { since: props.since, process: props.process, of: props.of }), props.growth);
+  return (
+    <Answered asked={asked}>
+      {(found) => (found.root.ns === 0 ? <p class="notice">{nothing(props.of)}</p> : <Frames found={found} at={props.at} go={props.go} />)}
+    </Answered>
+  );
+}
+
+function nothing(of: string): string {
+  return of === "samples"
+    ? "No thread was sampled outside calls; record with --stack=true to know."
+    : "No single call of this process is recorded in this time.";
+}
+
+interface Placed {
+  node: Node;
+  path: string[];
+  depth: number;
+  left: number; // of the width, 0 to 1
+  width: number;
+}
+
+function Frames(props: { found: Tree; at: string; go: Go }) {
+  const { found, go } = props;
+  const path = props.at ? props.at.split(BETWEEN) : [];
+  const [from, way] = reached(found.root, path);
+  const placed: Placed[] = [];
+  place(placed, from, way, 0, 0, 1);
+  const rows = Math.max(...placed.map((one) => one.depth)) + 1;
+  const of = found.of === "samples" ? "" : `, of ${ns(found.total_ns)} in all its calls`;
+  return (
+    <section aria-labelledby="flame">
+      <h3 id="flame">{found.of === "samples" ? "Time outside calls" : "Time inside recorded calls"}: {ns(found.root.ns)}{of}</h3>
+      {way.length > 0 && <p><a href={go({ at: "" })}>The whole again</a></p>}
+      <ul class="flame" style={{ height: `${rows * 22}px` }}>
+        {placed.map((one) => (
+          <li key={one.path.join(BETWEEN)} style={{ left: `${100 * one.left}%`, width: `${100 * one.width}%`, top: `${22 * one.depth}px` }}>
+            <a
+              class={`${one.node.kind}${one.node.is_own ? " own" : ""}`}
+              href={go({ at: one.path.join(BETWEEN) })}
+              title={`${one.node.name}: ${ns(one.node.ns)}, ${percent(one.node.ns / found.root.ns)}, ${count(one.node.count)} times`}
+            >
+              {one.node.name}
+            </a>
+          </li>
+        ))}
+      </ul>
+      <p class="legend">
+        <span class="entry"><span class="dot flame-own" aria-hidden="true" /> own code</span>
+        <span class="entry"><span class="dot flame-python" aria-hidden="true" /> other Python</span>
+        <span class="entry"><span class="dot flame-native" aria-hidden="true" /> native</span>
+        <span class="entry"><span class="dot flame-op" aria-hidden="true" /> {found.of === "samples" ? "state" : "call"}</span>
+      </p>
+      <Table
+        caption="The same per line"
+        name="lines"
+        rows={lines(from)}
+        columns={[
+          { key: "name", head: "line or function", value: (one) => one.name, show: (one) => (one.is_own ? <b>{one.name}</b> : one.name) },
+          { key: "ns", head: "time", value: (one) => one.ns, show: (one) => ns(one.ns), isNumber: true },
+          { key: "ratio", head: "share", value: (one) => one.ns / found.root.ns, show: (one) => percent(one.ns / found.root.ns), isNumber: true },
+          { key: "count", head: "times", value: (one) => one.count, show: (one) => count(one.count), isNumber: true },
+        ]}
+      />
+    </section>
+  );
+}
+
+// The frame at the end of the path, or the last one on it that there is.
+function reached(root: Node, path: string[]): [Node, string[]] {
+  let node = root;
+  const way: string[] = [];
+  for (const name of path) {
+    const next = node.children.find((one) => one.name === name);
+    if (!next) break;
+    node = next;
+    way.push(name);
+  }
+  return [node, way];
+}
+
+function place(placed: Placed[], node: Node, path: string[], depth: number, left: number, width: number): void {
+  if (width < LEAST_WIDTH || depth > DEEPEST_SHOWN) return;
+  placed.push({ node, path, depth, left, width });
+  let begin = left;
+  for (const child of node.children) {
+    const share = (width * child.ns) / node.ns;
+    place(placed, child, [...path, child.name], depth + 1, begin, share);
+    begin += share;
+  }
+}
+
+// Per name with all that it called; a recursive function counts once.
+function lines(root: Node): { name: string; is_own: boolean; ns: number; count: number }[] {
+  const sums = new Map<string, { name: string; is_own: boolean; ns: number; count: number }>();
+  const walk = (node: Node, above: Set<string>) => {
+    if (node.kind !== "all" && !above.has(node.name)) {
+      const sum = sums.get(node.name) ?? { name: node.name, is_own: node.is_own, ns: 0, count: 0 };
+      sums.set(node.name, { ...sum, ns: sum.ns + node.ns, count: sum.count + node.count });
+    }
+    const inside = new Set(above).add(node.name);
+    for (const child of node.children) walk(child, inside);
+  };
+  walk(root, new Set());
+  return [...sums.values()].sort((one, other) => other.ns - one.ns);
+}

@@ -1,0 +1,76 @@
+// Tables of any rows, each with its values as a file: what is shown in people's units is stored in exact ones.
+
+import type { ComponentChildren } from "preact";
+
+type Cell = string | number | boolean | null;
+
+export interface Column<T> {
+  key: string; // its name in files, with the unit
+  head: string;
+  value: (row: T) => Cell;
+  show?: (row: T) => ComponentChildren; // else the value
+  isNumber?: boolean;
+  isWide?: boolean;
+  isHidden?: boolean; // only in files
+}
+
+// The first column names the row. name: of the files.
+export function Table<T>(props: { caption: string; name: string; rows: T[]; columns: Column<T>[] }) {
+  const { caption, name, rows, columns } = props;
+  const seen = columns.filter((one) => !one.isHidden);
+  return (
+    <div class="table">
+      <div class="scroll" tabIndex={0} role="region" aria-label={caption}>
+        <table>
+          <caption>{caption}</caption>
+          <thead>
+            <tr>{seen.map((one) => <th key={one.key} scope="col" class={kind(one)}>{one.head}</th>)}</tr>
+          </thead>
+          <tbody>
+            {rows.map((row, at) => (
+              <tr key={at}>
+                {seen.map((one, place) => {
+                  const shown = one.show ? one.show(row) : String(one.value(row) ?? "");
+                  return place === 0
+                    ? <th key={one.key} scope="row" class={kind(one)}>{shown}</th>
+                    : <td key={one.key} class={kind(one)}>{shown}</td>;
+                })}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="files">
+        <button type="button" aria-label={`${caption}: as CSV`} onClick={() => save(`${name}.csv`, "text/csv", csv(rows, columns))}>CSV</button>{" "}
+        <button type="button" aria-label={`${caption}: as JSON`} onClick={() => save(`${name}.json`, "application/json", json(rows, columns))}>JSON</button>
+      </p>
+    </div>
+  );
+}
+
+function kind<T>(column: Column<T>): string | undefined {
+  return column.isNumber ? "number" : column.isWide ? "wide" : undefined;
+}
+
+function csv<T>(rows: T[], columns: Column<T>[]): string {
+  const lines = [columns.map((one) => one.key), ...rows.map((row) => columns.map((one) => one.value(row)))];
+  return lines.map((line) => line.map(field).join(",") + "\n").join("");
+}
+
+function field(value: Cell): string {
+  const text = value === null ? "" : String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+function json<T>(rows: T[], columns: Column<T>[]): string {
+  return JSON.stringify(rows.map((row) => Object.fromEntries(columns.map((one) => [one.key, one.value(row)]))), null, 1);
+}
+
+function save(name: string, type: string, text: string): void {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = `ingero-${name}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
