@@ -1,9 +1,10 @@
 """How long the dashboard's API takes under twenty readers on a large recording that is being written, and first paint.
 
-Makes a recording of made-up rows (bench.export), serves it from a process of its own, and lets twenty readers ask every
-address of the page in turn, while a writer commits twice a second; then
-opens the page in Chromium, where there is one. Answers are kept while they are fresh (docs/adr/0033-dashboard.md), so
-both are shown: the first answer of each address, which one reader waits for, and all of them.
+Makes a recording of made-up rows (bench.export) and opens its page in Chromium, where there is one, on a server that
+has just begun, so that its diagnosis is still under way: that is how long one waits for the overview's numbers, and for
+the verdict. Then it serves the file from a process of its own, and lets twenty readers ask every address of the page in
+turn, while a writer commits twice a second. Answers are kept while they are fresh (docs/adr/0033-dashboard.md), so both
+are shown: the first answer of each address, which one reader waits for, and all of them.
 
 Run: python -m bench.dashboard [--events N] [--seconds S] [--short] [--json]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -30,7 +32,7 @@ from bench.export import make_recording
 READERS = 20
 _PATHS = (
     *("overview", "incidents", "ops", "processes", "snapshots", "losses", "chains", "capabilities", "graph-metrics"),
-    *("graph-events", "time", "clocks?process=1"),
+    *("graph-events", "time", "clocks?process=1", "facts", "nccl", "memory", "containers"),
 )
 _PAUSE_S = 0.25  # of a reader between two questions
 _SERVE = """
@@ -47,9 +49,41 @@ serve(RecordingSource(Path(sys.argv[1]), may_lag=True), Exposure(address=address
 """
 
 
+# Notes in the page when its overview has numbers, and when its verdict is there; each with the frame that paints it.
+_WATCH = """
+window.seen = {};
+const look = () => {
+  for (const [name, there] of [["useful", ".facts dd"], ["verdict", ".verdict:not([aria-busy]) h2"]])
+    if (!(name in window.seen) && document.querySelector(there))
+      requestAnimationFrame(() => { window.seen[name] ??= performance.now(); });
+};
+new MutationObserver(look).observe(document, { childList: true, subtree: true, attributes: true });
+"""
+# The exact sums that a recorder keeps beside the calls.
+_TOTALS = """
+INSERT INTO raw_op_stats(session, start_ns, process, source, op, count, recorded, sum_ns, max_ns, bytes)
+SELECT session, start_ns / 1000000000 * 1000000000, process, source, op, count(*), count(*), sum(duration_ns),
+    max(duration_ns), sum(arg0) FROM raw_events GROUP BY 1, 2, 3, 4, 5
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The page opened on a server that has just begun. useful_ms: until its overview has numbers, from the navigation.
+
+    cpu_s: of the server, from its begin to the verdict. load: of the machine, over the minute before.
+    """
+
+    paint_ms: float
+    useful_ms: float
+    verdict_ms: float
+    cpu_s: float
+    load: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """first_ms: the first answer of each address, nobody else asking. paint_ms: None without Chromium."""
+    """first_ms: the first answer of each address, nobody else asking. opening: None without Chromium."""
 
     events: int
     file_bytes: int
@@ -59,7 +93,7 @@ class Result:
     p95_ms: float
     max_ms: float
     first_ms: dict[str, float]
-    paint_ms: float | None
+    opening: Opening | None
 
 
 def ask(port: int, path: str) -> tuple[float, int]:
@@ -93,24 +127,43 @@ def write(path: Path, end: float) -> None:
     db.close()
 
 
-def first_paint_ms(port: int) -> float | None:
-    """From the navigation to the first contentful paint; None without Chromium."""
+def serving(path: Path) -> tuple[subprocess.Popen[str], int]:
+    """A server of its own and its port."""
+    server = subprocess.Popen([sys.executable, "-c", _SERVE, str(path)], stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    return server, int(server.stdout.readline())
+
+
+def opening(path: Path) -> Opening | None:
+    """None without Chromium."""
     if shutil.which("chromium") is None:
         return None
     from tests.browser.chromium import Browser  # noqa: PLC0415  # only where there is one
 
     paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
     with Browser() as browser:
-        browser.open(f"http://127.0.0.1:{port}/")
-        browser.wait_for(lambda: bool(browser.evaluate(paint)), "first paint")
-        return float(browser.evaluate(paint))
+        browser.run_first(_WATCH)
+        server, port = serving(path)
+        try:
+            browser.open(f"http://127.0.0.1:{port}/")
+            browser.wait_for(lambda: bool(browser.evaluate("window.seen?.useful && window.seen.verdict")), "verdict")
+            spent = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+            return Opening(
+                paint_ms=float(browser.evaluate(paint)),
+                useful_ms=float(browser.evaluate("window.seen.useful")),
+                verdict_ms=float(browser.evaluate("window.seen.verdict")),
+                cpu_s=(int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK"),
+                load=os.getloadavg()[0],
+            )
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def measure(path: Path, events: int, seconds: float) -> Result:
     """Serves the file and asks."""
-    server = subprocess.Popen([sys.executable, "-c", _SERVE, str(path)], stdout=subprocess.PIPE, text=True)
-    assert server.stdout
-    port = int(server.stdout.readline())
+    opened = opening(path)
+    server, port = serving(path)
     try:
         first = {name: ask(port, name)[0] for name in _PATHS}
         found: list[tuple[float, int]] = []
@@ -121,7 +174,6 @@ def measure(path: Path, events: int, seconds: float) -> Result:
             thread.start()
         for thread in threads:
             thread.join()
-        paint = first_paint_ms(port)
     finally:
         server.terminate()
         server.wait()
@@ -135,7 +187,7 @@ def measure(path: Path, events: int, seconds: float) -> Result:
         p95_ms=times[int(0.95 * len(times))],
         max_ms=times[-1],
         first_ms=first,
-        paint_ms=paint,
+        opening=opened,
     )
 
 
@@ -151,6 +203,9 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         path = Path(folder) / "large.db"
         make_recording(path, events)
+        db = apsw.Connection(str(path))
+        db.execute(_TOTALS)
+        db.close()
         result = measure(path, events, seconds)
     if options.json:
         print(json.dumps(asdict(result)))
@@ -160,8 +215,10 @@ def main(arguments: list[str] | None = None) -> None:
     print(f", p95 {result.p95_ms:.1f} ms, longest {result.max_ms:.0f} ms")
     for name, ms in sorted(result.first_ms.items(), key=lambda item: -item[1]):
         print(f"  first answer of {name:20}{ms:10.1f} ms")
-    if result.paint_ms is not None:
-        print(f"  first contentful paint {result.paint_ms:.0f} ms")
+    if result.opening is not None:
+        seen = result.opening
+        print(f"  first contentful paint {seen.paint_ms:.0f} ms, numbers {seen.useful_ms:.0f} ms", end="")
+        print(f", verdict {seen.verdict_ms:.0f} ms; server {seen.cpu_s:.2f} s CPU, load {seen.load:.1f}")
 
 
 if __name__ == "__main__":
