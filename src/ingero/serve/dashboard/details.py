@@ -15,9 +15,9 @@ from ingero.serve.dashboard import answers
 from ingero.serve.dashboard.containers import Containers, containers
 from ingero.serve.dashboard.memory import Memory, memory
 from ingero.serve.dashboard.nccl import Nccl, nccl
-from ingero.serve.recording_source import RecordingSource
 from ingero.serve.dashboard.stacks import Calls, Stack, Tree, calls, hash_of, stack, tree
 from ingero.serve.dashboard.state import State
+from ingero.serve.recording_source import RecordingSource
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 
