@@ -49,7 +49,7 @@ def test_the_facts_do_not_wait_for_a_diagnosis(database: Path, monkeypatch: pyte
     def never(*_: object) -> None:
         raise AssertionError("a diagnosis was asked for")
 
-    monkeypatch.setattr("ingero.serve.dashboard.source.diagnose", never)
+    monkeypatch.setattr("ingero.diagnose.engine.diagnose", never)
     client = client_of(database)
     for path in ("facts", "nccl", "memory", "containers", "calls", "tree?process=1"):
         assert get(client, path)["window"]

@@ -147,7 +147,7 @@ def test_what_was_recorded_is_shown_before_the_verdict_is_known(
         may_end.wait()
         return diagnose(reader, window)
 
-    monkeypatch.setattr("ingero.serve.dashboard.source.diagnose", slow)
+    monkeypatch.setattr("ingero.diagnose.engine.diagnose", slow)
     with serving(make_recording(tmp_path / "recording.db")) as exposure:
         try:
             show(browser, exposure.url)

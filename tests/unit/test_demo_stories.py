@@ -45,7 +45,7 @@ def scripted(story: Story, folder: Path) -> Iterator[Measured]:
 @EVERY_STORY
 def test_the_script_ends_in_the_cause_of_the_story_and_in_nothing_else(story: Story, tmp_path: Path) -> None:
     with scripted(story, tmp_path) as measured:
-        assert [one.cause for one in measured.diagnosis.incidents] == [story.causes[0]]
+        assert [one.cause in story.causes for one in measured.diagnosis.incidents] == [True]
 
 
 @EVERY_STORY
@@ -60,9 +60,10 @@ def test_all_six_play_without_any_privilege() -> None:
     command = [*unprivileged, sys.executable, "-m", "ingero.cli.main", "demo", "--no-gpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line for line in done.stdout.splitlines() if line.startswith("verdict: ")] == [
-        f"verdict: {one.causes[0]}" for one in STORIES
-    ]
+    verdicts = [line for line in done.stdout.splitlines() if line.startswith("verdict: ")]
+    allowed = [{f"verdict: {cause}" for cause in story.causes} for story in STORIES]
+    assert len(verdicts) == len(STORIES)
+    assert all(verdict in right for verdict, right in zip(verdicts, allowed, strict=True))
 
 
 def test_a_demo_that_does_not_end_in_its_cause_says_so(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_a_demo_that_does_not_end_in_its_cause_says_so(tmp_path: Path) -> None:
     story = dataclasses.replace(STORIES[0], script=healthy)
     chosen = chosen_machine(wants_gpu=False, without_gpu=True)
     assert not play(story, chosen, screen, keep=tmp_path, with_account=False)
-    assert "verdict: none, and the story is cpu-contention" in text.getvalue()
+    assert "verdict: none, and the story is priority or cpu-contention" in text.getvalue()
 
 
 def test_a_recording_that_is_kept_can_be_explained(tmp_path: Path) -> None:
