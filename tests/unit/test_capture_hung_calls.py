@@ -20,6 +20,7 @@ _DUMP = np.dtype(
     + [("pid", "<u4"), ("tid", "<u4")]
 )
 _BEGAN_NS = 1_000
+_KERNELS = 5  # the hash of the stack that the kernel side took
 
 
 class Watched:
@@ -45,6 +46,12 @@ class Watched:
         thread = np.zeros(1, _DUMP)
         thread["now_ns"], thread["call_start_ns"], thread["tid"] = began_ns + open_ns, began_ns, 9
         return self.calls.stack_of(3, thread[0])
+
+    def returned(self, begin_ns: int, end_ns: int) -> int:
+        record = np.zeros(1, [("start_ns", "<u8"), ("duration_ns", "<u8"), ("tid", "<u4")])
+        record["start_ns"], record["duration_ns"], record["tid"] = begin_ns, end_ns - begin_ns, 9
+        (number,) = self.calls.of_returned(record, [3], [_KERNELS])
+        return number
 
     def read(self, at_ns: int) -> None:
         self.read_ns = at_ns
@@ -94,3 +101,25 @@ def test_a_thread_that_runs_is_looked_at_again(watched: Watched) -> None:
     assert watched.look(HUNG_NS + 10) == 0
     watched.read(_BEGAN_NS + HUNG_NS + 11)
     assert watched.look(HUNG_NS + 20)
+
+
+def test_a_call_has_the_stack_that_was_read_while_it_was_open(watched: Watched) -> None:
+    watched.look(HUNG_NS)
+    watched.read(_BEGAN_NS + HUNG_NS + 5)
+    number = watched.returned(_BEGAN_NS + 3, _BEGAN_NS + HUNG_NS + 6)
+    assert number != _KERNELS
+    assert len(watched.stored) == 1
+
+
+def test_a_call_that_returned_before_the_read_keeps_the_stack_it_has(watched: Watched) -> None:
+    watched.look(HUNG_NS)
+    watched.read(_BEGAN_NS + HUNG_NS + 5)
+    assert watched.returned(_BEGAN_NS, _BEGAN_NS + HUNG_NS + 4) == _KERNELS
+    assert watched.stored == []
+
+
+def test_a_call_that_began_after_the_read_keeps_the_stack_it_has(watched: Watched) -> None:
+    watched.look(HUNG_NS)
+    watched.read(_BEGAN_NS + HUNG_NS + 5)
+    assert watched.look(HUNG_NS + 10)
+    assert watched.returned(_BEGAN_NS + HUNG_NS + 6, _BEGAN_NS + 3 * HUNG_NS) == _KERNELS

@@ -16,6 +16,7 @@ from ingero.cli.main import cli
 from ingero.cli.option_table import BY_NAME, OPTIONS, Option
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
+from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
 
@@ -34,6 +35,7 @@ OTHER: dict[str, tuple[str, object]] = {
     "launches-at": ("driver", True),
     "cuda-lib": ("/a/x:/b/y", (Path("/a/x"), Path("/b/y"))),
     "stack": ("false", False),
+    "py-walker": ("userspace", PyWalker.USERSPACE),
     "nccl": ("false", False),
     "io": ("false", False),
     "tcp": ("false", False),
@@ -167,6 +169,7 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float, reso
         ({"node": "a:b"}, "--node: 'a:b' is no name for a node"),
         ({"user": "nobody-here"}, "--user: there is no user 'nobody-here'"),
         ({"launches_at": "none"}, "--launches-at: 'none' is neither driver nor both"),
+        ({"py_walker": "gdb"}, "--py-walker: 'gdb' reads no Python frames"),
         ({"pid": "4194305"}, "--pid: no process 4194305 is running"),
         ({"pid": str(os.getpid()), "user": "all"}, "--pid and --user contradict each other"),
         ({"record_all": "true", "sampling_rate": "5"}, "--record-all and --sampling-rate contradict each other"),

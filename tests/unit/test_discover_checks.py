@@ -127,7 +127,7 @@ def test_a_cuda_process_is_shown_with_its_interpreter_and_its_container() -> Non
         placement=placement_of("/docker/" + "a" * 64),
     )
     found = rows_of(dataclasses.replace(FACTS, processes=[one]))["pid 7"].found
-    assert found == "train, of alice, Python 3.12, frames readable, docker container aaaaaaaaaaaa"
+    assert found == "train, of alice, Python 3.12, frames walked in the kernel, docker container aaaaaaaaaaaa"
 
 
 def test_a_process_whose_python_lines_cannot_be_read_is_a_warning() -> None:

@@ -23,6 +23,7 @@ from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, P
 from ingero.attach.safety import are_return_probes_safe
 from ingero.decode.btf import Btf, btf_of
 from ingero.discover.kernel import read_kernel
+from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.discover.readiness import require, scheduler_clocks
 from ingero.ops import memory_kinds
 
@@ -85,7 +86,7 @@ class KernelSide:
     """Owns every BPF object and link of a recording; closing detaches all, calls before clocks.
 
     sampling_rate: 1 in so many ordinary calls is recorded; 0: about 10 a second of each kind.
-    host_programs: what watches the host.
+    host_programs: what watches the host. py_walker: who is to read Python frames; `walker` tells who does.
 
     Raises:
         NotReadyError: this kernel, or what it lets this process do, is not enough.
@@ -100,6 +101,7 @@ class KernelSide:
         sampling_rate: int = 0,
         host_programs: Sequence[HostProgram] = HOST_PROGRAMS,
         with_stacks: bool = False,
+        py_walker: PyWalker = PyWalker.AUTO,
         mode: ProbeMode | None = None,
     ) -> None:
         require(scheduler_clocks(read_kernel()))
@@ -124,6 +126,7 @@ class KernelSide:
                 "sampling_rate": struct.pack("<I", sampling_rate),
                 "with_stacks": struct.pack("<I", with_stacks),
                 "has_bpf_loop": struct.pack("<I", has_helper(Helper.LOOP)),
+                "walks_python": struct.pack("<I", py_walker is not PyWalker.USERSPACE),
                 "calls_ring_bytes": struct.pack("<Q", sizes.calls_bytes),
                 "python_code_ring_bytes": struct.pack("<Q", sizes.python_code_bytes),
                 "python_stacks_ring_bytes": struct.pack("<Q", sizes.python_stacks_bytes),
@@ -132,7 +135,7 @@ class KernelSide:
                 "kernel_count": struct.pack("<I", sizes.kernels),
                 "memory_kinds": memory_kinds(),
             }
-            self.calls, self.mode = self._load_calls(constants, mode)
+            self.calls, self.mode = self._load_walking(constants, mode, py_walker)
             self.maps.update(self.calls.maps)
             if self.mode is ProbeMode.PERF_EVENT:
                 _allow_open_files()
@@ -182,6 +185,26 @@ class KernelSide:
         )
         self._resources.callback(loaded.close)
         return loaded
+
+    def _load_walking(
+        self, constants: dict[str, bytes], mode: ProbeMode | None, asked: PyWalker
+    ) -> tuple[BpfObject, ProbeMode]:
+        """The calls' programs with the walk of Python frames; without it where that is what the kernel refuses."""
+        self.walker = Walker(is_kernel=False, reason=CHOSEN_USERSPACE) if asked is PyWalker.USERSPACE else KERNEL_WALKER
+        known = len(self.unavailable)
+        try:
+            return self._load_calls(constants, mode)
+        except BpfError as error:
+            if asked is not PyWalker.AUTO or not self._with_stacks:
+                raise
+            constants["walks_python"] = struct.pack("<I", False)
+            refused = self.unavailable[known:]
+            del self.unavailable[known:]
+            loaded = self._load_calls(constants, mode)
+            reason = f"the kernel takes the programs only without the walk: {refused[-1].reason if refused else error}"
+            self.walker = Walker(is_kernel=False, reason=reason)
+            self.unavailable.append(Unavailable(name="Python frames walked in the kernel", reason=reason))
+            return loaded
 
     def _load_calls(self, constants: dict[str, bytes], wanted: ProbeMode | None) -> tuple[BpfObject, ProbeMode]:
         """The best mode the kernel takes, unless one is asked for."""
@@ -452,7 +475,8 @@ def _are_returns_safe(mode: ProbeMode) -> bool:
 
 
 def _sample_constants(constants: Mapping[str, bytes], sizes: KernelSizes) -> dict[str, bytes]:
-    shared = ("has_bpf_loop", "python_code_ring_bytes", "python_stacks_ring_bytes", "native_stacks_ring_bytes")
+    rings = ("python_code_ring_bytes", "python_stacks_ring_bytes", "native_stacks_ring_bytes")
+    shared = ("has_bpf_loop", "walks_python", *rings)
     own = {"samples_ring_bytes": struct.pack("<Q", sizes.samples_bytes)}
     return {name: constants[name] for name in shared} | own
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from ingero.capture.parked_threads import NotParkedError, OpenCall, open_call_stack
 from ingero.capture.process_stacks import ProcessStacks
@@ -37,6 +39,12 @@ class _Found:
     read_ns: int  # CLOCK_MONOTONIC, when the last of it was read
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    stack_hash: int
+    read_ns: int  # as in _Found
+
+
 class HungCalls:
     """Reads the stacks of hung calls on another thread.
 
@@ -52,7 +60,7 @@ class HungCalls:
     ) -> None:
         self._do, self._process_of, self._store = do, process_of, store
         self._found: dict[_Key, _Found] = {}
-        self._stored: dict[_Key, int] = {}
+        self._stored: dict[_Key, _Stored] = {}
 
     def stack_of(self, number: int, thread: Any) -> int:
         """The hash of the stack of a thread's open call (`struct thread_dump`); 0 while it is not known."""
@@ -64,15 +72,37 @@ class HungCalls:
             if found is None or found.read_ns > int(thread["now_ns"]):
                 self._do(partial(self._read, key, _open_call(thread)))
                 return 0
-            self._keep(key, found.stack)
-        return self._stored[key]
+            self._keep(key, found)
+        return self._stored[key].stack_hash
 
-    def _keep(self, key: _Key, stack: MergedStack) -> None:
+    def of_returned(self, batch: np.ndarray[Any, Any], numbers: Sequence[int], hashes: Sequence[int]) -> list[int]:
+        """The hashes of the stacks of recorded calls; where one was read while the call was open, that one's.
+
+        A read is of the call that was open on its thread all the while: the thread did not run meanwhile.
+        """
+        chosen = list(hashes)
+        for index in np.flatnonzero(batch["duration_ns"] >= HUNG_NS).tolist():
+            begin_ns = int(batch["start_ns"][index])
+            end_ns = begin_ns + int(batch["duration_ns"][index])
+            thread = int(batch["tid"][index]), numbers[index]
+            for key in [key for key in (*self._stored, *self._found) if (key[0], key[2]) == thread]:
+                read = self._stored.get(key) or self._found[key]
+                if begin_ns <= read.read_ns <= end_ns:
+                    chosen[index] = self._kept(key, read)
+        return chosen
+
+    def _kept(self, key: _Key, read: _Stored | _Found) -> int:
+        if isinstance(read, _Found):
+            self._keep(key, read)
+            del self._found[key]
+        return self._stored[key].stack_hash
+
+    def _keep(self, key: _Key, found: _Found) -> None:
         if len(self._stored) >= _MAX_CALLS:
             del self._stored[next(iter(self._stored))]
-        self._stored[key] = content_hash(key[2], stack)
-        row = tables.STACKS.rows(1, hash=self._stored[key], ips=stack.ips, frames=stack.frames, note=stack.note)
-        self._store(row)
+        stack, stack_hash = found.stack, content_hash(key[2], found.stack)
+        self._stored[key] = _Stored(stack_hash, found.read_ns)
+        self._store(tables.STACKS.rows(1, hash=stack_hash, ips=stack.ips, frames=stack.frames, note=stack.note))
 
     def _read(self, key: _Key, call: OpenCall) -> None:
         process = self._process_of(key[2])

@@ -333,6 +333,8 @@ class Recorder:
         self._records += len(batch)
         numbers = self._rows.process_numbers(batch["process_slot"])
         stack_hashes = self.stacks.hashes(batch, numbers)
+        if not self._kernel.walker.is_kernel:
+            stack_hashes = self.stacks.hung.of_returned(batch, numbers, stack_hashes)
         self.recorded_calls.add(batch, stack_hashes, self._name_of_pid, self._name_of_thread)
         self._rows.calls(batch, numbers, stack_hashes)
         self._kernel_names.note(batch, numbers)

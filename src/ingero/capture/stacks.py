@@ -25,7 +25,7 @@ from ingero.capture.python_layouts import layout_row
 from ingero.capture.stack_frames import MergedStack, merge
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
-from ingero.discover.interpreters import UnreadableInterpreter, find_interpreter
+from ingero.discover.interpreters import Interpreter, UnreadableInterpreter, find_interpreter
 from ingero.store import tables
 from ingero.store.tables import Row
 
@@ -68,7 +68,7 @@ class Stacks:
         self._seen: dict[int, set[tuple[int, int, int]]] = defaultdict(set)  # by process number
         self._keeps = keeps
         self._kept: dict[int, MergedStack] = {}  # by hash
-        self.unreadable: dict[int, UnreadableInterpreter] = {}  # by pid: whose Python frames cannot be had, and why
+        self.interpreters: dict[int, Interpreter | UnreadableInterpreter | None] = {}  # by pid; None: it is no Python
         self.worker = Worker("ingero-stacks", self._settle, failed="stacks_not_resolved")
         self.hung = HungCalls(self.worker.do, self._processes.get, store)
 
@@ -152,15 +152,13 @@ class Stacks:
     def _begin(self, target: Target) -> None:
         process = self._process(target.number, target.pid)
         self._spaces[target.number].forget()
-        found = find_interpreter(target.pid)
+        found = self.interpreters[target.pid] = find_interpreter(target.pid)
         self._starting.pop(target.number, None)
-        self.unreadable.pop(target.pid, None)
         row = np.zeros(1, self._layout_type)
         process.interpreter = None
         if isinstance(found, UnreadableInterpreter):
             if found.is_starting:
                 self._starting[target.number] = target
-            self.unreadable[target.pid] = found
         elif found:
             row = layout_row(found, self._layout_type)
             process.interpreter = found
@@ -169,7 +167,9 @@ class Stacks:
             self._kernel.maps["python_layouts"].update(target.slot.to_bytes(4, "little"), row.tobytes())
 
     def _forget(self, number: int) -> None:
-        self._processes.pop(number, None)
+        process = self._processes.pop(number, None)
+        if process:
+            self.interpreters.pop(process.pid, None)
         self._spaces.pop(number, None)
         self._starting.pop(number, None)
         self._ended.pop(number, None)

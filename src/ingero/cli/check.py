@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import rich_click as click
 
 from ingero.attach.libbpf import libbpf_version
 from ingero.attach.objects import object_path
+from ingero.cli.settings import resolve
 from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
 from ingero.discover.gpus import open_nvml
 from ingero.discover.interpreters import find_interpreter
@@ -24,6 +26,7 @@ from ingero.discover.libraries import LibraryScanner
 from ingero.discover.library_search import library_copies_on_disk
 from ingero.discover.platforms import container_runtimes, orchestrators, own_placement, placement_of_process
 from ingero.discover.processes import PROC, list_pids, read_process
+from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.errors import IngeroError
 
 _DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
@@ -61,6 +64,7 @@ def gather() -> Facts:
         runtimes=container_runtimes(names),
         orchestrators=orchestrators(names, os.environ),
         agent=list(_agent_rows()),
+        walker=_walker(),
     )
 
 
@@ -163,6 +167,14 @@ def _agent_rows() -> Iterator[Row]:
             yield Row(section="ingero", name=name, state=State.OK, found=find())
         except IngeroError as error:
             yield Row(section="ingero", name=name, state=State.MISSING, found=str(error), fix=error.hint)
+
+
+def _walker() -> Walker:
+    """As ingero.yaml and the environment ask for it; that they cannot be used is for `trace` to say."""
+    with suppress(IngeroError):
+        if resolve({}, os.environ, uid=os.getuid()).py_walker is PyWalker.USERSPACE:
+            return Walker(is_kernel=False, reason=CHOSEN_USERSPACE)
+    return KERNEL_WALKER
 
 
 def _built(path: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address, AddressError, parse_address
 from ingero.units import parse_duration_s, parse_size_bytes
@@ -122,6 +123,13 @@ def _driver_only(text: str) -> bool:
     return text == "driver"
 
 
+def _py_walker(text: str) -> PyWalker:
+    try:
+        return PyWalker(text)
+    except ValueError:
+        raise OptionError(f"{text!r} reads no Python frames", hint="write auto, ebpf or userspace") from None
+
+
 def _scraped_at(text: str) -> Address:
     return parse_address(text)
 
@@ -174,6 +182,9 @@ OPTIONS: tuple[Option, ...] = (
     _option("cuda-lib", _paths, "", "PATH", "Probe this file as well, whatever its name: a renamed library, or a "
             "program with the CUDA runtime linked in. Several: A:B.", ":"),
     _switch("stack", "true", "Take the Python and native stack of each recorded call."),
+    _option("py-walker", _py_walker, "auto", "W", "Who reads Python frames. ebpf: the kernel side, of each recorded call; "
+            "userspace: the agent, of threads that sleep and of calls open for over 2 s; auto: the kernel side where that "
+            "can be."),
     _switch("nccl", "true", "Probe NCCL."),
     _switch("io", "true", "Watch block I/O."),
     _switch("tcp", "true", "Watch TCP retransmits."),

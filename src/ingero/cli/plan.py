@@ -11,12 +11,14 @@ from ingero.cli.settings import TraceSettings
 from ingero.discover.gpus import known_nvml
 from ingero.discover.kernel import KernelFacts
 from ingero.discover.library_files import identify
+from ingero.discover.python_walkers import Walker
 from ingero.discover.readiness import ROOT_FIX, what_blocks
 from ingero.errors import IngeroError
 from ingero.ops import Library, Source
 from ingero.units import format_bytes
 
 SHOWN_CALLS = 20  # a second, with --verbose: as many as can be read
+PYTHON_LINES = "Python lines of calls that returned within 2 s"
 _SOURCE_OF_GROUP = {IO: Source.IO, TCP: Source.TCP, NET: Source.NET}
 
 
@@ -78,7 +80,7 @@ def recorder_options(settings: TraceSettings) -> RecorderOptions:
     )
 
 
-def not_traced(settings: TraceSettings) -> dict[str, str]:
+def not_traced(settings: TraceSettings, walker: Walker) -> dict[str, str]:
     """Sources of which this recording can hold nothing, and why: that is neither "none seen" nor zero."""
     found = {} if settings.nccl else {Source.NCCL.name: "switched off (nccl)"}
     missing = missing_tracepoints()
@@ -88,6 +90,8 @@ def not_traced(settings: TraceSettings) -> dict[str, str]:
             found[source.name] = f"switched off ({group})"
         elif all(name in missing for name in needed):
             found[source.name] = f"this kernel has no tracepoint {needed[0]}"
+    if settings.stack and not walker.is_kernel:
+        found[PYTHON_LINES] = walker.reason
     if reason := known_nvml().reason:
         found["GPU"] = reason
     return found

@@ -13,6 +13,7 @@ from typing import Any
 
 from ingero.cli.config_file import ConfigError, find_config, read_config
 from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, OptionError, parse_switch
+from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
 from ingero.store.locations import Owner, database_path, invoking_user
@@ -43,6 +44,7 @@ class TraceSettings:
     launches_at: bool
     cuda_lib: tuple[Path, ...]
     stack: bool
+    py_walker: PyWalker
     nccl: bool
     io: bool
     tcp: bool

@@ -71,8 +71,9 @@ def _record(settings: TraceSettings) -> None:
             sampling_rate=settings.sampling_rate,
             host_programs=plan.host_programs(settings),
             with_stacks=settings.stack,
+            py_walker=settings.py_walker,
         ) as kernel,
-        _sink(settings) as sink,
+        _sink(settings, kernel) as sink,
         Recorder(kernel, sink, options) as recorder,
         _stop_signals() as was_stopped,
         open_view(output.line, as_json=settings.json, verbose=settings.verbose, database=database) as view,
@@ -95,10 +96,12 @@ def _record(settings: TraceSettings) -> None:
         sys.exit(EXIT_CLOSED_PIPE)
 
 
-def _sink(settings: TraceSettings) -> AbstractContextManager[Sink]:
+def _sink(settings: TraceSettings, kernel: KernelSide) -> AbstractContextManager[Sink]:
     if not settings.record:
         return nullcontext(NullSink(settings.node))
-    facts = session_facts(settings.pid, options=settings.as_texts(), not_traced=plan.not_traced(settings))
+    facts = session_facts(
+        settings.pid, options=settings.as_texts(), not_traced=plan.not_traced(settings, kernel.walker)
+    )
     owner = (settings.owner.uid, settings.owner.gid) if os.geteuid() == 0 else None
     return Writer(settings.db, session=facts, node=settings.node, max_db_bytes=settings.max_db, owner=owner)
 

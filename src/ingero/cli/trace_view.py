@@ -18,6 +18,7 @@ from ingero.capture.recorded_calls import RecordedCall, RecordedCalls
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.cli.change_line import change_line
+from ingero.cli.python_lines import PythonLines
 from ingero.cli.trace_summary import Echo, Summary
 from ingero.diagnose.incident_json import incident_json
 from ingero.diagnose.tracking import Change
@@ -80,6 +81,7 @@ class LineView:
         self._calls: RecordedCalls | None = None
         self._has_stacks = False
         self._not_traced: tuple[str, ...] = ()
+        self._python: PythonLines | None = None
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
         """What is traced, and what could not be."""
@@ -92,6 +94,7 @@ class LineView:
         for copy in recorder.libraries.copies:
             self._echo(f"  {copy.mapped_path}")
         self._calls, self._has_stacks = recorder.recorded_calls, recorder.has_stacks
+        self._python = PythonLines(recorder, kernel) if recorder.has_stacks else None
         for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose):
             self._echo(f"  not probed: {symbol} of {library}: {reason}")
         for one in recorder.pickup.unreadable.values():
@@ -103,6 +106,8 @@ class LineView:
     def second(self, second: Second) -> None:
         """Calls, waiting for the device, and who took the CPU."""
         self._summary.add(second)
+        for line in self._python.new() if self._python else ():
+            self._echo(f"  {line}")
         self._show_calls()
         parts = [
             format_time_of_day(second.time_ns),
@@ -166,6 +171,7 @@ class JsonView:
             libraries=[copy.mapped_path for copy in recorder.libraries.copies],
             probes=sum(result.is_attached for result in recorder.probes),
             mode=kernel.mode.value,
+            py_walker={"is_kernel": kernel.walker.is_kernel, "reason": kernel.walker.reason},
             unavailable={missing.name: missing.reason for missing in kernel.unavailable},
             not_probed=[
                 {"symbol": symbol, "library": library, "reason": reason}

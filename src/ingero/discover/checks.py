@@ -13,6 +13,7 @@ from ingero.discover.host import library_version
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from ingero.discover.kernel import MIN_RELEASE, KernelFacts
 from ingero.discover.libraries import LibraryCopy, LibraryScan
+from ingero.discover.python_walkers import KERNEL_WALKER, Walker, python_text
 from ingero.discover.readiness import (
     BTF_FIX,
     HOST_GROUPS,
@@ -74,7 +75,8 @@ class GpuFacts:
 class Facts:
     """Everything the rows are made of.
 
-    on_disk: library files in the usual places. agent: rows about what ingero needs installed.
+    on_disk: library files in the usual places. agent: rows about what ingero needs installed. walker: who is to read
+    the Python frames of a recording.
     """
 
     kernel: KernelFacts
@@ -86,6 +88,7 @@ class Facts:
     runtimes: Sequence[str]
     orchestrators: Sequence[str]
     agent: Sequence[Row]
+    walker: Walker = KERNEL_WALKER
 
 
 def all_rows(facts: Facts) -> tuple[Row, ...]:
@@ -97,7 +100,7 @@ def all_rows(facts: Facts) -> tuple[Row, ...]:
         *facts.agent,
         *_gpu_rows(facts.gpu),
         *_library_rows(facts.scan, facts.on_disk),
-        *_process_rows(facts.processes),
+        *_process_rows(facts.processes, facts.walker),
         *_container_rows(facts),
         *map(_probe_row, all_groups(kernel, facts.scan)),
     )
@@ -216,9 +219,9 @@ def _copy_name(copy: LibraryCopy, version: str) -> str:
     return f"{copy.file.library.value} {version}".rstrip()
 
 
-def _process_rows(processes: Sequence[CudaProcess]) -> Iterator[Row]:
+def _process_rows(processes: Sequence[CudaProcess], walker: Walker) -> Iterator[Row]:
     for one in processes:
-        parts = [one.name, f"of {one.user}", str(one.interpreter) if one.interpreter else "no Python"]
+        parts = [one.name, f"of {one.user}", python_text(one.interpreter, walker)]
         parts += [text for text in (_place(one.placement),) if text]
         state = State.WARNING if isinstance(one.interpreter, UnreadableInterpreter) else State.OK
         yield _row("processes", f"pid {one.pid}", state, ", ".join(parts))

@@ -57,9 +57,9 @@ class Interpreter:
         return self.layout.version
 
     def __str__(self) -> str:
-        """Such as `Python 3.12, frames readable`."""
+        """Such as `Python 3.12`."""
         threads = " free-threaded" if self.layout.is_free_threaded else ""
-        return f"Python {self.version[0]}.{self.version[1]}{threads}, frames readable"
+        return f"Python {self.version[0]}.{self.version[1]}{threads}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
