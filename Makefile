@@ -8,7 +8,7 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels test-stacks bench bench-incidents soak install clean
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,6 +74,10 @@ test-kernels: build ## boot other kernels under qemu and run the capture tests i
 
 test-stacks: build ## stacks against every CPython that can be had; fetches them into build/stacks (docs/stacks.md)
 	@$(AS_ROOT) $(BIN)/python -m tests.stacks
+
+fuzz: build ## damaged and made-up input for every parser (INPUTS=20000 for each)
+	INGERO_FUZZ=$(or $(INPUTS),20000) $(BIN)/pytest -q --timeout=0 tests/unit/test_fuzz_parsers.py \
+		tests/unit/test_decode_native_damaged.py tests/unit/test_decode_python_damaged.py tests/unit/test_decode_python_lines.py
 
 bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead

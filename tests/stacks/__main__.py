@@ -1,6 +1,6 @@
 """`make test-stacks`: fetches the interpreters, compares every stack with what they say, and prints the figures.
 
-Usage: python -m tests.stacks [arguments of pytest]
+Usage: python -m tests.stacks [arguments of pytest]. INGERO_STACKS_ONLY=3.8,3.14 compares these versions alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.stacks import debian, free_threaded
+from tests.stacks.chosen import is_chosen
 
 _HERE = Path(__file__).parent
-_UNIT = _HERE.parent / "unit"
-_FUZZED = ("test_decode_native_damaged.py", "test_decode_python_damaged.py", "test_decode_python_lines.py")
-_FUZZ_INPUTS = 20_000  # each
 _LIMIT_S = 1800  # of a test
 
 
@@ -26,12 +24,13 @@ def main() -> int:
     if os.geteuid():
         sys.exit("test-stacks: real probes and chroots need root: sudo make test-stacks")
     for suite in debian.SUITES:
-        _fetch(f"Debian {suite.name}", partial(debian.fetch, suite))
-    _fetch("the free-threaded Python", free_threaded.fetch)
+        if any(map(is_chosen, suite.versions)):
+            _fetch(f"Debian {suite.name}", partial(debian.fetch, suite))
+    if is_chosen("3.13t"):
+        _fetch("the free-threaded Python", free_threaded.fetch)
     command = [sys.executable, "-m", "pytest", "-q", f"--timeout={_LIMIT_S}"]
-    variables = {**os.environ, "INGERO_STACKS": "1", "INGERO_FUZZ": str(_FUZZ_INPUTS)}
-    fuzzed = [] if sys.argv[1:] else [_UNIT / name for name in _FUZZED]
-    return subprocess.run([*command, _HERE, *fuzzed, *sys.argv[1:]], env=variables, check=False).returncode
+    variables = {**os.environ, "INGERO_STACKS": "1"}
+    return subprocess.run([*command, _HERE, *sys.argv[1:]], env=variables, check=False).returncode
 
 
 def _fetch(name: str, fetch: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 
 from tests.integration.interpreters import interpreters
 from tests.integration.python_truth import Subject
+from tests.stacks.chosen import is_chosen
 from tests.stacks.debian import SUITES
 from tests.stacks.free_threaded import PROGRAM
 
@@ -19,6 +20,7 @@ def subjects() -> dict[str, Subject]:
     if PROGRAM.exists():
         found += [Subject("3.13t", PROGRAM, variables={"PYTHON_GIL": "0"})]
     found += _in_chroots()
+    found = [one for one in found if is_chosen(one.name)]
     found += _other_ways(found)
     return {one.name: one for one in found}
 
@@ -44,6 +46,8 @@ def _other_ways(plain: list[Subject]) -> list[Subject]:
             found.append(_with(one, "JIT", {"PYTHON_JIT": "1"}))
         if minor in (12, 14) or one.name.endswith("trixie"):
             found.append(_with(one, "perf trampolines", {"PYTHONPERFSUPPORT": "1"}))
+    if not plain:
+        return found
     newest = plain[-1]
     found.append(
         Subject(f"{newest.name}, PID namespace", newest.program, newest.root, newest.variables, in_namespace=True)

@@ -182,9 +182,9 @@ OPTIONS: tuple[Option, ...] = (
     _option("cuda-lib", _paths, "", "PATH", "Probe this file as well, whatever its name: a renamed library, or a "
             "program with the CUDA runtime linked in. Several: A:B.", ":"),
     _switch("stack", "true", "Take the Python and native stack of each recorded call."),
-    _option("py-walker", _py_walker, "auto", "W", "Who reads Python frames. ebpf: the kernel side, of each recorded call; "
-            "userspace: the agent, of threads that sleep and of calls open for over 2 s; auto: the kernel side where that "
-            "can be."),
+    _option("py-walker", _py_walker, "auto", "W", "Who reads Python frames. ebpf: the kernel side, of each recorded "
+            "call; userspace: the agent, of threads that sleep and of calls open for over 2 s; auto: the kernel side "
+            "where that can be."),
     _switch("nccl", "true", "Probe NCCL."),
     _switch("io", "true", "Watch block I/O."),
     _switch("tcp", "true", "Watch TCP retransmits."),

@@ -6,6 +6,8 @@ Source: Linux Documentation/bpf/btf.rst (format of the .BTF section).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from ingero.errors import IngeroError
 _INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM, _FWD, _TYPEDEF = 1, 2, 3, 4, 5, 6, 7, 8
 _VOLATILE, _CONST, _RESTRICT, _FUNC_PROTO, _VAR, _DATASEC, _TYPE_TAG, _ENUM64 = 9, 10, 11, 13, 14, 15, 18, 19
 _DECL_TAG = 17
+_MAX_NAMES = 64  # of one type: typedefs of typedefs
 _NAMES_ANOTHER = (_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG)
 # bytes after the common 12-byte header: a constant, or one entry per member (kind_specific info `vlen`)
 _TAIL_BYTES = {_INT: 4, _ARRAY: 12, _VAR: 4, _DECL_TAG: 4}
@@ -38,13 +41,23 @@ class _Type:
     at: int
 
 
+@contextmanager
+def _damage_refused() -> Iterator[None]:
+    """Numbers that lead out of the section, to themselves, or to what is no layout."""
+    try:
+        yield
+    except (struct.error, IndexError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise LayoutError(f"the .BTF section is damaged: {error}", hint="make clean build") from error
+
+
 class Btf:
     """The types of one object.
 
     Raises:
-        LayoutError: no .BTF section.
+        LayoutError: no .BTF section, or it is damaged; any method may raise it.
     """
 
+    @_damage_refused()
     def __init__(self, data: bytes) -> None:
         magic, _version, _flags, header_bytes = struct.unpack_from("<HBBI", data)
         if magic != 0xEB9F:
@@ -84,12 +97,14 @@ class Btf:
                 return candidate
         raise LayoutError(f"the BPF object does not declare {name}", hint="make clean build")
 
+    @_damage_refused()
     def enum(self, name: str) -> dict[str, int]:
         """Names and values of `enum name`, in the order of declaration."""
         found = self._find(_ENUM, name)
         entries = (struct.unpack_from("<Ii", self._data, found.at + 8 * index) for index in range(found.count))
         return {self._string(name_at): value for name_at, value in entries}
 
+    @_damage_refused()
     def dtype(self, name: str, *, header_bytes: int = 0) -> np.dtype[Any]:
         """The numpy layout of `struct name`; `header_bytes` are put before it as field `ring_header`."""
         fields = self._fields(self._find(_STRUCT, name), header_bytes)
@@ -107,9 +122,7 @@ class Btf:
         return fields
 
     def _format(self, index: int) -> Any:
-        found = self._types[index]
-        while found.kind in _NAMES_ANOTHER:
-            found = self._types[found.size_or_type]
+        found = self._named(index)
         if found.kind == _INT:
             return self._int_format(found)
         if found.kind in (_ENUM, _PTR):
@@ -121,15 +134,22 @@ class Btf:
             return {"names": names, "formats": formats, "offsets": offsets, "itemsize": found.size_or_type}
         raise LayoutError(f"{found.name or 'an unnamed type'} (BTF kind {found.kind}) has no numpy layout", hint="")
 
+    def _named(self, index: int) -> _Type:
+        """The type behind typedefs and qualifiers."""
+        for _ in range(_MAX_NAMES):
+            found = self._types[index]
+            if found.kind not in _NAMES_ANOTHER:
+                return found
+            index = found.size_or_type
+        raise ValueError("a type that is another name of itself")
+
     def _int_format(self, found: _Type) -> str:
         encoding = struct.unpack_from("<I", self._data, found.at)[0] >> 24
         return f"<{'i' if encoding & 1 else 'u'}{found.size_or_type}"
 
     def _array_format(self, found: _Type) -> Any:
         element, _index_type, count = struct.unpack_from("<III", self._data, found.at)
-        inner = self._types[element]
-        while inner.kind in _NAMES_ANOTHER:
-            inner = self._types[inner.size_or_type]
+        inner = self._named(element)
         if inner.kind == _INT and inner.size_or_type == 1 and inner.name == "char":
             return f"S{count}"
         return (self._format(element), (count,))

@@ -8,7 +8,7 @@ from functools import lru_cache
 # Parts and copies of a function that the compiler made belong to the function.
 _PARTS = re.compile(r"(\.(cold|part|constprop|isra|lto_priv|llvm|localalias)(\.\d+)*)+$")
 # nvcc's host stub of a kernel: a function whose name holds the mangled name of the kernel.
-_STUB = re.compile(r"_ZL?(\d+)(__device_stub_)(?=_Z)")
+_STUB = re.compile(r"_ZL?([0-9]{1,9})(__device_stub_)(?=_Z)")
 _ANONYMOUS = "(anonymous namespace)"
 _OPERATORS = re.compile(r"operator\s*(<=>|<<=|>>=|->\*|<<|>>|<=|>=|->|<|>|\(\))")
 
@@ -23,7 +23,7 @@ def demangle(symbol: str) -> str:
     stub = _STUB.match(whole)
     if stub:
         end = stub.end(1) + int(stub.group(1))
-        whole = whole[stub.end(2) : end]
+        whole = whole[stub.end(2) : end] or whole
     if not whole.startswith("_Z"):
         return whole
     import cxxfilt  # noqa: PLC0415  # it searches for the C++ library, which takes as long as ten modules
