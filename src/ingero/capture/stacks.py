@@ -27,6 +27,7 @@ from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter, find_interpreter
 from ingero.store import tables
+from ingero.store.call_stacks import NOT_WALKED
 from ingero.store.tables import Row
 
 Array = np.ndarray[Any, Any]
@@ -198,6 +199,8 @@ class Stacks:
         if not is_whole and not is_late:
             return []
         notes = [process.python_ending(wanted.python) if process else "", _MAYBE_OTHER if is_other else ""]
+        if process and process.interpreter and not self._kernel.walker.is_kernel:
+            notes.append(f"{NOT_WALKED} as it returned: they are read from outside")
         if not is_whole:
             self.worker.count("stack_parts_missing")
             notes = ["a part of the stack was lost"]

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from ingero.events import CLOCKS
 from ingero.ops import Source
+from ingero.serve.call_places import CallPlaces
 from ingero.serve.line_costs import line_cost_lines, line_costs
-from ingero.serve.stack_lines import stack_lines, where_text
+from ingero.serve.stack_lines import stack_lines
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import Call, Clocks, OpTotals, Process, Window
+from ingero.store.waiters import Waiters
 from ingero.units import format_bytes, format_count, format_ns, format_percent, format_time_of_day
 
 _CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
@@ -75,21 +77,28 @@ def code_lines(
     times = reader.stack_times(window, process=process.process, sources=_CALL_SOURCES)
     book.read(one.stack_hash for one in times)
     known = {one.stack_hash: stack for one in times if (stack := book.of(one.stack_hash))}
-    yield from line_cost_lines(line_costs(times, known), [one for one in totals if one.source in _CALL_SOURCES])
-    yield from _worst(reader, window, process, book, whole_stacks=whole_stacks, has_stacks=bool(known))
+    waiters = Waiters(reader, window, process=process.process)
+    waited = waiters.calls([number for number, stack in known.items() if stack.is_frameless])
+    book.read(one.waiter.stack_hash for one in waited)
+    known |= {one.waiter.stack_hash: stack for one in waited if (stack := book.of(one.waiter.stack_hash))}
+    costs = line_costs(times, known, waited)
+    yield from line_cost_lines(costs, [one for one in totals if one.source in _CALL_SOURCES])
+    worst = CallPlaces(book, waiters, is_whole=whole_stacks) if known else None
+    yield from _worst(reader, window, process, worst)
 
 
 def open_call_lines(reader: Reader, window: Window, book: StackBook) -> Iterator[str]:
     """Calls that had not returned when they were last seen."""
     for call in reader.in_flight(window):
         yield f"Open for {format_ns(call.time_ns - call.since_ns)} when last seen: {call.name} of {call.pid}/{call.tid}"
-        if call.stack_hash:
-            yield from (line[4:] for line in _stack(call.stack_hash, book, is_whole=True))
+        stack = book.of(call.stack_hash)
+        if stack:
+            yield from (f"  {line}" for line in stack_lines(stack))
+        elif call.stack_hash:
+            yield "  at a place that is not known: its stack was lost"
 
 
-def _worst(
-    reader: Reader, window: Window, process: Process, book: StackBook, *, whole_stacks: bool, has_stacks: bool
-) -> Iterator[str]:
+def _worst(reader: Reader, window: Window, process: Process, places: CallPlaces | None) -> Iterator[str]:
     found = [
         call
         for source in _CALL_SOURCES
@@ -100,18 +109,8 @@ def _worst(
         yield "  longest recorded calls:"
     for call in worst:
         yield _call(call)
-        if has_stacks:
-            yield from _stack(call.stack_hash, book, is_whole=whole_stacks)
-
-
-def _stack(stack_hash: int, book: StackBook, *, is_whole: bool) -> Iterator[str]:
-    stack = book.of(stack_hash)
-    if stack is None:
-        yield "      at a place that is not known: " + ("its stack was lost" if stack_hash else "no stack was taken")
-    elif is_whole:
-        yield from (f"      {line}" for line in stack_lines(stack))
-    else:
-        yield f"      at {where_text(stack)}"
+        if places:
+            yield from (f"      {line}" for line in places.lines(call))
 
 
 def _call(call: Call) -> str:

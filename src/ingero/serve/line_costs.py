@@ -6,12 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ingero.serve.stack_lines import waiting_text
 from ingero.store.call_stacks import CallStack
 from ingero.store.records import OpTotals, StackTime
+from ingero.store.waiters import WaitedCalls
 from ingero.units import format_count, format_ns
 
 _TOP_LINES = 8
 _NO_LINE = "a thread without Python frames"
+_NOT_READ = "a line of Python that was not read"
 _NO_STACK = "a place that is not known: no stack was stored"
 
 
@@ -25,15 +28,33 @@ class LineCost:
     recorded: int
 
 
-def line_costs(times: Sequence[StackTime], stacks: Mapping[int, CallStack]) -> list[LineCost]:
-    """Recorded time by (call, line of the user's own code), most first."""
+def line_costs(
+    times: Sequence[StackTime], stacks: Mapping[int, CallStack], waited: Sequence[WaitedCalls] = ()
+) -> list[LineCost]:
+    """Recorded time by (call, line of the user's own code), most first.
+
+    waited: of the same calls those from threads without Python frames that another thread waited for.
+    """
     spent: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    waits: dict[tuple[int, int, int], list[WaitedCalls]] = defaultdict(list)
+    for wait in waited:
+        waits[wait.source, wait.op, wait.stack_hash].append(wait)
     for one in times:
-        total = spent[one.name, _place(stacks.get(one.stack_hash))]
-        total[0] += one.sum_ns
-        total[1] += one.count
+        stack, left_ns, left = stacks.get(one.stack_hash), one.sum_ns, one.count
+        for wait in waits.get((one.source, one.op, one.stack_hash), ()):
+            text = waiting_text(wait.waiter, stacks.get(wait.waiter.stack_hash))
+            if text:
+                _add(spent[one.name, text], wait.sum_ns, wait.count)
+                left_ns, left = left_ns - wait.sum_ns, left - wait.count
+        if left:
+            _add(spent[one.name, _place(stack)], left_ns, left)
     costs = [LineCost(name, place, ns, recorded) for (name, place), (ns, recorded) in spent.items()]
     return sorted(costs, key=lambda cost: -cost.ns)
+
+
+def _add(total: list[int], ns: int, count: int) -> None:
+    total[0] += ns
+    total[1] += count
 
 
 def _place(stack: CallStack | None) -> str:
@@ -41,7 +62,8 @@ def _place(stack: CallStack | None) -> str:
         return _NO_STACK
     if stack.own:
         return stack.own.short
-    return f"{_NO_LINE}, in {stack.issuer.text}" if stack.issuer else _NO_LINE
+    without = _NO_LINE if stack.is_frameless else _NOT_READ
+    return f"{without}, in {stack.issuer.text}" if stack.issuer else without
 
 
 def line_cost_lines(costs: Sequence[LineCost], totals: Sequence[OpTotals]) -> Iterator[str]:

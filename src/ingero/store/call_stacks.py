@@ -20,6 +20,8 @@ _TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in ang
 _CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
 
 _AT_ONCE = 5000
+NOT_WALKED = "Python frames were not read"
+_UNKNOWN = ("Python frames", "a part of the stack was lost")  # in a note: that there are none is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class CallStack:
     def own(self) -> PythonPlace | None:
         """The innermost line of the user's own code; where there is none, the innermost line."""
         return next((place for place in self.python if place.is_own), self.python[0] if self.python else None)
+
+    @property
+    def is_frameless(self) -> bool:
+        """Whether its thread had no Python frames; not, that they are unknown."""
+        return not self.python and not any(text in self.note for text in _UNKNOWN)
 
     @property
     def issuer(self) -> NativePlace | None:

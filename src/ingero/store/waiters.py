@@ -1,0 +1,118 @@
+"""Who waited for a thread: sleeps that another thread of the process ended, and the line where the sleeper was.
+
+Autograd's and NCCL's threads have no Python frames; the line that a person can change is that of the thread that waits
+for them. It counts only where three facts meet: the sleep spans the call, the calling thread ended the sleep, and the
+sleeper was looked at in that very sleep.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+
+_WAKER_THREAD = 1  # bpf/events.h, enum waker_kind
+_LONGEST_SLEEP_NS = 600 * 1_000_000_000  # that begins before the window and is still found
+_SLEEPS = (
+    "SELECT start_ns, woken_ns, pid, tid, waker_tid FROM raw_offcpu WHERE start_ns >= :begin - :before "
+    "AND start_ns < :end AND process = :process AND waker_kind = :kind AND waker_pid = pid AND waker_tid <> tid "
+    "AND woken_ns > :begin ORDER BY start_ns"
+)
+_LOOKS = (
+    "SELECT time_ns, tid, stack_hash FROM raw_samples WHERE time_ns >= :begin - :before AND time_ns < :end + :before "
+    "AND process = :process AND stack_hash <> 0 AND state <> (SELECT id FROM thread_states WHERE name = 'run') "
+    "ORDER BY time_ns"
+)
+_CALLS = (
+    "SELECT source, op, stack_hash, tid, start_ns, start_ns + duration_ns FROM raw_events "
+    "WHERE start_ns >= :begin AND start_ns < :end AND process = :process AND stack_hash IN ({})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A thread that slept until another woke it, and the hash of the stack that it had meanwhile."""
+
+    pid: int
+    tid: int
+    stack_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedCalls:
+    """Recorded calls of one operation from one stack, that one thread waited for at one line."""
+
+    source: int
+    op: int
+    stack_hash: int
+    waiter: Waiter
+    count: int
+    sum_ns: int
+
+
+@dataclass(slots=True)
+class _Sleeps:
+    """Of one thread, ended by one other; they follow each other."""
+
+    begins_ns: list[int] = field(default_factory=list)
+    ends_ns: list[int] = field(default_factory=list)
+    waiters: list[Waiter] = field(default_factory=list)
+
+    def at(self, begin_ns: int, end_ns: int) -> Waiter | None:
+        index = bisect_right(self.begins_ns, begin_ns) - 1
+        return self.waiters[index] if index >= 0 and end_ns <= self.ends_ns[index] else None
+
+
+class Waiters:
+    """The sleeps of one process in a window whose sleeper was looked at."""
+
+    def __init__(self, reader: Reader, window: Window, *, process: int) -> None:
+        self._reader = reader
+        self._values = {
+            "begin": window.begin_ns, "end": window.end_ns, "before": _LONGEST_SLEEP_NS, "process": process,
+        }  # fmt: skip
+        self._sleeps: dict[int, dict[int, _Sleeps]] = defaultdict(lambda: defaultdict(_Sleeps))  # by waker, by sleeper
+        if reader.is_recorded("raw_samples") and reader.is_recorded("raw_offcpu"):
+            self._read()
+
+    def of(self, tid: int, begin_ns: int, end_ns: int) -> Waiter | None:
+        """Who waited for this thread all the while; None where nobody is known to have, or several have."""
+        found = [one for sleeps in self._sleeps.get(tid, {}).values() if (one := sleeps.at(begin_ns, end_ns))]
+        return found[0] if len(found) == 1 else None
+
+    def calls(self, stack_hashes: Collection[int]) -> list[WaitedCalls]:
+        """The recorded calls with one of these stacks that somebody waited for."""
+        sums: dict[tuple[int, int, int, Waiter], list[int]] = defaultdict(lambda: [0, 0])
+        for source, op, stack_hash, tid, begin_ns, end_ns in self._calls(stack_hashes) if self._sleeps else ():
+            waiter = self.of(tid, begin_ns, end_ns)
+            if waiter:
+                total = sums[source, op, stack_hash, waiter]
+                total[0] += 1
+                total[1] += end_ns - begin_ns
+        return [WaitedCalls(*key, count, sum_ns) for key, (count, sum_ns) in sums.items()]
+
+    def _calls(self, stack_hashes: Collection[int]) -> Iterator[tuple[int, int, int, int, int, int]]:
+        numbers = ",".join(str(int(number)) for number in stack_hashes)
+        values = {name: value for name, value in self._values.items() if name != "before"}
+        yield from self._reader.connection.execute(_CALLS.format(numbers), values)
+
+    def _read(self) -> None:
+        looks: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for time_ns, tid, stack_hash in self._reader.connection.execute(_LOOKS, self._values):
+            looks[tid][0].append(time_ns)
+            looks[tid][1].append(stack_hash)
+        if not looks:
+            return
+        values = self._values | {"kind": _WAKER_THREAD}
+        for begin_ns, end_ns, pid, tid, waker in self._reader.connection.execute(_SLEEPS, values):
+            times, hashes = looks.get(tid, ((), ()))
+            index = bisect_right(times, end_ns) - 1
+            if index >= 0 and times[index] >= begin_ns:
+                sleeps = self._sleeps[waker][tid]
+                sleeps.begins_ns.append(begin_ns)
+                sleeps.ends_ns.append(end_ns)
+                sleeps.waiters.append(Waiter(pid, tid, hashes[index]))
