@@ -195,6 +195,10 @@ class KernelSide:
         try:
             return self._load_calls(constants, mode)
         except BpfError as error:
+            if asked is PyWalker.EBPF and self._with_stacks:
+                raise BpfError(
+                    str(error), hint="--py-walker=auto records without the walk where that is refused"
+                ) from error
             if asked is not PyWalker.AUTO or not self._with_stacks:
                 raise
             constants["walks_python"] = struct.pack("<I", False)

@@ -85,16 +85,16 @@ class HungCalls:
             begin_ns = int(batch["start_ns"][index])
             end_ns = begin_ns + int(batch["duration_ns"][index])
             thread = int(batch["tid"][index]), numbers[index]
-            for key in [key for key in (*self._stored, *self._found) if (key[0], key[2]) == thread]:
-                read = self._stored.get(key) or self._found[key]
-                if begin_ns <= read.read_ns <= end_ns:
+            for key in [key for key in (*self._stored, *list(self._found)) if (key[0], key[2]) == thread]:
+                read = self._stored.get(key) or self._found.get(key)  # another thread fills, and may clear it
+                if read and begin_ns <= read.read_ns <= end_ns:
                     chosen[index] = self._kept(key, read)
         return chosen
 
     def _kept(self, key: _Key, read: _Stored | _Found) -> int:
         if isinstance(read, _Found):
             self._keep(key, read)
-            del self._found[key]
+            self._found.pop(key, None)
         return self._stored[key].stack_hash
 
     def _keep(self, key: _Key, found: _Found) -> None:

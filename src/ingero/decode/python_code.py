@@ -15,6 +15,8 @@ _KEY_WORDS = CODE_BYTES // 8
 _TABLE_BEGINNING_WORDS = 4
 _FNV_BASIS, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 _MASK = (1 << 64) - 1
+_HEADER_BYTES = 16  # PyObject: 64 bits of count, of which newer versions use 32, and flags in the highest 16; the type
+_COUNT, _ABOVE_COUNT = (1 << 32) - 1, 0xFFFF << 32
 _WORD = struct.Struct("<Q")
 _MAX_STRING_BYTES = 1 << 16
 _MAX_TABLE_BYTES = 1 << 22
@@ -69,9 +71,25 @@ def from_memory(read: Read, address: int, key: int, layout: Mapping[str, int]) -
         if file is None or name is None or size > _MAX_TABLE_BYTES:
             return None
         first_line = int.from_bytes(code[layout["code_first_line"] :][:4], "little", signed=True)
-        return CodeObject(file, name, first_line, read(table_at + layout["bytes_data"], size))
+        table = read(table_at + layout["bytes_data"], size)
+        after = read(address, CODE_BYTES)
+        if not _is_alive(after, layout) or code_key(read, after, layout) != key:
+            return None
+        return CodeObject(file, name, first_line, table)
     except (OSError, struct.error):
         return None
+
+
+def _is_alive(code: bytes, layout: Mapping[str, int]) -> bool:
+    """Whether a code object has not been freed: its bytes stay there until they are used again, what it names does not.
+
+    Its reference count falls to zero before its strings go, and then makes place for the allocator's link to the next
+    free block, an address above 4 GB. A free-threaded build has its counts elsewhere, and links beside them.
+    """
+    if layout["header_bytes"] != _HEADER_BYTES:
+        return True
+    word = _word(code, 0)
+    return word & _COUNT != 0 and word & _ABOVE_COUNT == 0
 
 
 def code_key(read: Read, code: bytes, layout: Mapping[str, int]) -> int:
