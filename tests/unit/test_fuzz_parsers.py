@@ -36,6 +36,7 @@ int wanted(void) { return 1; }
 static __attribute__((used, noinline)) int hidden(void) { return 2; }
 int wanted_data = 3;
 """
+_SYMTAB = 2  # SHT_SYMTAB
 _PIECES = [
     *["_ZN", "_ZL", "_Z", "E", "I", "S_", "S0_", "St", "T_", "Lm4E", "v", "P", "K", "F", "i", "4name", "9", "0", "cl"],
     *[
@@ -89,6 +90,19 @@ def test_a_damaged_library_is_read_or_refused(library: Path, changes: list[tuple
             section_contains(elf, ".strtab", b"hidden")
     except UnreadableElfError:
         return
+
+
+def test_a_symbol_table_that_claims_to_be_endless_is_refused(library: Path) -> None:
+    """Found by the long form: reading it would have taken for ever."""
+    content = bytearray(library.read_bytes())
+    headers, count = int.from_bytes(content[40:48], "little"), int.from_bytes(content[60:62], "little")
+    for at in range(headers, headers + 64 * count, 64):
+        if content[at + 4] == _SYMTAB:
+            content[at + 32 : at + 40] = (1 << 60).to_bytes(8, "little")
+    damaged = library.with_name("endless.so")
+    damaged.write_bytes(content)
+    with ElfFile(damaged) as elf, pytest.raises(UnreadableElfError, match="it ends before offset"):
+        function_offsets(elf, ["hidden"])
 
 
 @given(changes=_CHANGES, kept=st.integers(0, 1 << 16))

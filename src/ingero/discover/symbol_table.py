@@ -78,7 +78,10 @@ def _functions_named(elf: ElfFile, table: Section, places: list[int]) -> Iterato
 
     step = _PIECE_BYTES // _ENTRY_BYTES * _ENTRY_BYTES
     for begin in range(0, table.size_bytes, step):
-        raw = elf.read_at(table.offset + begin, min(step, table.size_bytes - begin))
+        size = min(step, table.size_bytes - begin)
+        raw = elf.read_at(table.offset + begin, size)
+        if len(raw) != size:
+            raise UnreadableElfError(elf.path, f"it ends before offset {table.offset + begin + size}")
         entries = np.frombuffer(raw[: len(raw) // _ENTRY_BYTES * _ENTRY_BYTES], _ENTRY)
         is_wanted = (entries["info"] & 0xF == _FUNCTION) & (entries["section"] != 0) & np.isin(entries["name"], places)
         for entry in entries[is_wanted]:
