@@ -28,7 +28,7 @@ buckets per octave, as an exponential histogram of scale 3 in seconds: within 9 
 (docs/adr/0035-metrics.md). A receiver that knows no exponential histograms, such as a Prometheus without
 `--enable-feature=native-histograms`, gets the buckets per octave instead with the environment variable
 `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram` (the default here is
-`base2_exponential_bucket_histogram`; docs/adr/0038-dashboards-and-buckets.md).
+`base2_exponential_bucket_histogram`; docs/adr/0036-dashboards-and-buckets.md).
 
 A dashboard for Grafana, alerts for Prometheus and a configuration of the OpenTelemetry collector are in
 [examples](../examples/observability.md).
