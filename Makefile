@@ -53,7 +53,7 @@ generated: setup
 	$(BIN)/python tools/gen_events_doc.py --check
 
 unit: build ## the tests that need no root
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -n auto
 
 integration: build ## the tests that need root: real probes, real scheduler, simulated GPU
 	$(BIN)/pytest tests/integration
@@ -61,7 +61,8 @@ integration: build ## the tests that need root: real probes, real scheduler, sim
 check: lint types imports generated unit ## everything that needs no root
 
 test: lint types imports generated build ## all tests
-	$(BIN)/pytest tests/unit tests/integration
+	$(BIN)/pytest tests/unit -n auto
+	$(BIN)/pytest tests/integration
 
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
