@@ -14,12 +14,16 @@ from ingero.demo.faults import cgroups
 
 MAX_OTHERS = 0.05  # of all CPUs; a single busy process of another job takes 0.5 of two
 _MOST_V1, _MOST_V2 = 262_144, 10_000  # cpu.shares and cpu.weight; the usual ones are 1024 and 100
+_STEAL = 7  # of the fields of /proc/stat, after user, nice and system
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds of the whole machine and of this process's family, ended and waited for, until a moment."""
+    """CPU seconds of the whole machine and of this process's family, ended and waited for, until a moment.
+
+    What the hypervisor gave to other machines counts as used by others.
+    """
 
     at_s: float
     machine_s: float
@@ -28,10 +32,11 @@ class Usage:
     @classmethod
     def now(cls) -> Usage:
         """Until now."""
-        user, nice, system = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:4])
+        fields = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        used = sum(fields[:3]) + fields[_STEAL]
         kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         own = sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, kinds))
-        return cls(time.monotonic(), (user + nice + system) / _TICKS_PER_S, own)
+        return cls(time.monotonic(), used / _TICKS_PER_S, own)
 
     def others_since(self, before: Usage) -> float:
         """The share of all CPUs that others used; our children must have ended."""
