@@ -47,9 +47,9 @@ _GROWTH = np.dtype([("count", "u8"), ("errors", "u8"), ("nested", "u8"), ("size_
 def _cells(op: Op) -> list[CellGrowth]:
     durations_ns = np.random.default_rng(op.id).lognormal(11, 3, 1_000).astype(np.int64) + 1
     growth = np.array([(len(durations_ns), 1, 1, 4096, durations_ns.sum())], _GROWTH)[0]
-    counts = histograms.count(durations_ns).astype(np.uint32)
+    counts, longest_ns = histograms.count(durations_ns).astype(np.uint32), int(durations_ns.max())
     return [
-        CellGrowth(slot=0, op=op.id, caller=place, growth=growth, max_ns=int(durations_ns.max()), histogram=counts)
+        CellGrowth(slot=0, op=op.id, caller=place, growth=growth, row=0, max_ns=longest_ns, histogram=counts)
         for place in range(_PLACES)
     ]
 

@@ -79,7 +79,7 @@ def test_block_io_is_seen_unless_switched_off(tmp_path: Path, switch: str, event
 def write_to_disk(path: Path) -> None:
     """More than a disk takes at once, so that requests are slow enough to be recorded whoever issues them."""
     with path.open("wb", buffering=0) as file:
-        file.write(os.urandom(32 << 20))
+        file.write(bytes(128 << 20))
         os.fsync(file.fileno())
 
 

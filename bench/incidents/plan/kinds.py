@@ -131,6 +131,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "io_storm": Kind(
             recipe=lambda dose, _sched: IoStorm(writers=max(1, round(dose * 20))),
             expected=Expected(causes=names("data-starvation", "block-io"), why=WORKER_IS_BLOCKED),
+            allowed=names("cpu-contention"),  # writers take CPU time, too, to copy what they write
         ),
         "slow_mount": Kind(
             recipe=lambda dose, _sched: SlowMount(STEP_MS / (1 - dose) - 1.0),

@@ -70,6 +70,27 @@ def test_where_nobody_came_to_use_the_cpus_more_nobody_is_named(tmp_path: Path) 
     assert causes(diagnosed(tmp_path, crowd)) == ["unexplained"]
 
 
+def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
+    def busy(scene: Scene, trainer: Actor) -> None:
+        """The worker computes longer for each item, and keeps the trainer from the CPU for that, too."""
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        step = Step(empty_ms=4.5, empty={"sleep": 4.0}, late_ms=1.05, drain={"runq": 1.0})
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+        for begin, _, _ in steps:
+            scene.off_cpu(trainer, begin, begin + 0.004, "sleep", waker=worker)
+        for second in range(int(LENGTH_S)):
+            scene.second(worker, second, run=900 if second >= QUIET_S else 100)
+            scene.took(trainer, worker.pid, worker.name, second, sum(int(end) == second for _, _, end in steps))
+        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.9, 0.5))
+
+    diagnosis = diagnosed(tmp_path, busy)
+    assert causes(diagnosis) == ["data-starvation"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ns > 1.1 * incident.evidence["worker on-cpu (ns)"]
+    assert "while its threads waited for each other's CPU" in incident.summary
+
+
 def test_without_culprits_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"culprits": "--scheduler=false"})
     assert "self-oversubscription" in {one.cause for one in diagnosis.not_evaluated}
