@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
-from ingero.diagnose.crowding import with_crowding
 from ingero.diagnose.evidence import SAMPLES, Evidence
 from ingero.diagnose.incidents import Found, merge
+from ingero.diagnose.joins import joined
 from ingero.diagnose.model import (
     Bucket,
     Diagnosis,
@@ -87,7 +87,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
     least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)
-    findings = with_crowding(case.findings)
+    findings = joined(case.findings)
     named = [one for one in findings if one.lost_ns >= least_ns and not _is_its_work(case, one)]
     explained = explained_ratio(case, case.findings)
     rest_ns = (1 - explained) * case.loss_ns

@@ -1,0 +1,73 @@
+"""Findings of one case that are one incident, so that nobody is told of one fault twice.
+
+Threads of one job crowd each other when one of them comes to compute more: that belongs to the work. A thread that
+writes a checkpoint is on a CPU at the same line at which it waits for the disk: that belongs to the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ingero.diagnose.model import Bucket, Finding
+from ingero.diagnose.rules import block_io, gil, host_bound, self_oversubscription
+from ingero.diagnose.workers import COLLECTING, ON_CPU, PASSING
+from ingero.units import format_ns
+
+_AT_WORK = frozenset({ON_CPU, COLLECTING, PASSING})
+
+
+def joined(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings of one case, each with the lost time of those that belong to it."""
+    found = list(findings)
+    for cause, owner_of, more in (
+        (host_bound.CAUSE, _disk_of, "computing at the same line"),
+        (self_oversubscription.CAUSE, _work_of, "while its threads waited for each other's CPU meanwhile"),
+    ):
+        part = next((one for one in found if one.cause == cause), None)
+        owner = owner_of(part, found) if part else None
+        if part and owner:
+            found = [_join(one, part, more) if one is owner else one for one in found if one is not part]
+    return found
+
+
+def _disk_of(computing: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The wait for a disk at whose line a thread computed."""
+    waits = (one for one in found if one.cause == block_io.CAUSE and one.line and computing.line)
+    return next((one for one in waits if _place(one) == _place(computing)), None)
+
+
+def _place(finding: Finding) -> tuple[str, str] | None:
+    return (finding.line.file, finding.line.function) if finding.line else None
+
+
+def _work_of(crowding: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The larger finding whose work the threads crowd each other for."""
+    busy = [one for one in found if one is not crowding and _computes(one)]
+    work = max(busy, key=lambda one: one.lost_ns, default=None)
+    return work if work and work.lost_ns >= crowding.lost_ns else None
+
+
+def _computes(finding: Finding) -> bool:
+    """Whether most of it is time in which the job's own threads ran."""
+    ran = sum(ns for bucket, ns in finding.claims.items() if bucket.state == "run")
+    is_held = finding.cause == gil.CAUSE  # by a thread that computes with it
+    return 2 * ran > finding.lost_ns > 0 or finding.evidence.get("worker was") in _AT_WORK or is_held
+
+
+def _join(owner: Finding, part: Finding, more: str) -> Finding:
+    return replace(
+        owner,
+        summary=f"{owner.summary}; {format_ns(part.lost_ns)} more {more}",
+        claims=_sum((owner.claims, part.claims)),
+        chain=(*owner.chain, *(replace(one, text=f"for that work {one.text}") for one in part.chain[:1])),
+        evidence={**owner.evidence, f"of it {part.cause} (ns)": part.lost_ns},
+    )
+
+
+def _sum(claims: Iterable[Mapping[Bucket, int]]) -> dict[Bucket, int]:
+    total: dict[Bucket, int] = {}
+    for one in claims:
+        for bucket, ns in one.items():
+            total[bucket] = total.get(bucket, 0) + ns
+    return total

@@ -1,0 +1,60 @@
+"""Findings of one case that are one incident."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingero.diagnose.joins import joined
+from ingero.diagnose.model import Bucket, CodeLine, Fact, Finding, Part
+
+RUN, RUNQ = Bucket(Part.EMPTY, "run"), Bucket(Part.EMPTY, "runq")
+IO, SLEEP = Bucket(Part.EMPTY, "io"), Bucket(Part.EMPTY, "sleep")
+
+
+def finding(cause: str, claims: dict[Bucket, int], line: CodeLine | None = None, **evidence: Fact) -> Finding:
+    return Finding(cause=cause, summary=cause, claims=claims, line=line, evidence=evidence)
+
+
+def at(function: str, line: int = 1) -> CodeLine:
+    return CodeLine(file="train.py", line=line, function=function)
+
+
+def test_writing_and_computing_in_one_function_is_one_incident() -> None:
+    disk = finding("block-io", {IO: 400}, at("save_checkpoint", 62))
+    computing = finding("host-bound", {RUN: 900}, at("save_checkpoint", 61))
+    [one] = joined([disk, computing])
+    assert (one.cause, one.lost_ns, dict(one.claims)) == ("block-io", 1300, {IO: 400, RUN: 900})
+    assert one.evidence["of it host-bound (ns)"] == 900
+
+
+def test_computing_elsewhere_is_an_incident_of_its_own() -> None:
+    both = [finding("block-io", {IO: 400}, at("save_checkpoint")), finding("host-bound", {RUN: 900}, at("metrics"))]
+    assert joined(both) == both
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        finding("garbage-collection", {RUN: 900}),
+        finding("gil", {SLEEP: 900}),
+        finding("data-starvation", {SLEEP: 900}, **{"worker was": "on-cpu"}),
+    ],
+    ids=lambda one: one.cause,
+)
+def test_crowding_belongs_to_the_work_that_it_is_for(work: Finding) -> None:
+    [one] = joined([finding("self-oversubscription", {RUNQ: 300}), work])
+    assert (one.cause, one.lost_ns) == (work.cause, 1200)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        finding("data-starvation", {SLEEP: 900}, **{"worker was": "disk"}),
+        finding("gpu-throttled", {Bucket(Part.DEVICE, "device"): 900}),
+        finding("host-bound", {RUN: 200}),
+    ],
+    ids=["a worker that waits", "a slow device", "less work than crowding"],
+)
+def test_crowding_without_such_work_is_an_incident_of_its_own(other: Finding) -> None:
+    both = [finding("self-oversubscription", {RUNQ: 300}), other]
+    assert joined(both) == both
