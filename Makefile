@@ -56,13 +56,15 @@ unit: build ## the tests that need no root
 	$(BIN)/pytest tests/unit -n auto
 
 integration: build ## the tests that need root: real probes, real scheduler, simulated GPU
-	$(BIN)/pytest tests/integration
+	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile
+	$(BIN)/pytest tests/integration -m alone
 
 check: lint types imports generated unit ## everything that needs no root
 
 test: lint types imports generated build ## all tests
 	$(BIN)/pytest tests/unit -n auto
-	$(BIN)/pytest tests/integration
+	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile
+	$(BIN)/pytest tests/integration -m alone
 
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account

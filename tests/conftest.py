@@ -17,6 +17,16 @@ from ingero.discover.readiness import scheduler_clocks
 HERE = Path(__file__).parent
 ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 
+# What these files compare is time, or a machine that is otherwise idle: they run one by one. Others may share the cores.
+ALONE = frozenset(
+    {
+        "accounts", "host_events", "test_admission.py", "test_benches.py", "test_churn.py", "test_counts.py",
+        "test_demo.py", "test_epochs.py", "test_faults.py", "test_governor.py", "test_incidents.py",
+        "test_live_findings.py", "test_live_view.py", "test_machine_facts.py", "test_offcpu_intervals.py",
+        "test_probe_modes.py", "test_process_pickup.py", "test_samples.py", "test_second_rows.py",
+    }
+)  # fmt: skip
+
 
 @lru_cache(maxsize=1)
 def why_no_integration() -> str:
@@ -42,6 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE / "integration" in item.path.parents:
             item.add_marker(pytest.mark.integration)
+            if ALONE & set(item.path.parts):
+                item.add_marker(pytest.mark.alone)
             if why_no_integration():
                 item.add_marker(pytest.mark.skip(reason=why_no_integration()))
 
