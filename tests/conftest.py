@@ -17,7 +17,7 @@ from ingero.discover.readiness import scheduler_clocks
 HERE = Path(__file__).parent
 ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 
-# What these files compare is time, or a machine that is otherwise idle: they run one by one. Others may share the cores.
+# What these files compare is time, or a machine that is otherwise idle: they run one by one. Others share the cores.
 ALONE = frozenset(
     {
         "accounts", "host_events", "test_admission.py", "test_benches.py", "test_churn.py", "test_counts.py",

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,11 @@ import pytest
 
 from ingero.demo.workloads import native
 from ingero.demo.workloads.program import Program
+from ingero.discover.library_files import identify
+from ingero.discover.sites import probe_sites
 from ingero.events import CallFlag
-from tests.integration.targets import record, rows, simulation, until, wait_for_end, waiting
+from tests.integration.callers import build_library, caller
+from tests.integration.targets import breakpoints, record, rows, simulation, until, wait_for_end, waiting
 from tests.integration.tracing import tracing
 
 pytestmark = pytest.mark.integration
@@ -81,6 +85,21 @@ def write_to_disk(path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         file.write(bytes(128 << 20))
         os.fsync(file.fileno())
+
+
+def test_a_program_that_goes_on_after_a_quiet_time_is_not_recorded_whole(tmp_path: Path) -> None:
+    library = build_library(tmp_path / "lib")
+    sites = [(str(library), site.file_offset) for site in probe_sites(identify(library)).sites]
+    with caller() as process, tracing(tmp_path, pids=[process.pid]) as tracer:
+        process.do("load", library)
+        until(lambda: bool(breakpoints(process.pid, sites)), "its functions are probed")
+        process.do("call", 300, 1)
+        time.sleep(2.5)  # of two readings of the sums at least one finds that it rests
+        process.do("call", 20_000, 1)
+    assert one(tracer.database, "SELECT sum(count) FROM raw_op_stats") == 20_300
+    recorded = one(tracer.database, "SELECT count(*) FROM raw_events WHERE source = 1")
+    print(f"\n{recorded} of 20,300 calls are recorded")
+    assert 200 <= recorded <= 2_500
 
 
 def test_one_ordinary_call_in_n_is_stored(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ingero.attach.objects import object_path
 from ingero.capture.cells import (
     MAX_RECORDS_PER_SECOND,
+    RARE_RECORDS,
     CellReader,
     bucket_lower_bound_ns,
     percentile_bound_ns,
@@ -144,7 +145,17 @@ def test_the_longest_call_of_a_second_is_not_the_longest_ever(
 def test_rare_operations_are_recorded_whole(reader: CellReader, keys: SharedArray, cells: SharedArray) -> None:
     call(keys, cells, 0, key(0, 1, 7), *[1_000] * 50)
     reader.read(1.0)
-    assert int(cells.values[0]["threshold_ns"]) == 1
+    assert int(cells.values[0]["rare_until"]) == 50 + RARE_RECORDS
+
+
+def test_after_a_quiet_time_as_many_are_recorded_whole_and_then_the_slow_ones(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    call(keys, cells, 0, key(0, 1, 7), *[1_000] * 980, *[100_000] * 20)
+    reader.read(1.0)
+    reader.read(1.0)
+    assert int(cells.values[0]["rare_until"]) == 1_000 + RARE_RECORDS
+    assert 90_000 < int(cells.values[0]["threshold_ns"]) <= 100_000
 
 
 def test_frequent_operations_are_recorded_from_their_99th_percentile_on(
@@ -154,6 +165,7 @@ def test_frequent_operations_are_recorded_from_their_99th_percentile_on(
     reader.read(1.0)
     assert 90_000 < int(cells.values[0]["threshold_ns"]) <= 100_000
     assert int(cells.values[0]["sample"]) == 100
+    assert int(cells.values[0]["rare_until"]) == 0
 
 
 def test_call_sites_of_one_operation_share_a_threshold(

@@ -19,7 +19,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-#define NEW_CELL_RECORDS 100 /* before a threshold is known; more would flood the ring in the first second */
+#define NEW_CELL_RECORDS 100 /* before the agent says how many; more would flood the ring in the first second */
 #define STACK_SPAN_BYTES (8ULL << 20) /* two stack pointers further apart belong to two stacks; the usual size of one */
 #define DEVICE_TO_DEVICE 3 /* cudaMemcpyKind */
 #define ACCOUNT_WAIT_TRIES 64
@@ -395,10 +395,10 @@ INLINE u32 reason_to_record(struct cell *cell, const struct open_call *call, u64
 		return CALL_FAILED;
 	if (!sample)
 		sample = READ_ONCE(cell->sample);
-	if (nth < NEW_CELL_RECORDS)
+	if (nth < NEW_CELL_RECORDS || nth < READ_ONCE(cell->rare_until))
 		return CALL_RARE;
 	if (threshold && duration >= threshold)
-		return threshold == 1 ? CALL_RARE : CALL_SLOW;
+		return CALL_SLOW;
 	if (record_all || (sample && nth % sample == 0))
 		return CALL_SAMPLED;
 	return 0;

@@ -532,6 +532,7 @@ struct cell {
 	u64 max_ns;
 	u64 threshold_ns; /* written by the agent; record a call of at least this duration */
 	u64 sample;	  /* written by the agent; record each N-th call; 0 = none */
+	u64 rare_until;	  /* written by the agent; record each call before this one; see NEW_CELL_RECORDS */
 	u64 recorded;
 	u64 errors; /* of the calls returned, with a return code that is not 0 */
 	u64 size_bytes;
@@ -539,7 +540,7 @@ struct cell {
 	s64 residual_ns; /* sum_ns minus the clocks */
 	u64 clock_ns[CLOCKS]; /* of RUN nothing is kept: it is what remains of sum_ns */
 	u32 histogram[HISTOGRAM_BUCKETS]; /* modulo 2^32: the agent reads often enough */
-	u64 pad[4]; /* to a multiple of 64 bytes */
+	u64 pad[3];	/* to a multiple of 64 bytes */
 };
 
 /* map `kernels`: launches of one kernel function by one caller in a process; `function` 0: being claimed */

@@ -15,6 +15,7 @@ import numpy as np
 from ingero.attach.libbpf import Map
 
 RARE_PER_SECOND = 100  # an operation below this rate is recorded whole
+RARE_RECORDS = 200  # of one call site until the next reading: after a quiet time a program may go on at full rate
 SAMPLES_PER_SECOND = 10
 MAX_RECORDS_PER_SECOND = 2000  # of one process; above it the thresholds rise
 _SUMS = ("count", "errors", "sum_ns", "size_bytes", "nested", "clock_ns", "residual_ns", "recorded", "histogram")
@@ -93,16 +94,16 @@ class CellReader:
         slots = (groups >> np.uint64(8)).astype(np.int64)
         records_of_slot = np.bincount(slots, np.bincount(inverse, growth["recorded"]) / elapsed_s)
         pressure = np.maximum(1.0, records_of_slot[slots] / (MAX_RECORDS_PER_SECOND * self.records_ratio))
-        rare_per_second = RARE_PER_SECOND * self.records_ratio
-        thresholds = np.ones(len(groups), np.uint64)
-        for group in np.flatnonzero(rates >= rare_per_second):
+        is_rare = rates < RARE_PER_SECOND * self.records_ratio
+        thresholds = np.zeros(len(groups), np.uint64)
+        for group in np.flatnonzero(rates):
             histogram = now["histogram"][inverse == group].sum(axis=0, dtype=np.uint64)
             thresholds[group] = int(percentile_bound_ns(histogram, 0.99) * pressure[group])
-        samples = np.where(
-            rates >= rare_per_second, np.maximum(1, rates // (SAMPLES_PER_SECOND * self.records_ratio)), 0
-        ).astype(np.uint64)
-        self._cells["threshold_ns"][used] = thresholds[inverse]
-        self._cells["sample"][used] = samples[inverse]
+        per_sample = np.maximum(1, rates // (SAMPLES_PER_SECOND * self.records_ratio))
+        called, rare = rates[inverse] > 0, is_rare[inverse]
+        self._cells["threshold_ns"][used[called]] = thresholds[inverse[called]]
+        self._cells["sample"][used] = np.where(is_rare, 0, per_sample).astype(np.uint64)[inverse]
+        self._cells["rare_until"][used[rare]] = now["count"][rare] + RARE_RECORDS
 
     def forget(self, slot: int) -> None:
         """Frees the cells of an ended process. Its threads are gone, so nobody writes to them."""
