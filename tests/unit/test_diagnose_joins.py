@@ -32,6 +32,24 @@ def test_computing_elsewhere_is_an_incident_of_its_own() -> None:
     assert joined(both) == both
 
 
+def test_launches_that_short_memory_slows_belong_to_it() -> None:
+    launches = Bucket(Part.ENQUEUE, "run")
+    [one] = joined([finding("memory-pressure", {launches: 700}), finding("launch-bound", {launches: 300})])
+    assert (one.cause, one.lost_ns) == ("memory-pressure", 1000)
+
+
+@pytest.mark.parametrize(("was", "cause"), [("disk", "block-io"), ("network", "network-retransmit")])
+def test_data_that_are_late_for_a_disk_or_a_network_belong_to_it(was: str, cause: str) -> None:
+    starving = finding("data-starvation", {SLEEP: 700}, at("decode"), **{"worker was": was})
+    [one] = joined([finding(cause, {SLEEP: 900}), starving])
+    assert (one.cause, one.lost_ns, one.line) == (cause, 1600, at("decode"))
+
+
+def test_data_that_are_late_for_another_reason_are_an_incident_of_their_own() -> None:
+    both = [finding("block-io", {IO: 900}), finding("data-starvation", {SLEEP: 700}, **{"worker was": "asleep"})]
+    assert joined(both) == both
+
+
 @pytest.mark.parametrize(
     "work",
     [

@@ -1,7 +1,8 @@
 """Findings of one case that are one incident, so that nobody is told of one fault twice.
 
 Threads of one job crowd each other when one of them comes to compute more: that belongs to the work. A thread that
-writes a checkpoint is on a CPU at the same line at which it waits for the disk: that belongs to the disk.
+writes a checkpoint is on a CPU at the same line at which it waits for the disk: that belongs to the disk. Short memory
+slows launches, too. Data that come late because of a disk or a network are late for that.
 """
 
 from __future__ import annotations
@@ -10,10 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ingero.diagnose.model import Bucket, Finding
-from ingero.diagnose.rules import block_io, gil, host_bound, self_oversubscription
-from ingero.diagnose.workers import COLLECTING, ON_CPU, PASSING
+from ingero.diagnose.rules import (
+    block_io,
+    data_starvation,
+    gil,
+    host_bound,
+    launch_bound,
+    memory_pressure,
+    network_retransmit,
+    page_fault_storm,
+    self_oversubscription,
+)
+from ingero.diagnose.workers import COLLECTING, DISK, NETWORK, ON_CPU, PASSING
 from ingero.units import format_ns
 
+_OF_MEMORY = frozenset({memory_pressure.CAUSE, page_fault_storm.CAUSE})
+_LITTLE = 0.25
+_SOURCES = {DISK: block_io.CAUSE, NETWORK: network_retransmit.CAUSE}
 _AT_WORK = frozenset({ON_CPU, COLLECTING, PASSING})
 
 
@@ -22,6 +36,8 @@ def joined(findings: Sequence[Finding]) -> list[Finding]:
     found = list(findings)
     for cause, owner_of, more in (
         (host_bound.CAUSE, _disk_of, "computing at the same line"),
+        (launch_bound.CAUSE, _pressure_of, "inside launches, which touch memory, too"),
+        (data_starvation.CAUSE, _source_of, "waiting for data of a worker that waited for it"),
         (self_oversubscription.CAUSE, _work_of, "while its threads waited for each other's CPU meanwhile"),
     ):
         part = next((one for one in found if one.cause == cause), None)
@@ -35,6 +51,17 @@ def _disk_of(computing: Finding, found: Iterable[Finding]) -> Finding | None:
     """The wait for a disk at whose line a thread computed."""
     waits = (one for one in found if one.cause == block_io.CAUSE and one.line and computing.line)
     return next((one for one in waits if _place(one) == _place(computing)), None)
+
+
+def _pressure_of(_launches: Finding, found: Iterable[Finding]) -> Finding | None:
+    """What slows whatever touches memory."""
+    return next((one for one in found if one.cause in _OF_MEMORY), None)
+
+
+def _source_of(starving: Finding, found: Iterable[Finding]) -> Finding | None:
+    """What the worker that was late waited for itself; not for the little that it computed in the same waits."""
+    cause = _SOURCES.get(str(starving.evidence.get("worker was")))
+    return next((one for one in found if one.cause == cause and starving.lost_ns > _LITTLE * one.lost_ns), None)
 
 
 def _place(finding: Finding) -> tuple[str, str] | None:
@@ -60,6 +87,7 @@ def _join(owner: Finding, part: Finding, more: str) -> Finding:
         owner,
         summary=f"{owner.summary}; {format_ns(part.lost_ns)} more {more}",
         claims=_sum((owner.claims, part.claims)),
+        line=owner.line or part.line,
         chain=(*owner.chain, *(replace(one, text=f"for that work {one.text}") for one in part.chain[:1])),
         evidence={**owner.evidence, f"of it {part.cause} (ns)": part.lost_ns},
     )

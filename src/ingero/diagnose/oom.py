@@ -16,12 +16,14 @@ CGROUP = "cgroup"
 
 
 def kills(evidence: Evidence, limits: tuple[str | None, ...]) -> Iterator[HostEvent]:
-    """OOM kills below limits of these kinds that hit a traced process, or somebody in its control group."""
+    """Every OOM kill of the window below limits of these kinds."""
+    yield from (event for event in _kills(evidence) if event.limit in limits)
+
+
+def is_close(evidence: Evidence, event: HostEvent) -> bool:
+    """Whether it hit a traced process, or somebody in its control group."""
     groups = {one.cgroup_id for one in evidence.processes.values() if one.is_target and one.cgroup_id}
-    for event in _kills(evidence):
-        is_close = victim_of(evidence, event) or (event.limit == CGROUP and event.cgroup_id in groups)
-        if is_close and event.limit in limits:
-            yield event
+    return bool(victim_of(evidence, event)) or (event.limit == CGROUP and event.cgroup_id in groups)
 
 
 def _kills(evidence: Evidence) -> Iterator[HostEvent]:
@@ -45,7 +47,9 @@ def finding(evidence: Evidence, event: HostEvent, cause: str, *, whose: str, fix
     name = event.comm or (victim.name if victim else "")
     used = f" with {format_bytes(event.size_bytes)} in memory" if event.size_bytes else ""
     role = "" if victim is None else _role(evidence, victim)
-    beside = "" if victim else "; it shared the control group of a traced process"
+    shared = is_close(evidence, event)
+    beside = "; it shared the control group of a traced process" if shared else "; no traced process was touched"
+    beside = "" if victim else beside
     asked = "" if event.pid == event.other_pid else f", while {_name(evidence, event.pid)} asked for memory"
     return Finding(
         cause=cause,

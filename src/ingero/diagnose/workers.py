@@ -29,6 +29,7 @@ COLLECTING = "collecting"
 PASSING = "passing"
 DISK = "disk"
 ASLEEP = "asleep"
+NETWORK = "network"
 _STATES = {
     ("run", "none"): ON_CPU,
     (GIL, "none"): ON_CPU,
@@ -36,7 +37,7 @@ _STATES = {
     ("throttled", "none"): "throttled",
     ("io", "block"): DISK,
     ("sleep", "timer"): ASLEEP,
-    ("sleep", "network"): "network",
+    ("sleep", "network"): NETWORK,
     ("sleep", "thread"): "process",
 }
 TEXTS = {
@@ -47,7 +48,7 @@ TEXTS = {
     "throttled": "throttled by a CPU quota",
     DISK: "reading from disk",
     ASLEEP: "asleep on a timer",
-    "network": "waiting for the network",
+    NETWORK: "waiting for the network",
     "process": "waiting for another process",
     "waiting": "waiting for something else",
 }

@@ -36,7 +36,7 @@ RULE = Rule(
     order=10,
     needs=("HOST",),
     shows="the kill with its victim, the victim's memory, and who asked for memory; critical for a traced process or "
-    "its worker, an event of low weight for another process of its control group, silence otherwise",
+    "its worker, an event of low weight for any other process",
     limits="which of several nested groups had the limit is not told",
     watch=watch,
 )

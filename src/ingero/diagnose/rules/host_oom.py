@@ -33,7 +33,8 @@ RULE = Rule(
     title="killed because the host had no memory left",
     order=10,
     needs=("HOST",),
-    shows="the kill with its victim, the victim's memory, and who asked for memory, where the victim is traced",
+    shows="the kill with its victim, the victim's memory, and who asked for memory; critical for a traced process, "
+    "an event of low weight for any other",
     limits="what other processes used at that moment stands in the kernel's log only",
     watch=watch,
 )
