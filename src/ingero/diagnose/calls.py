@@ -76,7 +76,12 @@ def growth(case: Case, kinds: Kind) -> Growth | None:
 
 def kind_of(change: OpChange) -> Kind:
     """What a call does."""
-    return _KINDS.get((change.totals.source, change.totals.op), Kind.NONE)
+    return kind_of_op(change.totals.source, change.totals.op)
+
+
+def kind_of_op(source: int, op: int) -> Kind:
+    """What the calls of an operation do."""
+    return _KINDS.get((source, op), Kind.NONE)
 
 
 def claim(case: Case, parts: tuple[Part, ...], grown: Growth, *, told_by: tuple[str, ...] = ()) -> dict[Bucket, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ingero.demo.scene import Scene, Step
+from ingero.diagnose.model import FindingKind, Incident, Severity
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed, diagnosed_file
 
 WARM = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
@@ -26,6 +27,29 @@ def test_first_calls_are_slow_in_a_process_that_has_just_begun(tmp_path: Path) -
 
 def test_a_process_that_ran_before_is_not_cold(tmp_path: Path) -> None:
     assert "cold-start" not in scene_of(tmp_path, began_s=-3600)
+
+
+def first_call(folder: Path, *, began_s: float, ms: float) -> list[Incident]:
+    """One slow first launch before the first step."""
+    with Scene(folder / "first.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", start_s=began_s)
+        scene.call(trainer, "cudaLaunchKernel", 0.2, ms)
+        scene.train(trainer, 1, LENGTH_S, Step(), calls=WARM)
+    return list(diagnosed_file(folder / "first.db").incidents)
+
+
+def test_a_slow_first_call_before_the_first_step_is_an_event(tmp_path: Path) -> None:
+    [incident] = first_call(tmp_path, began_s=-1, ms=300)
+    assert (incident.cause, incident.kind, incident.severity) == ("cold-start", FindingKind.EVENT, Severity.LOW)
+    assert "300 ms in its first call before its first step, most of it in cudaLaunchKernel" in incident.summary
+
+
+def test_a_short_first_call_is_none(tmp_path: Path) -> None:
+    assert first_call(tmp_path, began_s=-1, ms=60) == []
+
+
+def test_the_same_call_of_a_process_that_ran_before_is_none(tmp_path: Path) -> None:
+    assert first_call(tmp_path, began_s=-3600, ms=300) == []
 
 
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ingero.diagnose.calls import growth
+from ingero.diagnose.calls import growth, kind_of_op
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, FindingKind, Fix, Part
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
-from ingero.ops import Kind
+from ingero.ops import Kind, Source
+from ingero.store.records import Call, Process, Window
 from ingero.units import format_ns
 
 CAUSE = "cold-start"
 FIRST_NS = 10_000_000_000  # of a process's GPU work: contexts, modules, first allocations, autotuning
+_FAR_BEYOND = 20  # times the mean of the same calls, the slow one included
+_WORTH_NS = 100_000_000
+_MOST_CALLS = 8
+_FIXES = (
+    Fix(text="warm up before taking requests", command="CUDA_MODULE_LOADING=EAGER"),
+    Fix(text="keep compiled kernels", command="TORCHINDUCTOR_CACHE_DIR=<volume> CUDA_CACHE_PATH=<volume>"),
+)
 _INSIDE = ("run", "sleep", "io", "kernel_lock")
 _FIRST_USE = Kind.LOAD | Kind.LAUNCH | Kind.ALLOC | Kind.CAPTURE | Kind.CONTEXT
 
@@ -46,11 +55,64 @@ def find(case: Case) -> Iterator[Finding]:
                 order="later calls of the same kind are fast",
             ),
         ),
-        fixes=(
-            Fix(text="warm up before taking requests", command="CUDA_MODULE_LOADING=EAGER"),
-            Fix(text="keep compiled kernels", command="TORCHINDUCTOR_CACHE_DIR=<volume> CUDA_CACHE_PATH=<volume>"),
-        ),
+        fixes=_FIXES,
         evidence={"times slower": round(ratio, 1) if ratio else None},
+    )
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """First calls that were slow before the first epoch began: no epoch has lost what they took."""
+    for number, lane in evidence.lanes.items():
+        process = evidence.processes.get(number)
+        if process is None or not len(lane) or process.start_ns < evidence.window.begin_ns - FIRST_NS:
+            continue
+        before = Window(begin_ns=evidence.window.begin_ns, end_ns=int(lane["a_ns"][0]))
+        if slow := _slow_first_calls(evidence, process, before):
+            yield _first_finding(evidence, process, before, slow)
+
+
+def _slow_first_calls(evidence: Evidence, process: Process, before: Window) -> list[Call]:
+    """The longest ones of one layer, where they are far beyond the mean of the same calls."""
+    means = {
+        (one.source, one.op): one.sum_ns / max(one.count, 1) for one in evidence.ops(evidence.window, process.process)
+    }
+    for source in (Source.CUDA, Source.DRIVER):
+        calls = evidence.reader.worst_calls(before, process=process.process, source=source, limit=_MOST_CALLS)
+        slow = [
+            one
+            for one in calls
+            if kind_of_op(one.source, one.op) & _FIRST_USE
+            and one.duration_ns > _FAR_BEYOND * means.get((one.source, one.op), one.duration_ns)
+        ]
+        if sum(one.duration_ns for one in slow) >= _WORTH_NS:
+            return slow
+    return []
+
+
+def _first_finding(evidence: Evidence, process: Process, before: Window, slow: Sequence[Call]) -> Finding:
+    first, took = slow[0], sum(one.duration_ns for one in slow)
+    times = f"{len(slow)} first calls" if len(slow) > 1 else "its first call"
+    return Finding(
+        cause=CAUSE,
+        resource="first use",
+        root=str(process.pid),
+        kind=FindingKind.EVENT,
+        severity=Severity.LOW,
+        window=Window(begin_ns=min(one.start_ns for one in slow), end_ns=before.end_ns),
+        process=process.process,
+        summary=f"{process.name} [{process.pid}] spent {format_ns(took)} in {times} before its first step, most of "
+        f"it in {first.name}",
+        line=evidence.call_line(before, process.process, first.source, first.op),
+        chain=(
+            Link(
+                text=f"{first.name} loaded code or made a context the first time it was used",
+                seen_ns=took,
+                structure="recorded calls of a process that was seen to begin",
+                order="later calls of the same kind are fast",
+            ),
+        ),
+        fixes=_FIXES,
+        evidence={"first calls (ns)": took, "slowest": first.name},
     )
 
 
@@ -62,4 +124,5 @@ RULE = Rule(
     shows="the first calls of a process that began while it was recorded, against its later ones",
     limits="a process that ran before the recording began has no first steps in it",
     find=find,
+    watch=watch,
 )
