@@ -25,6 +25,17 @@ def test_first_calls_are_slow_in_a_process_that_has_just_begun(tmp_path: Path) -
     assert scene_of(tmp_path, began_s=-1) == ["cold-start"]
 
 
+def test_calls_that_become_slow_later_are_no_first_calls(tmp_path: Path) -> None:
+    """A little is lost from the first second on, as in any young process, and much from the third on."""
+    with Scene(tmp_path / "later.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", start_s=-1)
+        scene.train(trainer, 0, 3, Step(empty_ms=0.8, empty={"run": 0.8}), calls=WARM)
+        slow = WARM | {"cudaMalloc": (1.0, 4.0)}
+        scene.train(trainer, 3, 6, Step(empty_ms=4.5, empty={"run": 4.5}), calls=slow)
+        scene.train(trainer, 6, LENGTH_S, Step(), calls=WARM)
+    assert causes(diagnosed_file(tmp_path / "later.db")) == ["allocation-churn"]
+
+
 def test_a_process_that_ran_before_is_not_cold(tmp_path: Path) -> None:
     assert "cold-start" not in scene_of(tmp_path, began_s=-3600)
 

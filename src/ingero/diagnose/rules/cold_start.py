@@ -11,10 +11,11 @@ from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part, Severit
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind, Source
 from ingero.store.records import Call, Process, Window
-from ingero.units import format_ns
+from ingero.units import SECOND_NS, format_ns
 
 CAUSE = "cold-start"
 FIRST_NS = 10_000_000_000  # of a process's GPU work: contexts, modules, first allocations, autotuning
+_AT_ONCE = 0.5
 _FAR_BEYOND = 20  # times the mean of the same calls, the slow one included
 _WORTH_NS = 100_000_000
 _MOST_CALLS = 8
@@ -31,8 +32,8 @@ def find(case: Case) -> Iterator[Finding]:
     lane = case.evidence.lanes[case.process.process]
     first_ns = int(lane["a_ns"][0])
     is_young = case.process.start_ns >= case.evidence.window.begin_ns - FIRST_NS
-    begins = case.window.begin_ns - first_ns < FIRST_NS // 10
-    if case.kind is not FindingKind.INCIDENT or not is_young or not begins or case.window.duration_ns > FIRST_NS:
+    is_first = case.window.begin_ns - first_ns < FIRST_NS // 10 and _was_there_at_once(case)
+    if case.kind is not FindingKind.INCIDENT or not is_young or not is_first or case.window.duration_ns > FIRST_NS:
         return
     grown = growth(case, _FIRST_USE)
     claims = case.take((Part.EMPTY, Part.ENQUEUE), _INSIDE, grown.grown_ns) if grown else {}
@@ -58,6 +59,14 @@ def find(case: Case) -> Iterator[Finding]:
         fixes=_FIXES,
         evidence={"times slower": round(ratio, 1) if ratio else None},
     )
+
+
+def _was_there_at_once(case: Case) -> bool:
+    """Whether the first second lost about as much as the rest; else something began later."""
+    first = case.epochs["b_ns"] < case.window.begin_ns + SECOND_NS
+    begun_ns = float((case.epochs["b_ns"] - case.epochs["a_ns"])[first].sum())
+    rate = float(case.excess_ns[first].sum()) / max(begun_ns, 1.0)
+    return rate >= _AT_ONCE * case.loss_ns / max(case.wall_ns, 1)
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
