@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from ingero.diagnose.calls import Growth
 from ingero.diagnose.cases import OpChange
+from ingero.ops import OPS
 from ingero.store.records import OpShare
+
+LAUNCH = next(op for op in OPS if op.name == "cudaLaunchKernel")
 
 
 def launches(count: float, us: float, *, usual_count: float, usual_us: float) -> OpChange:
     totals = OpShare(
-        source=1, op=1, name="cudaLaunchKernel", count=count, sum_ns=count * us * 1e3, bytes=0.0, errors=0.0
+        source=int(LAUNCH.source),
+        op=LAUNCH.code,
+        name=LAUNCH.name,
+        count=count,
+        sum_ns=count * us * 1e3,
+        bytes=0.0,
+        errors=0.0,
     )
     return OpChange(
         totals=totals,

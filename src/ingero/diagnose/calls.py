@@ -18,8 +18,8 @@ INSIDE = ("run", "sleep", "kernel_lock")  # what a call itself can spend; being 
 class Growth:
     """The calls of some kinds in a case, and what they took beyond the reference.
 
-    is_as_many: each epoch has as many of them as others of its class, so that only longer ones are beyond it: where the
-    case has other shares of the classes than the reference, the counts per epoch differ for that alone.
+    is_as_many: each epoch has as many launches as others of its class, so that only longer ones are beyond it: where
+    the case has other shares of the classes than the reference, the counts per epoch differ for that alone.
     """
 
     changes: tuple[OpChange, ...]
@@ -29,8 +29,10 @@ class Growth:
     @property
     def grown_ns(self) -> float:
         """Over the whole case."""
-        grown = (one.longer_ns if self.is_as_many else one.grown_ns for one in self.changes)
-        return max(sum(grown), 0.0) * self.epochs
+        return max(sum(map(self._grown_ns, self.changes)), 0.0) * self.epochs
+
+    def _grown_ns(self, one: OpChange) -> float:
+        return one.longer_ns if self.is_as_many and kind_of(one) & Kind.LAUNCH else one.grown_ns
 
     @property
     def count(self) -> float:
@@ -45,7 +47,7 @@ class Growth:
     @property
     def largest(self) -> OpChange:
         """The one that grew most."""
-        return max(self.changes, key=lambda one: one.grown_ns)
+        return max(self.changes, key=self._grown_ns)
 
     @property
     def text(self) -> str:
@@ -70,7 +72,7 @@ class Growth:
 def growth(case: Case, kinds: Kind) -> Growth | None:
     """The calls of these kinds; None where none was made."""
     mine = [one for one in case.op_changes if kind_of(one) & kinds]
-    is_as_many = kinds == Kind.LAUNCH and case.kind is FindingKind.INCIDENT and case.resynced is None
+    is_as_many = case.kind is FindingKind.INCIDENT and case.resynced is None
     return Growth(tuple(mine), case.epoch_count, is_as_many) if mine else None
 
 
