@@ -31,6 +31,7 @@ from ingero.store.records import Window
 logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
+UNEXPLAINED_RATIO = 0.05  # of wall time; what is lost below that without an owner is what two healthy minutes differ by
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 UNEXPLAINED = "unexplained"
 FAILED = "its rule failed"  # begin of the reason
@@ -91,7 +92,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     named = [one for one in findings if one.lost_ns >= least_ns and not _is_its_work(case, one)]
     explained = explained_ratio(case, case.findings)
     rest_ns = (1 - explained) * case.loss_ns
-    if explained >= EXPLAINED or rest_ns < least_ratio * case.wall_ns:
+    if explained >= EXPLAINED or rest_ns < max(least_ratio, UNEXPLAINED_RATIO) * case.wall_ns:
         return named
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
