@@ -113,9 +113,10 @@ def test_every_switch_is_counted(seen: Window) -> None:
 def test_culprits_add_up_to_the_time_on_the_run_queue(seen: Window) -> None:
     if seen.clock_ns("throttled") and not throttles_tasks():
         pytest.skip("before 6.18 a throttled group stays among the waiters: its culprits are not reported")
-    # while they were read, as many threads waited on this CPU as did on average, and what they waited is charged later
+    # while they were read, as many threads waited on this CPU as did on average: what they waited is charged later, and
+    # a wait that ends meanwhile is charged with the part of it that lies before
     unread_ns = seen.reading_ns * (1 + seen.clock_ns("runq") / seen.elapsed_ns.max())
-    assert abs(seen.charged_ns - seen.clock_ns("runq")) <= 0.01 * seen.clock_ns("runq") + 2e6 + unread_ns
+    assert abs(seen.charged_ns - seen.clock_ns("runq")) <= 0.01 * seen.clock_ns("runq") + 2e6 + 2 * unread_ns
 
 
 def test_waits_agree_with_the_kernels_run_delay(seen: Window) -> None:
