@@ -175,20 +175,27 @@ NOINLINE struct thread *new_caller(void)
 	return thread;
 }
 
-INLINE void note_arguments(struct open_call *call, struct pt_regs *context, struct thread *thread, u32 slot)
+/* The arguments that every call has. */
+INLINE void note_usual_arguments(struct open_call *call, struct pt_regs *context, struct arguments *arguments)
 {
 	u64 cookie = call->cookie;
+
+	if (unlikely(!read_arguments(context, arguments)))
+		count_loss(LOSS_USER_READ_FAILED, 1);
+	call->caller = arguments->return_address;
+	call->size_bytes = size_argument(arguments, cookie);
+	call->handle = argument(arguments, COOKIE_HANDLE(cookie));
+	call->extra = argument(arguments, COOKIE_EXTRA(cookie));
+	call->function = argument(arguments, COOKIE_FUNCTION(cookie));
+	call->stream = stream_argument(arguments, cookie);
+}
+
+INLINE void note_arguments(struct open_call *call, struct pt_regs *context, struct thread *thread, u32 slot)
+{
 	struct arguments arguments;
 
-	if (unlikely(!read_arguments(context, &arguments)))
-		count_loss(LOSS_USER_READ_FAILED, 1);
-	call->caller = arguments.return_address;
-	call->size_bytes = size_argument(&arguments, cookie);
-	call->handle = argument(&arguments, COOKIE_HANDLE(cookie));
-	call->extra = argument(&arguments, COOKIE_EXTRA(cookie));
-	call->function = argument(&arguments, COOKIE_FUNCTION(cookie));
-	call->stream = stream_argument(&arguments, cookie);
-	if (unlikely(COOKIE_KIND(cookie) & KIND_NCCL))
+	note_usual_arguments(call, context, &arguments);
+	if (unlikely(COOKIE_KIND(call->cookie) & KIND_NCCL))
 		note_nccl(call, thread, &arguments, slot);
 }
 
@@ -231,6 +238,7 @@ NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread,
 {
 	struct open_call *inner = &thread->inner;
 	u64 sp = STACK_POINTER(context);
+	struct arguments arguments;
 
 	for (int i = 0; i < OPEN_CALLS; i++) {
 		struct open_call *call = &thread->calls[i];
@@ -246,7 +254,8 @@ NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread,
 	if (is_counted_here)
 		return false;
 	inner->cookie = cookie;
-	note_arguments(inner, context, thread, slot);
+	/* never a collective; with their part the stack of three functions would be too large for kernels before 6.13 */
+	note_usual_arguments(inner, context, &arguments);
 	inner->start_ns = bpf_ktime_get_ns();
 	if (COOKIE_KIND(cookie) & KIND_FREE)
 		begin_free(inner, slot);
