@@ -38,6 +38,8 @@ INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
 	bool is_read = !bpf_probe_read_user(&to->slot[6], 32, (void *)STACK_POINTER(context));
 
 	to->slot[0] = 0;
+	/* 5.15 wants all of a stack array set before any of it is read at a variable place */
+	__builtin_memset(&to->slot[10], 0, sizeof(to->slot) - 10 * sizeof(u64));
 	to->return_address = to->slot[6];
 	to->slot[1] = REGISTER(context, di);
 	to->slot[2] = REGISTER(context, si);
@@ -62,6 +64,7 @@ INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
 	bool is_read = !bpf_probe_read_user(&to->slot[9], 8, (void *)STACK_POINTER(context));
 
 	to->slot[0] = 0;
+	__builtin_memset(&to->slot[10], 0, sizeof(to->slot) - 10 * sizeof(u64));
 	to->return_address = REGISTER(context, regs[30]);
 	to->slot[1] = REGISTER(context, regs[0]);
 	to->slot[2] = REGISTER(context, regs[1]);

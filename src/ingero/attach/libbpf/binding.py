@@ -15,6 +15,8 @@ from ingero.errors import IngeroError
 logger = logging.getLogger(__name__)
 
 _SONAMES = ("libbpf.so.1",)
+_LONGEST_LOG_BYTES = 4 << 20
+_SHOWN_CHARACTERS = 4096
 _PTR = c.c_void_p
 _PRINT = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -143,13 +145,19 @@ def _open(soname: str) -> c.CDLL | None:
     return None
 
 
+def _shortened(text: str) -> str:
+    """The begin and the end: a verifier's log ends with its reason."""
+    half = _SHOWN_CHARACTERS // 2
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}\n[...]\n{text[-half:]}"
+
+
 def _on_message(level: int, template: bytes, arguments: int) -> int:
     """libbpf's messages: formatted by libc, because `arguments` is a va_list (a pointer on x86-64 and arm64)."""
     if level > 1 and not logger.isEnabledFor(logging.DEBUG):
         return 0  # thousands of them, for each field that is relocated
-    buffer = c.create_string_buffer(4096)
+    buffer = c.create_string_buffer(_LONGEST_LOG_BYTES if level <= 1 else _SHOWN_CHARACTERS)
     libc().vsnprintf(buffer, len(buffer), template, c.c_void_p(arguments))
-    text = buffer.value.decode(errors="replace").rstrip()
+    text = _shortened(buffer.value.decode(errors="replace").rstrip())
     if level <= 1:
         said.lines.append(text)
         del said.lines[:-40]
