@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from generated import write_or_check
 
 from ingero.cli.main import LazyGroup, cli
 from ingero.cli.manual import EXIT_CODES, MANUALS, VARIABLES
@@ -140,13 +141,9 @@ def _variable(option: click.Option, *, from_table: bool) -> str:
 def main() -> None:
     """Writes or checks."""
     try:
-        wanted = text()
+        write_or_check(DOCUMENT, text())
     except UndocumentedError as error:
         sys.exit(str(error))
-    if "--check" not in sys.argv[1:]:
-        DOCUMENT.write_text(wanted, encoding="utf-8")
-    elif not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != wanted:
-        sys.exit(f"{DOCUMENT.name} is out of date; run: make generate")
 
 
 if __name__ == "__main__":

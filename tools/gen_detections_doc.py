@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from generated import write_or_check
 
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.undetectable import UNDETECTABLE
@@ -49,13 +50,5 @@ def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def main() -> None:
-    """Writes or checks."""
-    if "--check" not in sys.argv:
-        DOCUMENT.write_text(text(), encoding="utf-8")
-    elif not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != text():
-        sys.exit(f"{DOCUMENT.name} is out of date; run: make generate")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(DOCUMENT, text())

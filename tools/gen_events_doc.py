@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
+
 from ingero.capture.rows import HOST_OPS, LIFECYCLE_OPS
 from ingero.ops import OPS, Flag, HostOp, IoOp, Kind, NetOp, Op, Source, TcpOp
 from ingero.store.vocabulary import op_rows
@@ -229,13 +231,9 @@ def _row(*cells: str) -> str:
 def main() -> None:
     """Writes or checks."""
     try:
-        wanted = text()
+        write_or_check(DOCUMENT, text())
     except UnexplainedError as error:
         sys.exit(str(error))
-    if "--check" not in sys.argv[1:]:
-        DOCUMENT.write_text(wanted, encoding="utf-8")
-    elif not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != wanted:
-        sys.exit(f"{DOCUMENT.name} is out of date; run: make generate")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from generated import write_or_check
 
 from ingero.serve.metrics import catalogue
 from ingero.serve.metrics.catalogue import Metric
@@ -370,15 +371,5 @@ def _place(left: int, top: int, columns: int, height: int) -> dict[str, int]:
     return {"x": left, "y": top, "w": columns, "h": height}
 
 
-def main() -> None:
-    """Writes or checks."""
-    text = json.dumps(dashboard(), indent=1) + "\n"
-    if "--check" not in sys.argv:
-        DASHBOARD.parent.mkdir(exist_ok=True)
-        DASHBOARD.write_text(text, encoding="utf-8")
-    elif not DASHBOARD.exists() or DASHBOARD.read_text(encoding="utf-8") != text:
-        sys.exit(f"{DASHBOARD.name} is out of date; run: make generate")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(DASHBOARD, json.dumps(dashboard(), indent=1) + "\n")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from generated import write_or_check
 
 from ingero.serve.metrics.catalogue import METRICS, Metric
 from ingero.serve.metrics.old_names import LEFT_OUT, OLD_METRICS
@@ -75,13 +76,5 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> None:
-    """Writes or checks."""
-    if "--check" not in sys.argv:
-        DOCUMENT.write_text(text(), encoding="utf-8")
-    elif not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != text():
-        sys.exit(f"{DOCUMENT.name} is out of date; run: make generate")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(DOCUMENT, text())

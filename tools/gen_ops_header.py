@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-import sys
 from pathlib import Path
+
+from generated import write_or_check
 
 from ingero.ops import NCCL_DATATYPES, STREAM_OFFSET_IN_CONFIG_BYTES, CommunicatorRole, Flag, Kind, MemoryKind
 
@@ -55,13 +56,5 @@ def text() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Command line."""
-    if "--check" not in sys.argv[1:]:
-        HEADER.write_text(text())
-    elif not HEADER.exists() or HEADER.read_text() != text():
-        sys.exit(f"{HEADER.name} is out of date: make generate")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(HEADER, text())

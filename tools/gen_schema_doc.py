@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from generated import write_or_check
 
 from ingero.store.guard import FUNCTIONS
 from ingero.store.meanings import Published, documentation
@@ -67,13 +68,5 @@ def _section(one: Published) -> Iterator[str]:
     yield ""
 
 
-def main() -> None:
-    """Command line."""
-    if "--check" not in sys.argv[1:]:
-        DOCUMENT.write_text(text())
-    elif not DOCUMENT.exists() or DOCUMENT.read_text() != text():
-        sys.exit(f"{DOCUMENT.name} is out of date: make generate")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(DOCUMENT, text())

@@ -88,7 +88,7 @@ def _join(owner: Finding, part: Finding, more: str) -> Finding:
         summary=f"{owner.summary}; {format_ns(part.lost_ns)} more {more}",
         claims=_sum((owner.claims, part.claims)),
         line=owner.line or part.line,
-        chain=(*owner.chain, *(replace(one, text=f"for that work {one.text}") for one in part.chain[:1])),
+        chain=(*owner.chain, *(replace(one, text=f"with it, {one.text}") for one in part.chain[:1])),
         evidence={**owner.evidence, f"of it {part.cause} (ns)": part.lost_ns},
     )
 
