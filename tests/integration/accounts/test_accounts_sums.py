@@ -122,4 +122,7 @@ def test_culprits_add_up_to_the_time_on_the_run_queue(seen: Window) -> None:
 def test_waits_agree_with_the_kernels_run_delay(seen: Window) -> None:
     delay_ns = int(seen.delay_ns.sum())
     allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(seen.switches.sum()) + seen.reading_ns
-    assert abs(seen.waited_ns - delay_ns) <= allowance_ns
+    # a waking that preempts leaves the kernel's clock at the enqueue (it skips the update at the switch that follows):
+    # it counts the way of the interrupt to the other CPU as run time, a fifth of all waits of a pipe beside hogs here
+    early_ns = max(0, int(seen.exec_ns.sum()) - seen.clock_ns("run"))
+    assert -allowance_ns <= seen.waited_ns - delay_ns <= early_ns + allowance_ns
