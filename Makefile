@@ -8,6 +8,14 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
+# what others on the machine may have spoiled is asked once more, by itself; both answers are shown
+AGAIN := $(BIN)/pytest tests/integration --last-failed --last-failed-no-failures none
+
+define run-integration
+$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile || $(AGAIN) -m "not alone"
+$(BIN)/pytest tests/integration -m alone || $(AGAIN) -m alone
+endef
+
 .PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
 
 help: ## list the targets
@@ -56,15 +64,13 @@ unit: build ## the tests that need no root
 	$(BIN)/pytest tests/unit -n auto
 
 integration: build ## the tests that need root: real probes, real scheduler, simulated GPU
-	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile
-	$(BIN)/pytest tests/integration -m alone
+	$(run-integration)
 
 check: lint types imports generated unit ## everything that needs no root
 
 test: lint types imports generated build ## all tests
 	$(BIN)/pytest tests/unit -n auto
-	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile
-	$(BIN)/pytest tests/integration -m alone
+	$(run-integration)
 
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
