@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AGAIN := $(BIN)/pytest tests/integration --last-failed --last-failed-no-failures none
 
 define run-integration
-$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile || $(AGAIN) -m "not alone"
+$(BIN)/pytest tests/integration -m "not alone" -n 3 --dist loadfile || $(AGAIN) -m "not alone"
 $(BIN)/pytest tests/integration -m alone || $(AGAIN) -m alone
 endef
 

@@ -349,6 +349,19 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	return 0;
 }
 
+/* After a missed event: what the clocks at the return say since the beginning of the call is made times that can be. */
+GLOBAL int settle_clocks(struct clocks *at, struct clocks *before)
+{
+	if (!at || !before)
+		return 0;
+	for (int i = 0; i < CLOCKS; i++)
+		at->ns[i] -= before->ns[i];
+	settle(at);
+	for (int i = 0; i < CLOCKS; i++)
+		at->ns[i] += before->ns[i];
+	return 0;
+}
+
 /*
  * Takes the probe's own cost out of the account: the way out of the entry trap and into the return trap, as calibrated on
  * an empty function. It was spent running; duration and clock shrink alike, so the account still adds up.
@@ -574,6 +587,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 	end_call(thread, call, slot, ret);
 	if (unlikely(call->is_wait && !ret))
 		end_wait(thread, call, &at, slot);
+	if (unlikely(is_flawed(call->flaws, at.flaws)))
+		settle_clocks(&at.clocks, &call->clocks);
 	leave_out_probe(call, at.clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)]);
 	duration = at.now_ns - call->start_ns;
 	if (likely(call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH))
@@ -640,6 +655,7 @@ INLINE void close_unfinished(struct task_struct *task)
 		if (!call->sp)
 			continue;
 		take_snapshot(thread, &at);
+		settle_clocks(&at.clocks, &call->clocks);
 		thread->python_stack = thread->native_stack = 0;
 		write_record(thread, call, &at, 0, CALL_UNFINISHED);
 		call->sp = 0;

@@ -213,6 +213,43 @@ INLINE u32 fault_of_reading(struct thread *thread, u32 before, u8 state)
 	return unlikely(state != STATE_RUN && state != STATE_INIT) ? LOSS_SNAPSHOT_NOT_RUNNING : LOSS_NONE;
 }
 
+/* Adds what the present interval has lasted: of running, unless the switch-in was missed. Then a repair will follow. */
+INLINE void add_present(struct clocks *clocks, u8 state, u64 ns)
+{
+	if (likely(state == STATE_RUN || state == STATE_INIT)) {
+		clocks->ns[CLOCK(STATE_RUN)] += ns;
+		return;
+	}
+	for (int i = 0; i < CLOCKS; i++)
+		if (i == CLOCK(state))
+			clocks->ns[i] += ns;
+}
+
+/*
+ * Time cannot be negative, but a repair between two readings may take from one clock what it gives to another. What is
+ * missing is taken from the clocks that have it, so the sum stays what it was.
+ */
+GLOBAL int settle(struct clocks *spent)
+{
+	u64 missing = 0;
+
+	if (!spent)
+		return 0;
+	for (int i = 0; i < CLOCKS; i++) {
+		if ((s64)spent->ns[i] >= 0)
+			continue;
+		missing -= spent->ns[i];
+		spent->ns[i] = 0;
+	}
+	for (int i = 0; i < CLOCKS; i++) {
+		u64 taken = spent->ns[i] < missing ? spent->ns[i] : missing;
+
+		spent->ns[i] -= taken;
+		missing -= taken;
+	}
+	return 0;
+}
+
 /*
  * The calling thread's clocks at the beginning of `call`, its running interval included. The time is read last: what
  * comes after it, lies inside the call's account.
@@ -234,7 +271,7 @@ INLINE void note_beginning(struct thread *thread, struct open_call *call)
 		call->sequence = before;
 		now = bpf_ktime_get_ns();
 		call->start_ns = now;
-		call->clocks.ns[CLOCK(STATE_RUN)] += now - since;
+		add_present(&call->clocks, state, now - since);
 		barrier();
 		fault = fault_of_reading(thread, before, state);
 		if (likely(fault != LOSS_SNAPSHOT_TORN))
@@ -261,7 +298,7 @@ INLINE void take_snapshot(struct thread *thread, struct snapshot *snapshot)
 		snapshot->preemptions = thread->preemptions;
 		snapshot->flaws = thread->flaws;
 		snapshot->now_ns = now;
-		snapshot->clocks.ns[CLOCK(STATE_RUN)] += now - since;
+		add_present(&snapshot->clocks, state, now - since);
 		barrier();
 		fault = fault_of_reading(thread, before, state);
 		if (fault != LOSS_SNAPSHOT_TORN)

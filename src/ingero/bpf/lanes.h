@@ -261,8 +261,14 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 
 INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *earlier)
 {
-	for (int i = 0; i < CLOCKS; i++)
+	u64 is_negative = 0;
+
+	for (int i = 0; i < CLOCKS; i++) {
 		to[i] = later->ns[i] - earlier->ns[i];
+		is_negative |= to[i] >> 63;
+	}
+	if (unlikely(is_negative))
+		settle((struct clocks *)to);
 }
 
 INLINE bool has_uncovered_work(u32 slot)

@@ -81,12 +81,28 @@ INLINE u64 run_since_switch_out(struct thread *thread, struct task_struct *task,
 }
 
 /*
+ * For how long the thread has run since `since_ns`, as the beginning of its open calls proves: the kernel books less where
+ * its clock stood still at a switch-in.
+ */
+INLINE u64 ran_to_open_calls(struct thread *thread, u64 ran, u64 limit_ns)
+{
+	for (int i = 0; i < OPEN_CALLS; i++) {
+		u64 before_call = thread->calls[i].start_ns - thread->since_ns;
+
+		if (thread->calls[i].sp && before_call > ran && before_call < limit_ns)
+			ran = before_call;
+	}
+	return ran;
+}
+
+/*
  * The thread seems to run already. It ran for as long as the kernel has booked, then left the CPU unseen: what it waited
  * for is unknown, but if it slept, it has been woken.
  */
 INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u64 now)
 {
-	u64 ran = run_since_switch_out(thread, task, now - thread->since_ns);
+	u64 most = now - thread->since_ns;
+	u64 ran = ran_to_open_calls(thread, run_since_switch_out(thread, task, most), most);
 
 	count_flaw(thread, LOSS_SWITCH_OUT_MISSED);
 	count_loss(LOSS_REPAIRED_NS, now - thread->since_ns - ran);
