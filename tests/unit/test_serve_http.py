@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import ssl
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from mcp.client.streamable_http import streamable_http_client
 from ingero.demo.labelled_scenes import STORIES, record
 from ingero.serve.addresses import Address, AddressError, listen, parse_address
 from ingero.serve.mcp.http import TOKEN_VARIABLE, TokenError, check_token
-from ingero.serve.tls import Certificate, CertificateError, publish_certificate, self_signed, tls_context
+from ingero.serve.tls import Certificate, CertificateError, published, self_signed, tls_context
 
 TOKEN = "0123456789abcdef-and-more"
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -39,6 +41,7 @@ class Listening:
 
     url: str
     certificate: Path
+    program: subprocess.Popen[str]
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -60,7 +63,7 @@ def listening(folder: Path, *arguments: str, token: str) -> Iterator[Listening]:
             url = re.search(r"https://\S+", said)
             assert url is not None, said + program.stderr.read()
             rest = program.stderr.readline(), program.stderr.readline()
-            yield Listening(url[0], folder / "story.db.mcp.pem")
+            yield Listening(url[0], folder / "story.db.mcp.pem", program)
             assert "SHA-256" in rest[0]
         finally:
             program.terminate()
@@ -200,11 +203,35 @@ def test_a_link_at_the_certificates_place_is_replaced_and_not_followed(tmp_path:
     target, place = tmp_path / "target", tmp_path / "certificate.pem"
     target.write_text("precious")
     place.symlink_to(target)
-    assert publish_certificate(self_signed(["localhost"], now=NOW), place)
+    with published(self_signed(["localhost"], now=NOW), place) as is_there:
+        assert is_there
+        assert stat.S_IMODE(place.lstat().st_mode) == 0o644
     assert target.read_text() == "precious"
-    assert stat.S_IMODE(place.lstat().st_mode) == 0o644
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert not publish_certificate(self_signed(["localhost"], now=NOW), tmp_path / "file" / "certificate.pem")
+    with published(self_signed(["localhost"], now=NOW), tmp_path / "file" / "certificate.pem") as is_there:
+        assert not is_there
+
+
+def test_the_certificate_of_another_server_at_the_same_place_stays(tmp_path: Path) -> None:
+    place = tmp_path / "certificate.pem"
+    with published(self_signed(["localhost"], now=NOW), place):
+        place.write_text("another's")
+    assert place.read_text() == "another's"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_server_that_is_ended_takes_its_certificate_away(tmp_path: Path, number: signal.Signals) -> None:
+    with listening(tmp_path, token=TOKEN) as server:
+        assert answer(server).status_code == 401
+        assert server.certificate.exists()
+        server.program.send_signal(number)
+        server.program.wait()
+    assert [path.name for path in tmp_path.iterdir() if "pem" in path.name] == []
+
+
+def test_a_key_is_never_in_a_file_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert tls_context(self_signed(["localhost"], now=NOW)).minimum_version == ssl.TLSVersion.TLSv1_3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,11 +117,10 @@ def _serve_http(
     with listen(address) as listening:
         port = listening.getsockname()[1]
         click.echo(f"listening on https://{address.url_host}:{port}{PATH}", err=True)
-        if given is None:
-            _say_certificate(certificate, database.with_name(f"{database.name}.mcp.pem"))
-        if not token:
-            click.echo(f"anybody on this machine may ask it: {TOKEN_VARIABLE} sets a token", err=True)
-        serve(make(), listening, address, context, token)
+        with nullcontext() if given else _published(certificate, database.with_name(f"{database.name}.mcp.pem")):
+            if not token:
+                click.echo(f"anybody on this machine may ask it: {TOKEN_VARIABLE} sets a token", err=True)
+            serve(make(), listening, address, context, token)
 
 
 def _made(address: Address) -> Certificate:
@@ -129,10 +129,13 @@ def _made(address: Address) -> Certificate:
     return self_signed(address.names, now=datetime.now(timezone.utc))
 
 
-def _say_certificate(certificate: Certificate, path: Path) -> None:
-    """How clients can check that they talk to this server: beside the database lies what they may trust."""
-    from ingero.serve.tls import publish_certificate  # noqa: PLC0415  # only here
+@contextmanager
+def _published(certificate: Certificate, path: Path) -> Iterator[None]:
+    """Says how clients can check that they talk to this server: beside the database lies what they may trust."""
+    from ingero.serve.tls import published  # noqa: PLC0415  # only here
 
     click.echo(f"its certificate was made just now, SHA-256 {certificate.fingerprint}", err=True)
-    if publish_certificate(certificate, path):
-        click.echo(f"clients can trust it by {path} (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)", err=True)
+    with published(certificate, path) as is_there:
+        if is_there:
+            click.echo(f"clients can trust it by {path} (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)", err=True)
+        yield

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import os
+import signal
 import ssl
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import FrameType
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -21,6 +26,7 @@ from ingero.errors import IngeroError
 
 _LIFE = timedelta(days=30)  # of a certificate that is made anew at every start
 _CLOCK_SKEW = timedelta(minutes=5)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGINT is an exception, which cleans up by itself
 
 
 class CertificateError(IngeroError):
@@ -89,13 +95,12 @@ def tls_context(certificate: Certificate) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # OpenSSL takes files only; the folder is nobody else's, and gone before the first connection
-    with tempfile.TemporaryDirectory(prefix="ingero-tls-") as folder:
-        path = Path(folder) / "pair.pem"
-        path.touch(mode=0o600)
-        path.write_bytes(certificate.key + b"\n" + certificate.certificate)
+    # OpenSSL takes files only: this one has no name on any disk, so that no end of the process leaves the key behind
+    with os.fdopen(os.memfd_create("ingero-tls"), "wb") as pair:
+        pair.write(certificate.key + b"\n" + certificate.certificate)
+        pair.flush()
         try:
-            context.load_cert_chain(path)
+            context.load_cert_chain(f"/proc/self/fd/{pair.fileno()}")
         except (ssl.SSLError, ValueError) as error:
             raise CertificateError(
                 f"the TLS certificate and key cannot be used: {error}",
@@ -104,8 +109,42 @@ def tls_context(certificate: Certificate) -> ssl.SSLContext:
     return context
 
 
-def publish_certificate(certificate: Certificate, path: Path) -> bool:
-    """Puts the certificate (never its key) where clients can be told to trust it; answers whether that worked."""
+@contextmanager
+def published(certificate: Certificate, path: Path) -> Iterator[bool]:
+    """Puts the certificate (never its key) where clients can be told to trust it, until the server ends.
+
+    Answers whether that worked. A signal that ends the process takes it away, too; after SIGKILL it lies there until
+    the next server replaces it.
+    """
+    is_there = _publish(certificate, path)
+    try:
+        with _before_dying(lambda: _take_away(certificate, path)):
+            yield is_there
+    finally:
+        _take_away(certificate, path)
+
+
+@contextmanager
+def _before_dying(act: Callable[[], None]) -> Iterator[None]:
+    """Acts before a signal ends the process that would do so without a word."""
+
+    def ending(number: int, _: FrameType | None) -> None:
+        act()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    is_main = threading.current_thread() is threading.main_thread()  # no other may say what signals do
+    deadly = [one for one in _ENDING if is_main and signal.getsignal(one) is signal.SIG_DFL]
+    for number in deadly:
+        signal.signal(number, ending)
+    try:
+        yield
+    finally:
+        for number in deadly:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _publish(certificate: Certificate, path: Path) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
@@ -116,6 +155,13 @@ def publish_certificate(certificate: Certificate, path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _take_away(certificate: Certificate, path: Path) -> None:
+    """Unless another server has put its own there meanwhile."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == certificate.certificate:
+            path.unlink()
 
 
 def _general_name(host: str) -> x509.GeneralName:
