@@ -114,9 +114,9 @@ def _window(reader: Reader, whole: Window, since: str | None, begin: str | None,
     window = reader.window(int(parse_duration_s(since) * 1e9), time.time_ns()) if since else whole
     assert window is not None  # `whole` is not
     if begin:
-        window = replace(window, begin_ns=parse_moment_ns(begin, near_ns=whole.end_ns))
+        window = replace(window, begin_ns=parse_moment_ns(begin, whole))
     if end:
-        window = replace(window, end_ns=parse_moment_ns(end, near_ns=whole.end_ns))
+        window = replace(window, end_ns=parse_moment_ns(end, whole))
     if window.duration_ns <= 0:
         raise WindowError("no time lies between --from and --to", hint="the begin goes to --from, the end to --to")
     return window

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
 
+from ingero.cli.moments import MomentError, parse_moment_ns
 from ingero.errors import IngeroError
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_moment, parse_duration_s
 
-_HINT = 'write it like 14:05, 14:05:30, "2026-11-21 14:05:30" or as unix seconds'
-
 
 class EmptyRecordingError(IngeroError):
     """The database holds nothing."""
-
-
-class MomentError(IngeroError):
-    """A text is no moment, or the moments leave nothing between them."""
 
 
 def window_of(
@@ -51,25 +45,3 @@ def parse_since_ns(text: str | None) -> int | None:
         QuantityError: it is no duration.
     """
     return int(parse_duration_s(text) * 1e9) if text else None
-
-
-def parse_moment_ns(text: str, whole: Window) -> int:
-    """Unix ns of a moment; a time without a day is of the day on which the recording ended, or of the one before.
-
-    Raises:
-        MomentError: it is none.
-    """
-    if text.replace(".", "", 1).isdigit():
-        return int(float(text) * 1e9)
-    try:
-        if "-" in text:
-            return int(datetime.fromisoformat(text).timestamp() * 1e9)
-        last = datetime.fromtimestamp(whole.end_ns / 1e9)  # noqa: DTZ006  # users write local time
-        moment = datetime.combine(last.date(), datetime.strptime(text, _format(text)).time())  # noqa: DTZ007
-    except ValueError as error:
-        raise MomentError(f"{text!r} is no moment", hint=_HINT) from error
-    return int((moment if moment <= last else moment - timedelta(days=1)).timestamp() * 1e9)
-
-
-def _format(text: str) -> str:
-    return "%H:%M:%S" if text.count(":") > 1 else "%H:%M"
