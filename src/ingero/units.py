@@ -85,6 +85,12 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_counted(count: int, noun: str) -> str:
+    """A count of things: `1 process`, `1,234 calls`."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{format_count(count)} {noun}{ending}"
+
+
 def format_cpu_list(cpus: Set[int]) -> str:
     """The kernel's short form of a set of CPUs: `0-3,8`."""
     parts: list[list[int]] = []

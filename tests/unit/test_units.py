@@ -8,6 +8,7 @@ from ingero.units import (
     QuantityError,
     format_bytes,
     format_count,
+    format_counted,
     format_ns,
     format_percent,
     parse_duration_s,
@@ -92,3 +93,11 @@ def test_a_share_is_written_as_a_percentage(share: float, text: str) -> None:
 
 def test_a_count_is_written_with_separators() -> None:
     assert format_count(1_234_567) == "1,234,567"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [(1, "process", "1 process"), (2, "process", "2 processes"), (0, "call", "0 calls"), (1200, "call", "1,200 calls")],
+)
+def test_things_are_counted_in_their_number(count: int, noun: str, text: str) -> None:
+    assert format_counted(count, noun) == text

@@ -14,7 +14,7 @@ from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.ops import BY_ID
 from ingero.store.vocabulary import CLOCKS
-from ingero.units import format_count, format_ns
+from ingero.units import format_count, format_counted, format_ns
 
 Echo = Callable[[str], None]
 _TOP = 3
@@ -50,7 +50,8 @@ class Summary:
     def write(self, recorder: Recorder, path: Path | None) -> None:
         """The closing lines. path: the database, None if nothing was kept."""
         echo, elapsed = self.echo, time.monotonic() - self._began_s
-        echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {self._epochs} drains of the device")
+        drains = format_counted(self._epochs, "drain")
+        echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {drains} of the device")
         for name, ns in self._call_ns.most_common(6):
             echo(f"  {name:28} {format_count(self._calls[name]):>12} calls {format_ns(ns):>10}")
         echo("threads of the targets, summed:")

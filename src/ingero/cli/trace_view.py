@@ -26,7 +26,7 @@ from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.store.call_stacks import stack_of
 from ingero.store.vocabulary import CLOCKS
-from ingero.units import format_count, format_ns, format_time_of_day
+from ingero.units import format_count, format_counted, format_ns, format_time_of_day
 
 _TOP = 3
 _SHORTEST_RATE_S = 0.5  # over less, a rate is noise
@@ -86,7 +86,9 @@ class LineView:
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
         """What is traced, and what could not be."""
         attached = sum(result.is_attached for result in recorder.probes)
-        self._echo(f"tracing {len(recorder.targets)} processes, {attached} probes ({kernel.mode.value})")
+        self._echo(
+            f"tracing {format_counted(len(recorder.targets), 'process')}, {attached} probes ({kernel.mode.value})"
+        )
         for target in recorder.targets:
             if target.identity:
                 self._echo(f"  {target.name} [{target.pid}], {target.identity}")
@@ -111,7 +113,7 @@ class LineView:
         self._show_calls()
         parts = [
             format_time_of_day(second.time_ns),
-            f"{second.targets} processes",
+            format_counted(second.targets, "process"),
             _rate(second),
             f"device wait {format_ns(_sync_ns(second))}",
             f"runnable {format_ns(int(second.clocks_ns[CLOCKS.index('runq')]))}",

@@ -8,7 +8,7 @@ from ingero.cli.live.sections import Section, flow_section, lines_section, table
 from ingero.cli.live.state import LiveState, LossLine
 from ingero.cli.live.window import SLOW_FACTOR
 from ingero.ops import Source
-from ingero.units import format_bytes, format_count, format_ns, format_percent
+from ingero.units import format_bytes, format_count, format_counted, format_ns, format_percent
 
 _PATH_FROM = 84  # cells from which there is room for more than the numbers
 _SOURCES = {
@@ -23,18 +23,13 @@ def title(state: LiveState) -> Section:
     """The first line; a call that hangs stands here, because nothing matters more."""
     minutes, seconds = divmod(int(state.recorded_s), 60)
     clock = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-    counts = f"{_counted(len(state.processes), 'process')}, {_counted(state.threads, 'thread')}"
+    counts = f"{format_counted(len(state.processes), 'process')}, {format_counted(state.threads, 'thread')}"
     line: Line = (
         (f"ingero trace {clock}  ", "title"),
-        (f"{_counted(state.in_flight, 'call').upper()} OPEN FOR OVER 1 s  " if state.in_flight else "", "bad"),
-        (f"{counts}, {_counted(state.drains, 'drain')} in the last {state.window_s:.0f} s", ""),
+        (f"{format_counted(state.in_flight, 'call').upper()} OPEN FOR OVER 1 s  " if state.in_flight else "", "bad"),
+        (f"{counts}, {format_counted(state.drains, 'drain')} in the last {state.window_s:.0f} s", ""),
     )
     return lines_section("title", 0, [line, *(((clean(text), "bad"),) for text in state.warnings[-2:])])
-
-
-def _counted(count: int, noun: str) -> str:
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{format_count(count)} {noun}{ending}"
 
 
 def losses(state: LiveState, width: int) -> Section:
