@@ -25,7 +25,7 @@ from ingero.serve.mcp.rows import sql_answer
 from ingero.serve.mcp.server import IngeroServer
 from ingero.serve.mcp.untrusted import CLOSE, OPEN, RULE, traced
 from ingero.store import tables
-from tests.unit.mcp_client import ask, ask_by_stdio, call, content, server_of, text
+from tests.unit.mcp_client import CHECKED, ask, ask_by_stdio, call, content, server_of, text
 
 OLDER = Path(__file__).parents[1] / "data" / "ingero-0.x"
 TOOLS: dict[str, dict[str, object]] = {
@@ -189,6 +189,30 @@ def test_the_life_of_a_graph_is_told_from_instantiation_to_last_launch(graphs: I
 def test_launch_rates_are_exact_per_stretch(graphs: IngeroServer) -> None:
     rates = content(call(graphs, "graph_frequency", window_seconds=2))["rates"]
     assert [(one["launches"], one["per_s"]) for one in rates] == [(100, 50), (200, 100), (200, 100)]
+
+
+def test_the_rate_of_a_stretch_that_the_recording_ends_in_is_of_its_own_length(graphs: IngeroServer) -> None:
+    rates = content(call(graphs, "graph_frequency", window_seconds=4))["rates"]
+    assert [(one["launches"], one["per_s"]) for one in rates] == [(300, 75), (200, 100)]
+
+
+def test_the_text_about_graphs_stands_alone(graphs: IngeroServer) -> None:
+    lines = text(call(graphs, "graph_frequency", window_seconds=4)).splitlines()
+    assert [line.partition(" ")[2] for line in lines[:2]] == [
+        "pid 100: 300 launches, 75 per second",
+        "pid 100: 200 launches, 100 per second",
+    ]
+    life = text(call(graphs, "graph_lifecycle")).splitlines()
+    assert life[0] == "cudaGraphLaunch 500, cudaGraphInstantiate 1"
+    for said in (lines, life):
+        assert said[-2:][0] == "graph 0xabc of pid 100: 3 stored launches"
+        assert "exact" in said[-1]
+
+
+def test_the_text_of_a_check_has_the_command_that_mends_it(server: IngeroServer) -> None:
+    assert text(call(server, "get_check")).splitlines()[1:] == [
+        f"missing: {traced('BTF')}: {traced(str(CHECKED.found))}; fix: {traced(str(CHECKED.fix))}"
+    ]
 
 
 # Form

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingero.ops import OPS, Kind, Source
 from ingero.serve.sql import Answer, run_sql
-from ingero.units import SECOND_NS
+from ingero.units import SECOND_NS, format_count, format_time_of_day
 
 if TYPE_CHECKING:
     from ingero.store.records import Window
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 _EXACT = "Graphs are told apart by the launches that are stored, a part of them; totals and rates are exact."
 _STORED = "Everything here is of the stored calls only, a part of them."
 _MAX_CALLS = 100
+MAX_STRETCHES = 100  # of launch rates
 _LAUNCHES = ", ".join(str(op.code) for op in OPS if op.source is Source.CUDA_GRAPH and op.kind & Kind.GRAPH)
+
+
+Graphs: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 def note(*, is_exact: bool) -> str:
@@ -60,21 +65,52 @@ def graphs(path: Path, window: Window, pid: int | None) -> list[dict[str, Any]]:
 
 
 def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> list[dict[str, Any]]:
-    """Launches per process and stretch of window_seconds, exact."""
+    """Launches per process and stretch of window_seconds, exact; the last stretch ends with the window."""
     answer = run_sql(
         path,
         f"SELECT pid, timestamp, sum(count) FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} "
         f"AND op IN ({_LAUNCHES}) AND {_within('timestamp', window, pid)} GROUP BY pid, timestamp",
     )
     length_ns = window_seconds * SECOND_NS
+    seconds = [(int(str(who or 0)), int(str(time_ns)), int(str(count))) for who, time_ns, count in answer.rows]
+    origin_ns = min((time_ns for _, time_ns, _ in seconds), default=window.begin_ns)
     launches: dict[tuple[int, int], int] = defaultdict(int)
-    for who, time_ns, count in answer.rows:
-        begin_ns = window.begin_ns + (int(str(time_ns)) - window.begin_ns) // length_ns * length_ns
-        launches[int(str(who or 0)), begin_ns] += int(str(count))
-    return [
-        {"pid": who, "start_ns": begin_ns, "launches": count, "per_s": count / window_seconds}
-        for (who, begin_ns), count in sorted(launches.items())
-    ][:_MAX_CALLS]
+    for who, time_ns, count in seconds:
+        launches[who, origin_ns + (time_ns - origin_ns) // length_ns * length_ns] += count
+    found = []
+    for (who, begin_ns), count in sorted(launches.items()):
+        taken_ns = max(min(length_ns, window.end_ns - begin_ns), SECOND_NS)  # counts are of whole seconds
+        found.append({"pid": who, "start_ns": begin_ns, "launches": count, "per_s": count * SECOND_NS / taken_ns})
+    return found
+
+
+def lifecycle_lines(counts: Mapping[str, int], made: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:
+    """The counts, what failed, and the graphs as far as they are known."""
+    if not counts:
+        yield "No call on CUDA graphs was recorded."
+        return
+    yield ", ".join(f"{name} {format_count(count)}" for name, count in counts.items())
+    failed = [f"{one['op']} returned {one['ret_code']}" for one in made if one["ret_code"]]
+    if failed:
+        yield f"{len(failed)} of the calls that make and change graphs failed, first: {failed[0]}"
+    yield from _graph_lines(known)
+
+
+def rate_lines(stretches: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:
+    """A line per stretch and process, then the graphs as far as they are known."""
+    if not stretches:
+        yield "No launch of a CUDA graph was recorded."
+        return
+    for one in stretches:
+        count, per_s = format_count(one["launches"]), f"{one['per_s']:.4g}"
+        yield f"{format_time_of_day(one['start_ns'])} pid {one['pid']}: {count} launches, {per_s} per second"
+    yield from _graph_lines(known)
+
+
+def _graph_lines(known: Graphs) -> Iterator[str]:
+    """A line per graph."""
+    for one in known:
+        yield f"graph {one['handle']} of pid {one['pid']}: {format_count(one['stored_launches'])} stored launches"
 
 
 def _within(column: str, window: Window, pid: int | None) -> str:

@@ -268,11 +268,12 @@ class GraphRateShape(TypedDict, total=False):
 
 
 class GraphFrequencyAnswer(TypedDict, total=False):
-    """Launch rates per process and stretch, and which graphs they were as far as stored."""
+    """Launch rates per process and stretch, and which graphs they were as far as stored. more: stretches left out."""
 
     window: WindowShape
     window_seconds: int
     rates: list[GraphRateShape]
+    more: int
     graphs: list[GraphShape]
     note: str
 

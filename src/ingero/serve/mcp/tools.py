@@ -28,7 +28,10 @@ Pid = Annotated[int | None, Field(description="Only this process id.", ge=1)]
 Compact = Annotated[bool, Field(description="Leave out members without a value.")]
 SourceName: TypeAlias = Literal["cuda", "driver", "graph", "nccl"]
 _SOURCES = dict(zip(("cuda", "driver", "graph", "nccl"), calls.CALL_SOURCES, strict=True))
-_NO_NODES = "No nodes are configured: this server answers for one recording. Ask a server on each node."
+_NO_NODES = (
+    "No nodes are configured: this server answers for one recording. "
+    "Run `ingero mcp --http 0.0.0.0:8443` on each node, with a token, and ask each of them."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +169,7 @@ class Tools:
             made = graphs.lifecycle(self._source.path, window, pid)
             known = graphs.graphs(self._source.path, window, pid)
         answer = {"window": incidents.window_json(window), "totals": counts, "calls": made, "graphs": known}
-        text = ", ".join(f"{name} {count}" for name, count in counts.items()) or "No call on CUDA graphs was recorded."
+        text = "\n".join([*graphs.lifecycle_lines(counts, made, known), *([note] if counts else [])])
         return _reply(answer | {"note": note}, text, tsc)
 
     def graph_frequency(
@@ -181,10 +184,11 @@ class Tools:
             note = graphs.note(is_exact=reader.has_exact_totals)
             rates = graphs.rates(self._source.path, window, pid, window_seconds)
             known = graphs.graphs(self._source.path, window, pid)
-        answer = {"window": incidents.window_json(window), "window_seconds": window_seconds, "rates": rates}
-        lines = [f"pid {one['pid']}: {one['launches']} launches, {one['per_s']:.4g} per second" for one in rates]
-        text = "\n".join(lines) or "No launch of a CUDA graph was recorded."
-        return _reply(answer | {"graphs": known, "note": note}, text, tsc)
+        shown, more = rates[: graphs.MAX_STRETCHES], len(rates[graphs.MAX_STRETCHES :])
+        answer = {"window": incidents.window_json(window), "window_seconds": window_seconds, "rates": shown}
+        rest = [f"and {more} stretches more: ask with longer window_seconds, or with pid"] if more else []
+        text = "\n".join([*graphs.rate_lines(shown, known), *rest, *([note] if rates else [])])
+        return _reply(answer | {"more": more, "graphs": known, "note": note}, text, tsc)
 
     def run_sql(
         self,
@@ -216,7 +220,11 @@ class Tools:
             ],
         }
         bad = [row for row in rows if row.state in (State.MISSING, State.WARNING)]
-        lines = [f"{row.state.value}: {traced(row.name)}: {traced(row.found)}" for row in bad]
+        lines = [
+            f"{row.state.value}: {traced(row.name)}: {traced(row.found)}"
+            + (f"; fix: {traced(row.fix)}" if row.fix else "")
+            for row in bad
+        ]
         return _reply(answer, "\n".join(["ready" if answer["ready"] else "not ready", *lines]), is_compact=True)
 
     def run_demo(
