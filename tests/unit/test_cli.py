@@ -5,33 +5,24 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ingero import __version__
-from ingero.cli.main import LazyGroup, main
+from ingero.cli.main import LazyGroup
 from ingero.discover.kernel import read_kernel
+from tests.unit.run_ingero import Answer, run_ingero
 
 COMMANDS = list(LazyGroup.commands_by_name)
-Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., Answer]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `ingero ARGUMENTS`; returns exit code, standard output and standard error."""
-
-    def invoke(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ingero", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return invoke
+    return partial(run_ingero, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])

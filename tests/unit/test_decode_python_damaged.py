@@ -12,6 +12,7 @@ from ingero.decode.python_code import from_memory
 from ingero.decode.python_strings import decode_string
 from ingero.discover.mappings import parse_maps
 from ingero.discover.python_layouts import COOKIE, UnknownLayoutError, debug_offsets_bytes, layout_of
+from tests.unit.python_layout import LAYOUT
 
 _MANY = settings(
     max_examples=int(os.environ.get("INGERO_FUZZ", "500")),
@@ -19,22 +20,7 @@ _MANY = settings(
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
-_LAYOUT = {
-    "header_bytes": 16,
-    "code_line_table": 136,
-    "code_filename": 112,
-    "code_name": 128,
-    "code_first_line": 68,
-    "key_half_word": 0,
-    "is_key_short": 1,
-    "bytes_size": 16,
-    "bytes_data": 32,
-    "string_state": 32,
-    "string_length": 16,
-    "string_ascii_data": 40,
-    "string_wide_data": 56,
-    "string_state_shift": 2,
-}
+_LAYOUT = LAYOUT | {"is_key_short": 1}
 
 
 @given(memory=st.binary(min_size=200, max_size=600), address=st.integers(0, 1 << 64), key=st.integers(0, 1 << 64))

@@ -7,23 +7,8 @@ import struct
 import pytest
 
 from ingero.decode.python_code import CodeObject, code_key, from_memory
+from tests.unit.python_layout import LAYOUT
 
-_LAYOUT = {
-    "header_bytes": 16,
-    "code_line_table": 136,
-    "code_filename": 112,
-    "code_name": 128,
-    "code_first_line": 68,
-    "key_half_word": 0,
-    "is_key_short": 0,
-    "bytes_size": 16,
-    "bytes_data": 32,
-    "string_state": 32,
-    "string_length": 16,
-    "string_ascii_data": 40,
-    "string_wide_data": 56,
-    "string_state_shift": 2,
-}
 _CODE, _FILE, _NAME, _TABLE = 0x1000, 0x2000, 0x3000, 0x4000
 _IMMORTAL, _FLAGGED = 0xFFFFFFFF, 0x0040_0000_0000_0001  # counts of 3.12, and of 3.14 with a flag
 _LINKED, _LAST = 0x7F12_3456_7890, 0  # the allocator's link to the next free block, and that of the last
@@ -40,7 +25,7 @@ class Process:
         struct.pack_into("<I", code, 68, 12)
         self._memory = {_CODE: bytes(code), _FILE: _string("a.py"), _NAME: _string("f")}
         self._memory[_TABLE] = bytes(16) + struct.pack("<Q8xQ", 2, 0)[:16] + b"\x80\x00"
-        self.key = code_key(self.read, bytes(code), _LAYOUT)
+        self.key = code_key(self.read, bytes(code), LAYOUT)
 
     def read(self, address: int, size: int) -> bytes:
         """As of ProcessMemory."""
@@ -59,16 +44,16 @@ def _string(text: str) -> bytes:
 @pytest.mark.parametrize("count", [1, _IMMORTAL, _FLAGGED])
 def test_a_living_code_object_is_read(count: int) -> None:
     process = Process(count)
-    found = from_memory(process.read, _CODE, process.key, _LAYOUT)
+    found = from_memory(process.read, _CODE, process.key, LAYOUT)
     assert found == CodeObject("a.py", "f", 12, b"\x80\x00")
 
 
 @pytest.mark.parametrize("count", [_LINKED, _LAST])
 def test_a_freed_code_object_is_none_though_its_bytes_are_there(count: int) -> None:
     process = Process(count)
-    assert from_memory(process.read, _CODE, process.key, _LAYOUT) is None
+    assert from_memory(process.read, _CODE, process.key, LAYOUT) is None
 
 
 def test_a_code_object_that_another_replaces_while_it_is_read_is_none() -> None:
     process = Process(1, reused_after=3)
-    assert from_memory(process.read, _CODE, process.key, _LAYOUT) is None
+    assert from_memory(process.read, _CODE, process.key, LAYOUT) is None
