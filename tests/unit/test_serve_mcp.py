@@ -209,6 +209,16 @@ def test_the_text_about_graphs_stands_alone(graphs: IngeroServer) -> None:
         assert "exact" in said[-1]
 
 
+def test_where_no_graph_was_used_that_is_all_that_is_said(server: IngeroServer) -> None:
+    for tool in ("graph_lifecycle", "graph_frequency"):
+        answer = call(server, tool)
+        assert text(answer) == content(answer)["note"] == "No call on CUDA graphs was recorded in this time."
+
+
+def test_a_demo_says_that_it_is_made_up(server: IngeroServer) -> None:
+    assert text(call(server, "run_demo", scenario="cpu-hog")).startswith("A made-up recording, not this machine: ")
+
+
 def test_the_text_of_a_check_has_the_command_that_mends_it(server: IngeroServer) -> None:
     assert text(call(server, "get_check")).splitlines()[1:] == [
         f"missing: {traced('BTF')}: {traced(str(CHECKED.found))}; fix: {traced(str(CHECKED.fix))}"

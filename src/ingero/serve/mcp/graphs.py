@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _EXACT = "Graphs are told apart by the launches that are stored, a part of them; totals and rates are exact."
 _STORED = "Everything here is of the stored calls only, a part of them."
+_NOTHING = "No call on CUDA graphs was recorded in this time."
 _MAX_CALLS = 100
 MAX_STRETCHES = 100  # of launch rates
 _LAUNCHES = ", ".join(str(op.code) for op in OPS if op.source is Source.CUDA_GRAPH and op.kind & Kind.GRAPH)
@@ -24,9 +25,9 @@ _LAUNCHES = ", ".join(str(op.code) for op in OPS if op.source is Source.CUDA_GRA
 Graphs: TypeAlias = Sequence[Mapping[str, Any]]
 
 
-def note(*, is_exact: bool) -> str:
-    """What to know of the numbers."""
-    return _EXACT if is_exact else _STORED
+def note(*, has_any: bool, is_exact: bool) -> str:
+    """What to know of the numbers, or that there are none."""
+    return _NOTHING if not has_any else _EXACT if is_exact else _STORED
 
 
 def totals(path: Path, window: Window, pid: int | None) -> dict[str, int]:
@@ -86,10 +87,8 @@ def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> l
 
 def lifecycle_lines(counts: Mapping[str, int], made: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:
     """The counts, what failed, and the graphs as far as they are known."""
-    if not counts:
-        yield "No call on CUDA graphs was recorded."
-        return
-    yield ", ".join(f"{name} {format_count(count)}" for name, count in counts.items())
+    if counts:
+        yield ", ".join(f"{name} {format_count(count)}" for name, count in counts.items())
     failed = [f"{one['op']} returned {one['ret_code']}" for one in made if one["ret_code"]]
     if failed:
         yield f"{len(failed)} of the calls that make and change graphs failed, first: {failed[0]}"
@@ -98,9 +97,6 @@ def lifecycle_lines(counts: Mapping[str, int], made: Sequence[Mapping[str, Any]]
 
 def rate_lines(stretches: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:
     """A line per stretch and process, then the graphs as far as they are known."""
-    if not stretches:
-        yield "No launch of a CUDA graph was recorded."
-        return
     for one in stretches:
         count, per_s = format_count(one["launches"]), f"{one['per_s']:.4g}"
         yield f"{format_time_of_day(one['start_ns'])} pid {one['pid']}: {count} launches, {per_s} per second"

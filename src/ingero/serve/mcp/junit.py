@@ -45,6 +45,6 @@ def read_report(path: Path | None) -> dict[str, Any]:
 def report_text(report: Mapping[str, Any]) -> str:
     """One line, and the failed tests."""
     if not report["available"]:
-        return f"This server was started without a test report: {report['hint']}"
+        return f"This server was started without a test report. To make one and to start with it: {report['hint']}"
     head = ", ".join(f"{report[name]} {name}" for name in _COUNTS)
     return "\n".join([head, *report["failed"]])

@@ -279,7 +279,7 @@ class GraphFrequencyAnswer(TypedDict, total=False):
 
 
 class DemoAnswer(TypedDict, total=False):
-    """A story recorded and diagnosed; scenarios: what can be asked for."""
+    """A made-up story recorded and diagnosed; nothing in it is of this machine. scenarios: what can be asked for."""
 
     scenario: str
     title: str

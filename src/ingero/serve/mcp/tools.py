@@ -164,12 +164,12 @@ class Tools:
     ) -> Annotated[CallToolResult, shapes.GraphLifecycleAnswer]:
         """How CUDA graphs were captured, instantiated, updated and launched."""
         with self._source.open(since) as (reader, window):
-            note = graphs.note(is_exact=reader.has_exact_totals)
             counts = graphs.totals(self._source.path, window, pid)
+            note = graphs.note(has_any=bool(counts), is_exact=reader.has_exact_totals)
             made = graphs.lifecycle(self._source.path, window, pid)
             known = graphs.graphs(self._source.path, window, pid)
         answer = {"window": incidents.window_json(window), "totals": counts, "calls": made, "graphs": known}
-        text = "\n".join([*graphs.lifecycle_lines(counts, made, known), *([note] if counts else [])])
+        text = "\n".join([*graphs.lifecycle_lines(counts, made, known), note])
         return _reply(answer | {"note": note}, text, tsc)
 
     def graph_frequency(
@@ -181,13 +181,13 @@ class Tools:
     ) -> Annotated[CallToolResult, shapes.GraphFrequencyAnswer]:
         """How often each process launches CUDA graphs over time, and which graphs."""
         with self._source.open(since) as (reader, window):
-            note = graphs.note(is_exact=reader.has_exact_totals)
             rates = graphs.rates(self._source.path, window, pid, window_seconds)
+            note = graphs.note(has_any=bool(rates), is_exact=reader.has_exact_totals)
             known = graphs.graphs(self._source.path, window, pid)
         shown, more = rates[: graphs.MAX_STRETCHES], len(rates[graphs.MAX_STRETCHES :])
         answer = {"window": incidents.window_json(window), "window_seconds": window_seconds, "rates": shown}
         rest = [f"and {more} stretches more: ask with longer window_seconds, or with pid"] if more else []
-        text = "\n".join([*graphs.rate_lines(shown, known), *rest, *([note] if rates else [])])
+        text = "\n".join([*graphs.rate_lines(shown, known), *rest, note])
         return _reply(answer | {"more": more, "graphs": known, "note": note}, text, tsc)
 
     def run_sql(
@@ -252,7 +252,8 @@ class Tools:
             "incident": incidents.incident_json(worst) if worst else None,
         }
         text = "\n".join(incidents.incident_text(worst) if worst else incidents.no_incident_text(diagnosis))
-        return _reply(answer, f"{titles[scenario]} (expected: {expected})\n{text}", tsc)
+        made_up = f"A made-up recording, not this machine: {titles[scenario]}. The cause is {expected}; what was found:"
+        return _reply(answer, f"{made_up}\n{text}", tsc)
 
     def get_test_report(self, tsc: Compact = True) -> Annotated[CallToolResult, shapes.TestReportAnswer]:
         """The outcome of the test run whose JUnit file this server was started with (--test-report)."""
