@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from ingero.cli.main import main
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
+from tests.unit.run_ingero import Answer, run_ingero
 from tests.unit.test_serve_sql import PER_CONTAINER, PER_CONTAINER_NCCL
 from tests.unit.test_store_reader import BEGIN_NS, fill
 
-Query = Callable[..., tuple[int, str, str]]
+Query = Callable[..., Answer]
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +35,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def query(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Path) -> Query:
     """Runs `ingero query ARGUMENTS` on the recording; returns exit code, standard output and standard error."""
 
-    def invoke(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ingero", "query", "-d", str(recorded), *arguments])
+    def invoke(*arguments: str, stdin: str = "") -> Answer:
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
+        return run_ingero(monkeypatch, capsys, "query", "-d", str(recorded), *arguments)
 
     return invoke
 
@@ -116,6 +109,15 @@ def test_a_whole_table_says_nothing(query: Query) -> None:
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_limit_cuts_every_format(query: Query, form: str) -> None:
     assert query(form, "--limit", "2", "SELECT pid FROM events")[1].count("\n") == (2 if form == "--json" else 3)
+
+
+def test_csv_is_for_programs_and_keeps_texts_that_a_spreadsheet_would_calculate(query: Query) -> None:
+    assert query("--csv", "SELECT '=1+1' AS a, '-x' AS b")[1] == "a,b\n=1+1,-x\n"
+
+
+def test_a_carriage_return_ends_no_line_of_a_csv_file(query: Query) -> None:
+    out = query("--csv", "SELECT 'a' || char(13) || '=1' AS text, 1 AS one UNION ALL SELECT 'b', 2")[1]
+    assert list(csv.reader(io.StringIO(out, newline=""))) == [["text", "one"], ["a\r=1", "1"], ["b", "2"]]
 
 
 def test_csv_keeps_values_as_stored(query: Query) -> None:

@@ -47,7 +47,7 @@ class QueryError(IngeroError):
     help=f"At most so many rows. Default: {_SHOWN_CALLS} calls, {_SHOWN_ROWS} rows of SQL; all with the formats below.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row and line, values as stored.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma separated, values as stored.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma separated, values as stored: for programs.")
 @click.option("--parquet", metavar="F", type=click.Path(path_type=Path, dir_okay=False), help="Write a Parquet file.")
 @click.option("--timeout", default="60s", metavar="D", help="Give up after this time. Default: 60s; 0: never.")
 def command(

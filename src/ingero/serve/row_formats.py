@@ -1,4 +1,7 @@
-"""Rows as CSV and as lines of JSON, as they come: any number of them in little memory, numbers as they are stored."""
+"""Rows as CSV and as lines of JSON, as they come: any number of them in little memory, values as they are stored.
+
+That is for programs. What people open in a spreadsheet, where a name could be a formula, is `dashboard.spreadsheets`.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,16 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _csv(rows: list[Row]) -> str:
-    text = io.StringIO()
-    has_blobs = any(isinstance(value, bytes) for value in (rows[0] if rows else ()))
-    lines = ([value.hex() if isinstance(value, bytes) else value for value in row] for row in rows)
-    csv.writer(text, lineterminator="\n").writerows(lines if has_blobs else rows)
+    if any(isinstance(value, bytes) for value in (rows[0] if rows else ())):
+        rows = [tuple(value.hex() if isinstance(value, bytes) else value for value in row) for row in rows]
+    text = _lines(rows, "\n")
+    if "\r" not in text:
+        return text
+    # before Python 3.13 it is quoted only where it ends lines, and readers take a bare one for the end of a line
+    return "".join(_lines([row], "\r\n").removesuffix("\r\n") + "\n" for row in rows)
+
+
+def _lines(rows: list[Row], end: str) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=end).writerows(rows)
     return text.getvalue()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import parse_qs
 
 import msgspec
@@ -24,9 +24,9 @@ from ingero.serve.dashboard.details import Since, add_details
 from ingero.serve.dashboard.errors import error_response, response_for
 from ingero.serve.dashboard.login import login_page
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
+from ingero.serve.dashboard.spreadsheets import download, sheet_of_objects, sheet_of_rows
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.recording_source import RecordingSource
-from ingero.serve.row_formats import csv_texts
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
 from ingero.store.records import Window
@@ -160,7 +160,7 @@ def _questions(app: FastAPI, source: RecordingSource) -> None:
         """The answer to one SELECT; rows as lists, blobs as base64."""
         answer = run_sql(source.path, question.sql, max_rows=question.limit, timeout_s=_SQL_SECONDS)
         if question.format == "csv":
-            return _download("query", csv_texts(answer.columns, answer.rows))
+            return download("query", sheet_of_rows(answer.columns, answer.rows))
         return _json(
             {
                 "columns": answer.columns,
@@ -242,35 +242,13 @@ def _kept(
     def text() -> bytes:
         with source.open(since) as (reader, window):
             body = answers.state(reader, window, source.clock()) | make(reader, window)
-        return _csv(body[table]) if table else msgspec.json.encode(body)
+        return sheet_of_objects(body[table]).encode() if table else msgspec.json.encode(body)
 
     found = source.kept((name, since, table, *parameters), text)
     if table:
-        return _download(name, iter([found.decode()]))
+        return download(name, [found.decode()])
     return Response(found, media_type="application/json")
-
-
-def _csv(rows: list[dict[str, Any]]) -> bytes:
-    """Objects as a table; an object inside one becomes columns with its keys."""
-    flat = [_flat(row) for row in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    return "".join(csv_texts(columns, ([row.get(name) for name in columns] for row in flat))).encode()  # type: ignore[misc]  # rows of a list
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            found |= value
-        else:
-            found[name] = value
-    return found
 
 
 def _json(body: object) -> Response:
     return Response(msgspec.json.encode(body), media_type="application/json")
-
-
-def _download(name: str, texts: Iterator[str]) -> StreamingResponse:
-    headers = {"content-disposition": f'attachment; filename="ingero-{name}.csv"'}
-    return StreamingResponse(texts, media_type="text/csv; charset=utf-8", headers=headers)
