@@ -12,28 +12,18 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 from starlette.testclient import TestClient
 
-from ingero.serve.dashboard.app import create_app
-from ingero.serve.dashboard.security import Gate, Sessions
-from ingero.serve.recording_source import RecordingSource
 from ingero.serve.sql import run_sql
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
+from tests.unit.dashboard_client import client_of, get
 from tests.unit.dashboard_recording import QUIET_S, make_recording, serving
 
 OLDER = sorted((Path(__file__).parents[1] / "data" / "ingero-0.x").glob("*.db.xz"))
-
-
-def client_of(path: Path) -> TestClient:
-    sessions = Sessions("", is_secure=True)
-    return TestClient(
-        Gate(create_app(RecordingSource(path, may_lag=True), sessions), hosts=("testserver",), sessions=sessions)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +34,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(database: Path) -> TestClient:
     return client_of(database)
-
-
-def get(client: TestClient, path: str, status: int = 200) -> Any:
-    response = client.get(f"/api/v1/{path}")
-    assert response.status_code == status, response.text
-    return response.json()
 
 
 def test_the_overview_has_the_verdict_with_the_worst_incident_first(client: TestClient) -> None:
@@ -88,6 +72,17 @@ def test_operations_come_as_csv_with_a_column_per_clock(client: TestClient) -> N
     assert response.headers["content-disposition"] == 'attachment; filename="ingero-ops.csv"'
     rows = list(csv.DictReader(io.StringIO(response.text)))
     assert [int(row["runq_ns"]) for row in rows] == [op["clocks"]["runq_ns"] for op in get(client, "ops")["ops"]]
+
+
+def test_no_text_of_a_csv_file_is_a_formula(client: TestClient) -> None:
+    texts = ("=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "plain", "a=b")
+    values = ", ".join(f"('{text}')" for text in texts)
+    question = {"sql": f"SELECT column1 AS [=name], -1 AS number FROM (VALUES {values})", "format": "csv"}
+    response = client.post("/api/v1/query", json=question)
+    names, *rows = list(csv.reader(io.StringIO(response.text, newline="")))
+    assert names == ["'=name", "number"]
+    assert [text for text, _ in rows] == [*(f"'{text}" for text in texts[:6]), "plain", "a=b"]
+    assert {number for _, number in rows} == {"-1"}
 
 
 def test_snapshots_are_thinned_to_means_and_sums(client: TestClient) -> None:
@@ -221,7 +216,7 @@ def test_nobody_finds_a_request_that_fails_inside(database: Path, tmp_path: Path
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)  # it leaves a cache
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 21" in done.stdout, done.stdout  # addresses
+    assert "Tested: 22" in done.stdout, done.stdout  # addresses
 
 
 def test_the_openapi_description_lists_the_addresses_of_older_versions(client: TestClient) -> None:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from ingero.demo.scene import Scene, Step
 from ingero.serve.dashboard.memory import level_at
 from ingero.serve.dashboard.nccl import lateness
 from ingero.serve.sql import run_sql
 from ingero.store.arrays import MEMORY_SECOND_DTYPE, NCCL_CALL_DTYPE
+from tests.unit.dashboard_client import client_of, get
 from tests.unit.dashboard_recording import LATE_MS, make_detailed
-from tests.unit.test_dashboard_api import client_of
 
 MS = 1_000_000
 SECOND_NS = 1_000_000_000
@@ -29,12 +30,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(database: Path) -> TestClient:
     return client_of(database)
-
-
-def get(client: TestClient, path: str, status: int = 200) -> Any:
-    response = client.get(f"/api/v1/{path}")
-    assert response.status_code == status, response.text
-    return response.json()
 
 
 def test_the_facts_are_the_overview_without_its_verdict(client: TestClient) -> None:
@@ -123,8 +118,16 @@ def test_refused_allocations_are_told_with_their_line(client: TestClient) -> Non
 
 
 def test_what_the_driver_says_is_used_follows_its_samples(client: TestClient) -> None:
-    used = get(client, "memory")["used_gpus"]
-    assert [(one["name"], max(one["values"])) for one in used] == [("GPU-0", 16 << 28)]
+    (used,) = get(client, "memory")["used_gpus"]
+    assert (used["name"], used["values"][0], used["values"][-1]) == ("GPU-0", 1 << 28, 16 << 28)
+
+
+def test_what_was_used_before_the_first_sample_is_not_known(tmp_path: Path) -> None:
+    with Scene(tmp_path / "late.db", seconds=6) as scene:
+        scene.train(scene.process(100, "python"), 0, 6, Step())
+        scene.gpu(3, used_bytes=1 << 30)
+    (used,) = get(client_of(tmp_path / "late.db"), "memory?points=4")["used_gpus"]
+    assert used["values"] == [None, None, 1 << 30, 1 << 30]
 
 
 def test_a_process_that_ended_holds_nothing() -> None:

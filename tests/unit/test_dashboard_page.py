@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.scene import Scene, Step
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
 from ingero.serve.dashboard.app import PAGE
@@ -20,7 +22,7 @@ from ingero.store.reader import Reader
 from ingero.store.records import SessionFacts, Window
 from ingero.store.writer import Writer
 from tests.browser.chromium import Browser, is_installed
-from tests.unit.dashboard_recording import make_detailed, make_recording, serving
+from tests.unit.dashboard_recording import END_S, make_detailed, make_recording, serving
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 # Addresses that name a format; nobody asks for them.
@@ -39,6 +41,14 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
 @pytest.fixture(scope="module")
 def detailed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
     with serving(make_detailed(tmp_path_factory.mktemp("detailed") / "recording.db")) as exposure:
+        yield exposure
+
+
+@pytest.fixture(scope="module")
+def allocating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
+    path = tmp_path_factory.mktemp("allocating") / "recording.db"
+    record(STORIES["allocations"], path)
+    with serving(path) as exposure:
         yield exposure
 
 
@@ -130,6 +140,33 @@ def test_a_recorded_call_leads_to_its_stack(browser: Browser, detailed: Exposure
 
 
 @WITH_BROWSER
+def test_an_incident_leads_to_its_python_and_native_stacks_also_after_a_reload(
+    browser: Browser, allocating: Exposure
+) -> None:
+    show(browser, f"{allocating.url}#/incidents/1")
+    browser.wait_for_text("at::native::call")
+    assert "train_step" in browser.text()
+    browser.evaluate("document.querySelector('a[href*=\"#/stacks/\"]').click()")
+    for _ in range(2):
+        browser.wait_for_text("Show any time, any line.")
+        browser.wait_for_text("The longest recorded calls")
+        assert browser.evaluate(
+            "[...document.querySelectorAll('tbody th a')].every((one) => one.innerText == 'cudaMalloc')"
+        )
+        browser.reload()
+    assert browser.complaints == []
+
+
+@WITH_BROWSER
+def test_an_operation_leads_to_its_recorded_calls(browser: Browser, detailed: Exposure) -> None:
+    show(browser, f"{detailed.url}#/ops")
+    browser.wait_for_text("ncclAllReduce")
+    browser.evaluate("document.querySelector('a[href*=\"op=ncclAllReduce\"]').click()")
+    browser.wait_for_text("Only those of ncclAllReduce.")
+    browser.wait_for_text("in all ncclAllReduce")
+
+
+@WITH_BROWSER
 def test_an_incident_shows_its_course_and_what_its_victim_noticed(browser: Browser, dashboard: Exposure) -> None:
     show(browser, f"{dashboard.url}#/incidents/1")
     browser.wait_for_text("drains per second")
@@ -169,6 +206,23 @@ def test_a_table_is_saved_as_csv_with_exact_values(browser: Browser, dashboard: 
     rows = list(csv.DictReader(io.StringIO(saved.read_text())))
     assert {row["name"] for row in rows} == {"cudaStreamSynchronize", "cudaLaunchKernel", "cudaMemcpyAsync"}
     assert all(int(row["sum_ns"]) == int(row["run_ns"]) for row in rows)
+
+
+@WITH_BROWSER
+def test_a_name_is_no_formula_in_a_csv_file(browser: Browser, tmp_path: Path) -> None:
+    with Scene(tmp_path / "recording.db", seconds=END_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, END_S, Step())
+        scene.took(trainer, 900, "=1+1", 3, 380, switches=400)
+    browser.save_to(tmp_path)
+    with serving(tmp_path / "recording.db") as exposure:
+        show(browser, f"{exposure.url}#/processes")
+        browser.wait_for_text("=1+1")
+        browser.evaluate("document.querySelector('.files button').click()")
+        saved = tmp_path / "ingero-culprits.csv"
+        browser.wait_for(saved.exists, "the file")
+    (row,) = csv.DictReader(io.StringIO(saved.read_text()))
+    assert (row["culprit_name"], row["switches"]) == ("'=1+1", "400")
 
 
 @WITH_BROWSER

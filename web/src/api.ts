@@ -97,6 +97,7 @@ export interface Op {
   name: string;
   source: string;
   count: number;
+  nested: number;
   errors: number | null;
   recorded: number;
   sum_ns: number;
@@ -208,7 +209,7 @@ export interface CommunicatorOp {
 
 export interface Series {
   name: string;
-  values: number[];
+  values: (number | null)[]; // null: not known
 }
 
 export interface Memory extends State {
@@ -261,6 +262,25 @@ export interface Stack {
   stack: string;
   frames: { kind: string; function: string; file: string; line: number; is_own: boolean }[];
   note: string;
+}
+
+export interface StackShare {
+  what: string;
+  ns: number;
+  count: number;
+  is_on_line: boolean;
+  stack: string;
+  frames: Stack["frames"];
+  note: string;
+}
+
+export interface IncidentStacks extends State {
+  process: number | null;
+  calls: StackShare[];
+  samples: StackShare[];
+  count: number;
+  without_stack: number;
+  where: Record<string, string>;
 }
 
 export interface Node {

@@ -3,12 +3,13 @@
 import type { Group, State } from "./api";
 import { address } from "./api";
 import { clockColumns } from "./clock_columns";
-import { bytes, count, ns } from "./format";
 import type { ViewProps } from "./incidents";
 import { Answered, useAnswer } from "./live";
 import { ClockLegend } from "./parts";
 import { link } from "./route";
-import { Table } from "./table";
+import { Table, columnsOf } from "./table";
+
+const group = columnsOf<Group>();
 
 export function Containers(props: ViewProps) {
   const asked = useAnswer<State & { containers: Group[] }>(address("containers", { since: props.since }), props.growth);
@@ -31,17 +32,17 @@ function Groups(props: { groups: Group[]; since: string }) {
         name="containers"
         rows={groups}
         columns={[
-          { key: "name", head: "container", value: (one) => one.name, show: (one) => title(one) },
+          { ...group.text("name", "container"), show: title, isLong: true },
           { key: "processes", head: "processes", value: (one) => one.processes.length, isNumber: true },
-          { key: "calls", head: "GPU calls", value: (one) => one.calls, show: (one) => count(one.calls), isNumber: true },
-          { key: "launches", head: "launches", value: (one) => one.launches, show: (one) => count(one.launches), isNumber: true },
-          { key: "gpu_wait_ns", head: "waited for GPU", value: (one) => one.gpu_wait_ns, show: (one) => ns(one.gpu_wait_ns), isNumber: true },
-          { key: "copied_bytes", head: "copied", value: (one) => one.copied_bytes, show: (one) => bytes(one.copied_bytes), isNumber: true },
-          { key: "collective_bytes", head: "communicated", value: (one) => one.collective_bytes, show: (one) => bytes(one.collective_bytes), isNumber: true },
-          { key: "throttled_ns", head: "throttled", value: (one) => one.throttled_ns, show: (one) => ns(one.throttled_ns), isNumber: true },
-          { key: "took_ns", head: "took from others", value: (one) => one.took_ns, show: (one) => ns(one.took_ns), isNumber: true },
-          ...clockColumns((one: Group) => title(one)),
-          { key: "container_id", head: "id", value: (one) => one.container_id, isHidden: true },
+          group.count("calls", "GPU calls"),
+          group.count("launches", "launches"),
+          group.duration("gpu_wait_ns", "waited for GPU"),
+          group.size("copied_bytes", "copied"),
+          group.size("collective_bytes", "communicated"),
+          group.duration("throttled_ns", "throttled"),
+          group.duration("took_ns", "took from others"),
+          ...clockColumns(title),
+          { ...group.text("container_id", "id"), isHidden: true },
         ]}
       />
       <ClockLegend />

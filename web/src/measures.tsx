@@ -9,7 +9,15 @@ import type { ViewProps } from "./incidents";
 import { Answered, useAnswer } from "./live";
 import { Chart, ClockLegend, STATE_TEXTS, StackedBar, clockShares } from "./parts";
 import { link } from "./route";
-import { Table } from "./table";
+import { Table, columnsOf } from "./table";
+
+const op = columnsOf<Op>();
+const culprit = columnsOf<Process["culprits"][number]>();
+const governor = columnsOf<LossesAnswer["governor"][number]>();
+const removed = columnsOf<LossesAnswer["removed"][number]>();
+const missing = columnsOf<LossesAnswer["missing_probes"][number]>();
+
+const WITH_STACKS = ["cuda", "driver", "cuda_graph", "nccl"]; // sources of calls
 
 export function Operations(props: ViewProps & { process: string }) {
   const parameters = { since: props.since, process: props.process };
@@ -29,25 +37,36 @@ export function Operations(props: ViewProps & { process: string }) {
                 name="ops"
                 rows={found.ops}
                 columns={[
-                  { key: "name", head: "operation", value: (op) => op.name },
-                  { key: "pid", head: "pid", value: (op) => op.pid, isNumber: true },
-                  { key: "count", head: "count", value: (op) => op.count, show: (op) => count(op.count), isNumber: true },
-                  { key: "sum_ns", head: "total", value: (op) => op.sum_ns, show: (op) => ns(op.sum_ns), isNumber: true },
-                  { key: "p50_ns", head: "p50", value: (op) => op.p50_ns, show: (op) => ns(op.p50_ns), isNumber: true },
-                  { key: "p95_ns", head: "p95", value: (op) => op.p95_ns, show: (op) => ns(op.p95_ns), isNumber: true },
-                  { key: "p99_ns", head: "p99", value: (op) => op.p99_ns, show: (op) => ns(op.p99_ns), isNumber: true },
-                  { key: "max_ns", head: "max", value: (op) => op.max_ns, show: (op) => ns(op.max_ns), isNumber: true },
-                  { key: "errors", head: "errors", value: (op) => op.errors, show: (op) => count(op.errors), isNumber: true },
-                  ...clockColumns((op: Op) => op.name),
+                  { ...op.text("name", "operation"), show: (row) => <OpName op={row} since={props.since} /> },
+                  op.number("pid", "pid"),
+                  op.count("count", "calls"),
+                  ...(found.ops.some((one) => one.nested) ? [op.count("nested", "inside others")] : []),
+                  op.duration("sum_ns", "total"),
+                  op.duration("p50_ns", "p50"),
+                  op.duration("p95_ns", "p95"),
+                  op.duration("p99_ns", "p99"),
+                  op.duration("max_ns", "max"),
+                  op.count("errors", "errors"),
+                  ...clockColumns((row: Op) => row.name),
                 ]}
               />
               <ClockLegend />
+              {found.ops.some((one) => one.nested) && (
+                <p class="quiet">Inside others: made by another traced call, in whose time they are counted.</p>
+              )}
             </>
           )
         }
       </Answered>
     </>
   );
+}
+
+// A call leads to the stacks of its recorded calls.
+function OpName(props: { op: Op; since: string }) {
+  const { op: one, since } = props;
+  if (!one.recorded || !WITH_STACKS.includes(one.source)) return <>{one.name}</>;
+  return <a href={link("stacks", one.process, { since, op: one.name })}>{one.name}</a>;
 }
 
 export function Processes(props: ViewProps & { item: string }) {
@@ -112,8 +131,8 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
           columns={[
             { key: "culprit_name", head: "name", value: (row) => (row.culprit_pid === 0 ? "idle CPU" : row.culprit_name || "unknown") },
             { key: "culprit_pid", head: "pid", value: (row) => (row.culprit_pid > 0 ? row.culprit_pid : null), isNumber: true },
-            { key: "ns", head: "time", value: (row) => row.ns, show: (row) => ns(row.ns), isNumber: true },
-            { key: "switches", head: "switches", value: (row) => row.switches, show: (row) => count(row.switches), isNumber: true },
+            culprit.duration("ns", "time"),
+            culprit.count("switches", "switches"),
           ]}
         />
       )}
@@ -211,7 +230,7 @@ export function Losses(props: ViewProps) {
 }
 
 function LossTables(props: { found: LossesAnswer }) {
-  const { losses, governor, removed, missing_probes: missing, overhead, older_version: older } = props.found;
+  const { losses, overhead, older_version: older } = props.found;
   return (
     <>
       {overhead.agent_cpu_ratio !== null && (
@@ -233,39 +252,39 @@ function LossTables(props: { found: LossesAnswer }) {
       ) : (
         <p>Nothing was lost while recording.</p>
       )}
-      {governor.length > 0 && (
+      {props.found.governor.some((one) => one.not_traced) && (
         <Table
           caption="Less was traced, because tracing had become too expensive"
           name="governor"
-          rows={governor}
+          rows={props.found.governor}
           columns={[
             { key: "time_ns", head: "since", value: (one) => one.time_ns, show: (one) => moment(one.time_ns) },
-            { key: "not_traced", head: "what", value: (one) => one.not_traced, show: (one) => one.not_traced || "everything is traced again" },
-            { key: "reason", head: "why", value: (one) => one.reason },
+            { ...governor.text("not_traced", "what"), show: (one) => one.not_traced || "everything is traced again" },
+            { ...governor.text("reason", "why"), isLong: true },
           ]}
         />
       )}
-      {removed.length > 0 && (
+      {props.found.removed.length > 0 && (
         <Table
           caption="Removed to keep the file small (--max-db)"
           name="removed"
-          rows={removed}
+          rows={props.found.removed}
           columns={[
             { key: "name", head: "what", value: (one) => `${one.name}, ${one.kind}` },
             { key: "until_ns", head: "before", value: (one) => one.until_ns, show: (one) => moment(one.until_ns) },
-            { key: "rows", head: "rows", value: (one) => one.rows, show: (one) => count(one.rows), isNumber: true },
+            removed.count("rows", "rows"),
           ]}
         />
       )}
-      {missing.length > 0 && (
+      {props.found.missing_probes.length > 0 && (
         <Table
           caption="Calls that were not traced"
           name="missing-probes"
-          rows={missing}
+          rows={props.found.missing_probes}
           columns={[
-            { key: "symbol", head: "call", value: (one) => one.symbol },
-            { key: "library", head: "library", value: (one) => one.library },
-            { key: "reason", head: "why", value: (one) => one.reason },
+            missing.text("symbol", "call"),
+            { ...missing.text("library", "library"), isLong: true },
+            { ...missing.text("reason", "why"), isLong: true },
           ]}
         />
       )}

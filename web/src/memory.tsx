@@ -8,8 +8,12 @@ import type { ViewProps } from "./incidents";
 import { Answered, useAnswer } from "./live";
 import { Chart } from "./parts";
 import { link } from "./route";
-import { Table } from "./table";
+import { Table, columnsOf } from "./table";
 
+const place = columnsOf<MemoryAnswer["places"][number]>();
+const holder = columnsOf<MemoryAnswer["holders"][number]>();
+
+const PLACE = [place.text("place", "line or call site"), place.text("op", "call")];
 const STEPS: [number, string][] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
 
 export function Memory(props: ViewProps) {
@@ -33,6 +37,13 @@ function Held(props: { found: MemoryAnswer; since: string }) {
     <>
       {unpaired > 0 && <p class="notice">Not exact: {count(unpaired)} allocations or frees could not be followed.</p>}
       {found.foreign_frees > 0 && <p class="notice">{count(found.foreign_frees)} frees were of memory that was allocated before tracing or unseen.</p>}
+      {!found.holders.length && !found.places.length && (
+        <p class="notice">
+          {found.has_allocations
+            ? "No allocation or free was seen in this time: lines of code and containers are known of those alone. What was allocated before tracing began only the driver counts."
+            : "Allocations were not recorded by the version that wrote this file; only the driver's count is known."}
+        </p>
+      )}
       <Levels title="Live, by line or call site" times={found.times_ns} series={found.by_place} />
       <Levels title="Live, by container" times={found.times_ns} series={found.by_container} />
       <Levels title="In use on the GPU, by the driver" times={found.times_ns} series={found.used_gpus} />
@@ -42,10 +53,9 @@ function Held(props: { found: MemoryAnswer; since: string }) {
           name="failed-allocations"
           rows={failed}
           columns={[
-            { key: "place", head: "line or call site", value: (one) => one.place },
-            { key: "op", head: "call", value: (one) => one.op },
-            { key: "failures", head: "failed", value: (one) => one.failures, show: (one) => count(one.failures), isNumber: true },
-            { key: "failed_bytes", head: "asked for", value: (one) => one.failed_bytes, show: (one) => bytes(one.failed_bytes), isNumber: true },
+            ...PLACE,
+            place.count("failures", "failed"),
+            place.size("failed_bytes", "asked for"),
           ]}
         />
       )}
@@ -55,12 +65,11 @@ function Held(props: { found: MemoryAnswer; since: string }) {
           name="memory-places"
           rows={found.places}
           columns={[
-            { key: "place", head: "line or call site", value: (one) => one.place },
-            { key: "op", head: "call", value: (one) => one.op },
-            { key: "live_bytes", head: "live", value: (one) => one.live_bytes, show: (one) => bytes(one.live_bytes), isNumber: true },
-            { key: "live_count", head: "blocks", value: (one) => one.live_count, show: (one) => count(one.live_count), isNumber: true },
-            { key: "growth_bytes", head: "change", value: (one) => one.growth_bytes, show: (one) => signed(one.growth_bytes), isNumber: true },
-            { key: "failures", head: "failed", value: (one) => one.failures, show: (one) => count(one.failures), isNumber: true },
+            ...PLACE,
+            place.size("live_bytes", "live"),
+            place.count("live_count", "blocks"),
+            { ...place.size("growth_bytes", "change"), show: (one) => signed(one.growth_bytes) },
+            place.count("failures", "failed"),
           ]}
         />
       )}
@@ -70,12 +79,12 @@ function Held(props: { found: MemoryAnswer; since: string }) {
           name="memory-processes"
           rows={found.holders}
           columns={[
-            { key: "name", head: "process", value: (one) => one.name, show: (one) => <a href={link("processes", one.process, { since })}>{one.name || "unknown"}</a> },
-            { key: "pid", head: "pid", value: (one) => one.pid, isNumber: true },
-            { key: "container", head: "container", value: (one) => one.container },
-            { key: "kind", head: "kind", value: (one) => one.kind },
-            { key: "live_bytes", head: "live", value: (one) => one.live_bytes, show: (one) => bytes(one.live_bytes), isNumber: true },
-            { key: "peak_bytes", head: "peak", value: (one) => one.peak_bytes, show: (one) => bytes(one.peak_bytes), isNumber: true },
+            { ...holder.text("name", "process"), show: (one) => <a href={link("processes", one.process, { since })}>{one.name || "unknown"}</a> },
+            holder.number("pid", "pid"),
+            holder.text("container", "container"),
+            holder.text("kind", "kind"),
+            holder.size("live_bytes", "live"),
+            holder.size("peak_bytes", "peak"),
           ]}
         />
       )}
@@ -85,11 +94,11 @@ function Held(props: { found: MemoryAnswer; since: string }) {
 
 function Levels(props: { title: string; times: number[]; series: Series[] }) {
   const { times, series } = props;
-  const most = Math.max(0, ...series.flatMap((one) => one.values));
+  const most = Math.max(0, ...series.flatMap((one) => one.values.map((value) => value ?? 0)));
   const [step, unit] = STEPS.find(([size]) => most >= size) ?? [1, "B"];
   const seconds = useMemo(() => times.map((one) => one / 1e9), [times]);
   const lines = useMemo(
-    () => series.map((one, at) => ({ label: one.name, colour: `--series-${(at % 9) + 1}`, values: one.values.map((value) => value / step) })),
+    () => series.map((one, at) => ({ label: one.name, colour: `--series-${(at % 9) + 1}`, values: one.values.map((value) => (value === null ? null : value / step)) })),
     [series, step],
   );
   if (!series.length) return null;

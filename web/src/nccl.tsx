@@ -2,10 +2,13 @@
 
 import type { CommunicatorOp, Nccl as NcclAnswer } from "./api";
 import { address } from "./api";
-import { bytes, count, ns, percent } from "./format";
+import { count, ns, percent } from "./format";
 import type { ViewProps } from "./incidents";
 import { Answered, useAnswer } from "./live";
-import { Table } from "./table";
+import { type Column, Table, columnsOf } from "./table";
+
+const total = columnsOf<NcclAnswer["totals"][number]>();
+const call = columnsOf<CommunicatorOp>();
 
 export function Nccl(props: ViewProps) {
   const asked = useAnswer<NcclAnswer>(address("nccl", { since: props.since }), props.growth);
@@ -30,16 +33,16 @@ function Tables(props: { found: NcclAnswer }) {
         name="nccl"
         rows={found.totals}
         columns={[
-          { key: "op", head: "operation", value: (one) => one.op },
-          { key: "rank", head: "rank", value: (one) => one.rank, isNumber: true },
-          { key: "pid", head: "pid", value: (one) => one.pid, isNumber: true },
-          { key: "calls", head: "calls", value: (one) => one.calls, show: (one) => count(one.calls), isNumber: true },
-          { key: "bytes", head: "bytes", value: (one) => one.bytes, show: (one) => bytes(one.bytes), isNumber: true },
-          { key: "p50_ns", head: "p50", value: (one) => one.p50_ns, show: (one) => ns(one.p50_ns), isNumber: true },
-          { key: "p99_ns", head: "p99", value: (one) => one.p99_ns, show: (one) => ns(one.p99_ns), isNumber: true },
-          { key: "max_ns", head: "max", value: (one) => one.max_ns, show: (one) => ns(one.max_ns), isNumber: true },
-          { key: "sum_ns", head: "total", value: (one) => one.sum_ns, show: (one) => ns(one.sum_ns), isNumber: true },
-          { key: "errors", head: "errors", value: (one) => one.errors, show: (one) => count(one.errors), isNumber: true },
+          total.text("op", "operation"),
+          total.number("rank", "rank"),
+          total.number("pid", "pid"),
+          total.count("calls", "calls"),
+          total.size("bytes", "bytes"),
+          total.duration("p50_ns", "p50"),
+          total.duration("p99_ns", "p99"),
+          total.duration("max_ns", "max"),
+          total.duration("sum_ns", "total"),
+          total.count("errors", "errors"),
         ]}
       />
       <p class="quiet">The time is that of the host inside the call; the device communicates after it.</p>
@@ -59,19 +62,19 @@ function Tables(props: { found: NcclAnswer }) {
   );
 }
 
-const COLUMNS = [
-  { key: "communicator", head: "communicator", value: (one: CommunicatorOp) => one.communicator, show: (one: CommunicatorOp) => one.communicator || "not known" },
-  { key: "op", head: "operation", value: (one: CommunicatorOp) => one.op },
-  { key: "rank", head: "rank", value: (one: CommunicatorOp) => one.rank, show: (one: CommunicatorOp) => rank(one), isNumber: true },
-  { key: "pid", head: "pid", value: (one: CommunicatorOp) => one.pid, isNumber: true },
-  { key: "calls", head: "calls", value: (one: CommunicatorOp) => one.calls, show: (one: CommunicatorOp) => count(one.calls), isNumber: true },
-  { key: "bytes", head: "bytes", value: (one: CommunicatorOp) => one.bytes, show: (one: CommunicatorOp) => bytes(one.bytes), isNumber: true },
-  { key: "p50_ns", head: "p50", value: (one: CommunicatorOp) => one.p50_ns, show: (one: CommunicatorOp) => ns(one.p50_ns), isNumber: true },
-  { key: "p99_ns", head: "p99", value: (one: CommunicatorOp) => one.p99_ns, show: (one: CommunicatorOp) => ns(one.p99_ns), isNumber: true },
-  { key: "late_p50_ns", head: "late p50", value: (one: CommunicatorOp) => one.lateness?.p50_ns ?? null, show: (one: CommunicatorOp) => ns(one.lateness?.p50_ns), isNumber: true },
-  { key: "late_p99_ns", head: "late p99", value: (one: CommunicatorOp) => one.lateness?.p99_ns ?? null, show: (one: CommunicatorOp) => ns(one.lateness?.p99_ns), isNumber: true },
-  { key: "last", head: "came last", value: (one: CommunicatorOp) => one.lateness?.last ?? null, show: (one: CommunicatorOp) => last(one), isNumber: true },
-  { key: "failed", head: "failed", value: (one: CommunicatorOp) => one.failed, show: (one: CommunicatorOp) => count(one.failed), isNumber: true },
+const COLUMNS: Column<CommunicatorOp>[] = [
+  { ...call.text("communicator", "communicator"), show: (one) => one.communicator || "not known" },
+  call.text("op", "operation"),
+  { ...call.number("rank", "rank"), show: rank },
+  call.number("pid", "pid"),
+  call.count("calls", "calls"),
+  call.size("bytes", "bytes"),
+  call.duration("p50_ns", "p50"),
+  call.duration("p99_ns", "p99"),
+  { key: "late_p50_ns", head: "late p50", value: (one) => one.lateness?.p50_ns ?? null, show: (one) => ns(one.lateness?.p50_ns), isNumber: true },
+  { key: "late_p99_ns", head: "late p99", value: (one) => one.lateness?.p99_ns ?? null, show: (one) => ns(one.lateness?.p99_ns), isNumber: true },
+  { key: "last", head: "came last", value: (one) => one.lateness?.last ?? null, show: last, isNumber: true },
+  call.count("failed", "failed"),
 ];
 
 function rank(one: CommunicatorOp): string {

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { ns, percent } from "./format";
+import { clock, moment, ns, percent } from "./format";
 
 // The states of a thread in the order in which the server names them, and what the device adds.
 export const STATE_TEXTS: Record<string, string> = {
@@ -129,6 +129,9 @@ export function Chart(props: { title: string; unit: string; times: number[]; lin
     if (!at || !props.times.length) return undefined;
     const style = getComputedStyle(document.documentElement);
     const pen = (name: string) => style.getPropertyValue(name).trim();
+    const [begin = 0, end = 0] = [props.times[0], props.times[props.times.length - 1]];
+    const isLong = end - begin > 86_400;
+    const time = (seconds: number) => (isLong ? moment : clock)(seconds * 1e9);
     const axis = { stroke: pen("--quiet"), grid: { stroke: pen("--rule"), width: 1 }, ticks: { stroke: pen("--rule") } };
     const chart = new uPlot(
       {
@@ -136,15 +139,18 @@ export function Chart(props: { title: string; unit: string; times: number[]; lin
         height: 170,
         cursor: { drag: { x: true, y: false } },
         scales: { y: { range: (_, __, max) => [0, props.most ?? Math.max(max, 1) * 1.05] } },
-        axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map((tick) => `${tick} ${props.unit}`) }],
+        axes: [
+          { ...axis, space: isLong ? 170 : 90, values: (_, ticks) => ticks.map(time) },
+          { ...axis, size: 60, values: (_, ticks) => ticks.map((tick) => `${tick} ${props.unit}`) },
+        ],
         series: [
-          {},
+          { label: "at", value: (_, value) => (value == null ? `${time(begin)} to ${time(end)}` : time(value)) },
           ...props.lines.map((line) => ({
             label: line.label,
             stroke: pen(line.colour),
             width: 1.5,
             points: { show: props.times.length < 2 },
-            value: (_: uPlot, value: number | null) => (value == null ? "" : `${value.toFixed(1)} ${props.unit}`),
+            value: (_: uPlot, value: number | null) => `${value == null ? `at most ${peak(line)}` : value.toFixed(1)} ${props.unit}`,
           })),
         ],
       },

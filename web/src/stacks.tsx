@@ -1,17 +1,23 @@
 // Where the time went in code: the longest recorded calls with their stacks, and a process's stacks as one flame.
 
+import { useEffect, useRef } from "preact/hooks";
 import type { Facts, Node, RecordedCall, Stack, State, Tree } from "./api";
 import { address } from "./api";
 import { clockColumns } from "./clock_columns";
-import { clock, count, ns, percent } from "./format";
+import { clock, count, moment, ns, percent } from "./format";
+import { FrameList } from "./frames";
 import type { ViewProps } from "./incidents";
 import { Answered, type Asked, useAnswer } from "./live";
+import { ClockLegend } from "./parts";
 import { link } from "./route";
-import { Table } from "./table";
+import { Table, columnsOf } from "./table";
 
 const BETWEEN = "\n"; // of the names on the way to a frame, in the address
 const DEEPEST_SHOWN = 40;
 const LEAST_WIDTH = 0.002;
+const SELECTING = ["begin_ns", "end_ns", "op", "line"]; // as the server calls them, in the page's address, too
+
+const call = columnsOf<RecordedCall>();
 
 export interface StacksProps extends ViewProps {
   item: string;
@@ -32,8 +38,11 @@ function OfProcess(props: StacksProps & { known: Facts }) {
   const { known, parameters } = props;
   const process = props.item || String(known.processes[0]?.process ?? "");
   if (!process) return <p class="notice">No process was traced in this time.</p>;
+  const of = parameters.of === "samples" ? "samples" : "calls";
+  const only = Object.fromEntries(Object.entries(parameters).filter(([name]) => SELECTING.includes(name)));
   const go = (item: string, changes: Record<string, string>) =>
-    link("stacks", item, { since: props.since, of: parameters.of ?? "", ...changes });
+    link("stacks", item, { since: props.since, of: parameters.of ?? "", ...only, ...changes });
+  const common = { growth: props.growth, since: props.since, process, only, go: (changes: Record<string, string>) => go(process, changes) };
   return (
     <>
       <p class="choices">
@@ -45,85 +54,108 @@ function OfProcess(props: StacksProps & { known: Facts }) {
             ))}
           </select>
         </label>
-        <a href={go(process, { of: "" })} aria-current={parameters.of === "samples" ? undefined : "page"}>inside recorded calls</a>
-        <a href={go(process, { of: "samples" })} aria-current={parameters.of === "samples" ? "page" : undefined}>outside calls</a>
+        <a href={go(process, { of: "" })} aria-current={of === "samples" ? undefined : "page"}>inside recorded calls</a>
+        <a href={go(process, { of: "samples" })} aria-current={of === "samples" ? "page" : undefined}>outside calls</a>
       </p>
-      {parameters.stack && <OneStack hash={parameters.stack} growth={props.growth} />}
-      <Flame growth={props.growth} since={props.since} process={process} of={parameters.of === "samples" ? "samples" : "calls"} at={parameters.at ?? ""} go={(changes) => go(process, changes)} />
-      {parameters.of !== "samples" && <Longest growth={props.growth} since={props.since} process={process} go={(changes) => go(process, changes)} />}
+      <Only only={only} of={of} go={common.go} />
+      {parameters.stack && <OneStack hash={parameters.stack} />}
+      <Flame {...common} of={of} at={parameters.at ?? ""} />
+      {of === "calls" && <Longest {...common} />}
     </>
   );
 }
 
 type Go = (changes: Record<string, string>) => string;
 
-function Longest(props: ViewProps & { process: string; go: Go }) {
-  const asked = useAnswer<State & { calls: RecordedCall[] }>(address("calls", { since: props.since, process: props.process }), props.growth);
+interface OneProcessProps extends ViewProps {
+  process: string;
+  only: Record<string, string>; // of the stacks of that process, as the address says
+  go: Go;
+}
+
+// What is left out, and the way back to it.
+function Only(props: { only: Record<string, string>; of: string; go: Go }) {
+  const { begin_ns: begin, end_ns: end, op, line } = props.only;
+  const parts: [string, Record<string, string>, string][] = [];
+  if (begin || end) parts.push([stretch(begin, end), { begin_ns: "", end_ns: "" }, "any time"]);
+  if (op && props.of === "calls") parts.push([`of ${op}`, { op: "" }, "any call"]);
+  if (line) parts.push([`through ${line}`, { line: "" }, "any line"]);
+  if (!parts.length) return null;
+  return (
+    <p class="notice only">
+      Only those {parts.map(([text]) => text).join(", ")}. Show{" "}
+      {parts.map(([, changes, text], at) => <span key={text}>{at > 0 && ", "}<a href={props.go(changes)}>{text}</a></span>)}.
+    </p>
+  );
+}
+
+function stretch(begin: string | undefined, end: string | undefined): string {
+  const from = begin ? `from ${moment(Number(begin))} on` : "";
+  if (!end) return from;
+  return begin ? `of ${ns(Number(end) - Number(begin))} ${from}` : `before ${moment(Number(end))}`;
+}
+
+function Longest(props: OneProcessProps) {
+  const parameters = { since: props.since, process: props.process, ...props.only };
+  const asked = useAnswer<State & { calls: RecordedCall[] }>(address("calls", parameters), props.growth);
   return (
     <Answered asked={asked}>
       {(found) =>
-        found.calls.length === 0 ? (
-          <p class="notice">No single call of this process is recorded in this time.</p>
-        ) : (
-          <Table
-            caption="The longest recorded calls"
-            name="calls"
-            rows={found.calls}
-            columns={[
-              { key: "op", head: "call", value: (one) => one.op },
-              { key: "duration_ns", head: "took", value: (one) => one.duration_ns, show: (one) => ns(one.duration_ns), isNumber: true },
-              { key: "start_ns", head: "at", value: (one) => one.start_ns, show: (one) => clock(one.start_ns) },
-              { key: "stack", head: "stack", value: (one) => one.stack, show: (one) => one.stack && <a href={props.go({ stack: one.stack })}>{one.place || "show"}</a> },
-              { key: "thread", head: "thread", value: (one) => one.thread, show: (one) => `${one.thread} [${one.tid}]` },
-              { key: "kernel", head: "kernel", value: (one) => one.kernel },
-              { key: "culprit", head: "who ran instead", value: (one) => one.culprit },
-              ...clockColumns((one: RecordedCall) => one.op),
-              { key: "ret_code", head: "returned", value: (one) => one.ret_code, isNumber: true },
-            ]}
-          />
+        found.calls.length > 0 && (
+          <>
+            <Table
+              caption="The longest recorded calls"
+              name="calls"
+              rows={found.calls}
+              columns={[
+                { ...call.text("op", "call"), show: (one) => (one.op === props.only.op ? one.op : <a href={props.go({ op: one.op })}>{one.op}</a>) },
+                call.duration("duration_ns", "took"),
+                { key: "start_ns", head: "at", value: (one) => one.start_ns, show: (one) => clock(one.start_ns) },
+                { key: "thread", head: "thread", value: (one) => one.thread, show: (one) => `${one.thread} [${one.tid}]` },
+                call.text("kernel", "kernel"),
+                call.text("culprit", "who ran instead"),
+                ...clockColumns((one: RecordedCall) => one.op),
+                call.number("ret_code", "returned"),
+                { key: "stack", head: "stack", value: (one) => one.stack, show: (one) => one.stack && <a href={props.go({ stack: one.stack })}>{one.place || "show"}</a> },
+              ]}
+            />
+            <ClockLegend />
+          </>
         )
       }
     </Answered>
   );
 }
 
-function OneStack(props: { hash: string; growth: number }) {
+function OneStack(props: { hash: string }) {
   const asked = useAnswer<Stack>(address(`stacks/${encodeURIComponent(props.hash)}`, {}), 0);
+  const place = useRef<HTMLElement>(null);
+  useEffect(() => place.current?.scrollIntoView({ block: "nearest" }), [props.hash]); // its link lies far below
   return (
-    <section class="card" aria-labelledby="stack">
+    <section ref={place} class="card" aria-labelledby="stack">
       <h3 id="stack">One stack, innermost first</h3>
       <Answered asked={asked}>
-        {(found) => (
-          <>
-            <ol class="frames">
-              {found.frames.map((one, at) => (
-                <li key={at} class={one.is_own ? "own" : undefined}>
-                  <small>{one.kind}</small> <code>{one.function}</code>{" "}
-                  {one.file && <span class="quiet">{one.line ? `${one.file}:${one.line}` : one.file}</span>}
-                </li>
-              ))}
-            </ol>
-            {found.note && <p class="quiet">{found.note}</p>}
-          </>
-        )}
+        {(found) => <FrameList frames={found.frames} note={found.note} />}
       </Answered>
     </section>
   );
 }
 
-function Flame(props: ViewProps & { process: string; of: string; at: string; go: Go }) {
-  const asked = useAnswer<Tree>(address("tree", { since: props.since, process: props.process, of: props.of }), props.growth);
+function Flame(props: OneProcessProps & { of: string; at: string }) {
+  const { since, process, of, only } = props;
+  const asked = useAnswer<Tree>(address("tree", { since, process, of, ...only }), props.growth);
   return (
     <Answered asked={asked}>
-      {(found) => (found.root.ns === 0 ? <p class="notice">{nothing(props.of)}</p> : <Frames found={found} at={props.at} go={props.go} />)}
+      {(found) => (found.root.ns === 0 ? <p class="notice">{nothing(of, only)}</p> : <Frames found={found} at={props.at} op={only.op ?? ""} go={props.go} />)}
     </Answered>
   );
 }
 
-function nothing(of: string): string {
+function nothing(of: string, only: Record<string, string>): string {
+  if (only.line) return of === "samples" ? "No sample outside calls goes through this line." : "No recorded call goes through this line.";
   return of === "samples"
-    ? "No thread was sampled outside calls; record with --stack=true to know."
-    : "No single call of this process is recorded in this time.";
+    ? "No thread was sampled outside calls in this time; with --stack=false, none is."
+    : `No single call${only.op ? ` of ${only.op}` : ""} of this process is recorded in this time. Of all calls there are sums: see Latency.`;
 }
 
 interface Placed {
@@ -134,14 +166,14 @@ interface Placed {
   width: number;
 }
 
-function Frames(props: { found: Tree; at: string; go: Go }) {
+function Frames(props: { found: Tree; at: string; op: string; go: Go }) {
   const { found, go } = props;
   const path = props.at ? props.at.split(BETWEEN) : [];
   const [from, way] = reached(found.root, path);
   const placed: Placed[] = [];
   place(placed, from, way, 0, 0, 1);
   const rows = Math.max(...placed.map((one) => one.depth)) + 1;
-  const of = found.of === "samples" ? "" : `, of ${ns(found.total_ns)} in all its calls`;
+  const of = found.of === "samples" || found.total_ns < found.root.ns ? "" : `, of ${ns(found.total_ns)} in ${props.op ? `all ${props.op}` : "all its calls"}`;
   return (
     <section aria-labelledby="flame">
       <h3 id="flame">{found.of === "samples" ? "Time outside calls" : "Time inside recorded calls"}: {ns(found.root.ns)}{of}</h3>

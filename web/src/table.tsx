@@ -1,6 +1,7 @@
 // Tables of any rows, each with its values as a file: what is shown in people's units is stored in exact ones.
 
 import type { ComponentChildren } from "preact";
+import { bytes, count, ns } from "./format";
 
 type Cell = string | number | boolean | null;
 
@@ -11,13 +12,32 @@ export interface Column<T> {
   show?: (row: T) => ComponentChildren; // else the value
   isNumber?: boolean;
   isWide?: boolean;
+  isLong?: boolean; // text that may take several lines
   isHidden?: boolean; // only in files
 }
 
-// The first column names the row. name: of the files.
+type Numbers<T> = { [K in keyof T]-?: T[K] extends number | null ? K : never }[keyof T] & string;
+type Texts<T> = { [K in keyof T]-?: T[K] extends string | null ? K : never }[keyof T] & string;
+
+// Columns of a row's own members: exact in files, on the page in people's units.
+export function columnsOf<T>() {
+  const shown = (key: Numbers<T>, head: string, text: (value: number | null) => string): Column<T> => {
+    const value = (row: T) => row[key] as number | null;
+    return { key, head, value, show: (row) => text(value(row)), isNumber: true };
+  };
+  return {
+    text: (key: Texts<T>, head: string): Column<T> => ({ key, head, value: (row) => row[key] as string | null }),
+    number: (key: Numbers<T>, head: string) => shown(key, head, (value) => String(value ?? "")),
+    count: (key: Numbers<T>, head: string) => shown(key, head, count),
+    duration: (key: Numbers<T>, head: string) => shown(key, head, ns),
+    size: (key: Numbers<T>, head: string) => shown(key, head, bytes),
+  };
+}
+
+// The first column names the row; those that hold nothing are only in the files. name: of these.
 export function Table<T>(props: { caption: string; name: string; rows: T[]; columns: Column<T>[] }) {
   const { caption, name, rows, columns } = props;
-  const seen = columns.filter((one) => !one.isHidden);
+  const seen = columns.filter((one, place) => !one.isHidden && (place === 0 || rows.some((row) => (one.value(row) ?? "") !== "")));
   return (
     <div class="table">
       <div class="scroll" tabIndex={0} role="region" aria-label={caption}>
@@ -49,7 +69,7 @@ export function Table<T>(props: { caption: string; name: string; rows: T[]; colu
 }
 
 function kind<T>(column: Column<T>): string | undefined {
-  return column.isNumber ? "number" : column.isWide ? "wide" : undefined;
+  return column.isNumber ? "number" : column.isWide ? "wide" : column.isLong ? "long" : undefined;
 }
 
 function csv<T>(rows: T[], columns: Column<T>[]): string {
@@ -57,8 +77,11 @@ function csv<T>(rows: T[], columns: Column<T>[]): string {
   return lines.map((line) => line.map(field).join(",") + "\n").join("");
 }
 
+// Traced programs choose their names: in a spreadsheet, none may be a formula (OWASP, "CSV Injection").
+const FORMULA = /^[=+\-@\t\r]/;
+
 function field(value: Cell): string {
-  const text = value === null ? "" : String(value);
+  const text = value === null ? "" : typeof value === "string" && FORMULA.test(value) ? `'${value}` : String(value);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 

@@ -13,6 +13,7 @@ from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
 from ingero.events import CLOCK_TEXTS, CLOCKS
 from ingero.ops import Source
+from ingero.serve.dashboard.selection import CALL_SOURCES
 from ingero.serve.findings_json import diagnosis_json, window_json
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
@@ -30,7 +31,6 @@ _TABLES = (
     ("losses", "raw_losses", "what was lost, by reason"),
     ("quantiles", "raw_call_sites", "histograms of call durations"),
 )
-_CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 _MAX_GRAPH_EVENTS = 1000
 _TOP_CULPRITS = 10
 _GRAPH_SECONDS = 30.0  # what a question over all stored calls may take
@@ -63,7 +63,7 @@ def overview(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
 
 def facts(reader: Reader, window: Window) -> Object:
     """What was recorded where, and how complete it is: the overview without its verdict."""
-    calls = [one for one in reader.op_totals(window) if one.source in _CALL_SOURCES]
+    calls = [one for one in reader.op_totals(window) if one.source in CALL_SOURCES]
     rows = reader.snapshots(window)
     return {
         "sessions": [
@@ -234,16 +234,25 @@ def graph_events(reader: Reader, window: Window) -> Object:
 
 
 def incident(diagnosis: Diagnosis, number: int) -> Object:
-    """One incident with its proof, and where it lies among the others.
+    """One incident with its proof.
 
     Raises:
         NoIncidentError: none has that number.
+    """
+    return {"incident": incident_json(incident_of(diagnosis, number))}
+
+
+def incident_of(diagnosis: Diagnosis, number: int) -> Incident:
+    """The incident with that number.
+
+    Raises:
+        NoIncidentError: none has it.
     """
     found: Incident | None = next((one for one in diagnosis.incidents if one.number == number), None)
     if found is None:
         count = len(diagnosis.incidents)
         raise NoIncidentError(f"there is no incident {number}; there are {count}", hint="GET /api/v1/incidents")
-    return {"incident": incident_json(found)}
+    return found
 
 
 def process_json(process: Process) -> Object:

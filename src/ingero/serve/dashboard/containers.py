@@ -9,7 +9,7 @@ from typing import Any
 
 from ingero.ops import OPS
 from ingero.serve.dashboard.memory import container_text
-from ingero.serve.dashboard.stacks import CALL_SOURCES
+from ingero.serve.dashboard.selection import CALL_SOURCES
 from ingero.serve.dashboard.state import State
 from ingero.store.reader import Reader
 from ingero.store.records import Container, OpTotals, Process, Window

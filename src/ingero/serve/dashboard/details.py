@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import FastAPI, Query
+from fastapi import Depends, FastAPI, Query
 from fastapi import Path as PathParameter
 from starlette.responses import Response
 
 from ingero.serve.dashboard import answers
 from ingero.serve.dashboard.containers import Containers, containers
+from ingero.serve.dashboard.incident_stacks import IncidentStacks, incident_stacks, selection_of
 from ingero.serve.dashboard.memory import Memory, memory
 from ingero.serve.dashboard.nccl import Nccl, nccl
+from ingero.serve.dashboard.selection import ALL, Selection
 from ingero.serve.dashboard.stacks import Calls, Stack, Tree, calls, hash_of, stack, tree
 from ingero.serve.dashboard.state import State
 from ingero.serve.recording_source import RecordingSource
@@ -22,6 +24,7 @@ from ingero.store.reader import Reader
 from ingero.store.records import Window
 
 _MAX_NUMBER = 2**31 - 1
+_MAX_NS = 2**63 - 1
 
 Since = Annotated[
     str, Query(max_length=32, pattern=r"^[0-9a-z. ]*$", description='the last "90s", "5m", "1h30m"; empty: all')
@@ -86,12 +89,17 @@ def _whole(app: FastAPI, source: RecordingSource) -> None:
 def _calls(app: FastAPI, source: RecordingSource) -> None:
     @app.get("/api/v1/calls", responses={200: {"model": Calls}})
     def calls_of(
+        only: Selected,
         since: Since = "",
         process: Annotated[int | None, Query(ge=0, le=_MAX_NUMBER)] = None,
         limit: Annotated[int, Query(ge=1, le=500, description="at most so many")] = 50,
     ) -> Response:
         """The longest recorded calls, each with its account and the hash of its stack."""
-        return _answer(source, "calls", since, (process, limit), lambda r, w, s: calls(r, w, s, process, limit))
+
+        def make(reader: Reader, window: Window, state: Mapping[str, Any]) -> Calls:
+            return calls(reader, window, state, process, limit, only)
+
+        return _answer(source, "calls", since, (process, limit), make, only)
 
     @app.get("/api/v1/stacks/{stack_hash}", responses={200: {"model": Stack}})
     def stack_of(stack_hash: Annotated[str, PathParameter(pattern=r"^[0-9a-f]{16}$")]) -> Response:
@@ -104,14 +112,46 @@ def _calls(app: FastAPI, source: RecordingSource) -> None:
         return Response(source.kept(("stack", stack_hash), text), media_type="application/json")
 
     @app.get("/api/v1/tree", responses={200: {"model": Tree}})
-    def tree_of(process: Process, since: Since = "", of: Literal["calls", "samples"] = "calls") -> Response:
+    def tree_of(
+        only: Selected, process: Process, since: Since = "", of: Literal["calls", "samples"] = "calls"
+    ) -> Response:
         """What one process spent its time at, as a tree of functions and lines: in recorded calls, or outside calls."""
-        return _answer(source, "tree", since, (process, of), lambda r, w, s: tree(r, w, s, process, of))
+        return _answer(source, "tree", since, (process, of), lambda r, w, s: tree(r, w, s, process, of, only), only)
+
+    @app.get("/api/v1/incidents/{number}/stacks", responses={200: {"model": IncidentStacks}})
+    def incident_stacks_of(number: Annotated[int, PathParameter(ge=0, le=_MAX_NUMBER)], since: Since = "") -> Response:
+        """Where in the code an incident's worst victim spent its time meanwhile: its longest stacks, whole."""
+        found = answers.incident_of(source.diagnosis(since), number)
+
+        def make(reader: Reader, window: Window, state: Mapping[str, Any]) -> IncidentStacks:
+            return incident_stacks(reader, window, state, found)
+
+        only = selection_of(found)
+        return _answer(source, "incident-stacks", since, (number, found.root), make, only)
 
 
-def _answer(source: RecordingSource, name: str, since: str, parameters: tuple[object, ...], make: Make) -> Response:
+def _selection(
+    begin_ns: Annotated[
+        int | None, Query(ge=0, le=_MAX_NS, description="unix ns: only what began from then on")
+    ] = None,
+    end_ns: Annotated[int | None, Query(ge=0, le=_MAX_NS, description="unix ns: only what began before it")] = None,
+    op: Annotated[str, Query(max_length=100, description="only this operation (/api/v1/ops)")] = "",
+    line: Annotated[
+        str, Query(max_length=5000, description='only stacks through it: "/a/train.py:31 in forward"')
+    ] = "",
+) -> Selection:
+    return Selection(begin_ns=begin_ns, end_ns=end_ns, op=op, line=line)
+
+
+Selected = Annotated[Selection, Depends(_selection)]
+
+
+def _answer(
+    source: RecordingSource, name: str, since: str, parameters: tuple[object, ...], make: Make, only: Selection = ALL
+) -> Response:
     def text() -> bytes:
-        with source.open(since) as (reader, window):
+        with source.open(since) as (reader, whole):
+            window = only.within(whole)
             return msgspec.json.encode(make(reader, window, answers.state(reader, window, source.clock())))
 
-    return Response(source.kept((name, since, *parameters), text), media_type="application/json")
+    return Response(source.kept((name, since, *parameters, only), text), media_type="application/json")

@@ -11,6 +11,7 @@ from ingero.serve.dashboard.stacks import NoStackError
 from ingero.serve.recording_source import EmptyRecordingError
 from ingero.serve.sql import SqlError, TimeLimitError
 from ingero.store.errors import NoDatabaseError, NotRecordedError, StoreError
+from ingero.store.event_filter import UnknownOpError
 from ingero.units import QuantityError
 
 # The first class that fits.
@@ -22,6 +23,7 @@ _CODES: tuple[tuple[type[IngeroError], int, str], ...] = (
     (NotRecordedError, 404, "not_recorded"),
     (StoreError, 503, "unreadable_database"),
     (TimeLimitError, 400, "sql_time_limit"),
+    (UnknownOpError, 404, "no_operation"),
     (SqlError, 400, "sql_refused"),
     (QuantityError, 422, "invalid_request"),
 )

@@ -161,8 +161,8 @@ def _used(reader: Reader, window: Window, times: Array) -> list[Series]:
     found = []
     for uuid, samples in known.items():
         at = np.searchsorted([time_ns for time_ns, _ in samples], times, side="right")
-        values = np.array([0, *(used for _, used in samples)])[at]
-        found.append(Series(name=uuid, values=values.tolist()))
+        levels = (None, *(used for _, used in samples))  # before the first sample it is not known
+        found.append(Series(name=uuid, values=[levels[place] for place in at]))
     return found
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ingero.errors import IngeroError
-from ingero.ops import Source
+from ingero.serve.dashboard.selection import ALL, CALL_SOURCES, Selection, sample_times, stack_times
 from ingero.serve.dashboard.state import State
 from ingero.serve.stack_lines import where_text
 from ingero.store.call_stacks import CallStack, StackBook
@@ -15,8 +15,6 @@ from ingero.store.reader import Reader
 from ingero.store.records import Call, Window
 
 Kind = Literal["all", "python", "native", "op"]
-
-CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 
 _LEAST_SHARE = 0.002  # of the tree's time; what is shorter stands in its parent alone
 _DEEPEST = 100
@@ -91,7 +89,8 @@ class Node:
 class Tree(State):
     """of: "calls", the time inside recorded calls; "samples", the time outside calls that samples stand for.
 
-    total_ns: of "calls", the exact time of all calls, recorded or not; else what the samples stand for.
+    total_ns: of "calls", the exact time of all calls (of the operation asked for), recorded or not, through whatever
+    line; else what the samples stand for.
     """
 
     of: str
@@ -99,16 +98,21 @@ class Tree(State):
     total_ns: int
 
 
-def calls(reader: Reader, window: Window, state: Mapping[str, Any], process: int | None, limit: int) -> Calls:
+def calls(
+    reader: Reader, window: Window, state: Mapping[str, Any], process: int | None, limit: int, only: Selection = ALL
+) -> Calls:
     """Of GPU and NCCL calls. Each source that was called costs a look at every recorded call of the window."""
+    pair, book = only.op_pair, StackBook(reader)
     called = {one.source for one in reader.op_totals(window, process=process)} & set(CALL_SOURCES)
+    stacks = _stacks_through(reader, window, process, only, book)
     worst = (
         one
-        for source in sorted(called)
-        for one in reader.worst_calls(window, process=process, source=source, limit=limit)
+        for source in sorted(called if pair is None else called & {pair[0]})
+        for one in reader.worst_calls(
+            window, process=process, source=source, op=pair[1] if pair else None, stacks=stacks, limit=limit
+        )
     )
     found = sorted(worst, key=lambda one: -one.duration_ns)[:limit]
-    book = StackBook(reader)
     book.read(one.stack_hash for one in found)
     return Calls(**state, calls=[_call(one, book.of(one.stack_hash)) for one in found])
 
@@ -122,24 +126,33 @@ def stack(reader: Reader, stack_hash: int) -> Stack:
     found = StackBook(reader).of(stack_hash)
     if found is None:
         raise NoStackError(f"no stack {hash_text(stack_hash)} is stored", hint="GET /api/v1/calls names those that are")
-    return Stack(stack=hash_text(stack_hash), frames=list(_frames(found)), note=found.note)
+    return Stack(stack=hash_text(stack_hash), frames=frames_of(found), note=found.note)
 
 
-def tree(reader: Reader, window: Window, state: Mapping[str, Any], process: int, of: str) -> Tree:
+def _stacks_through(
+    reader: Reader, window: Window, process: int | None, only: Selection, book: StackBook
+) -> set[int] | None:
+    """The stacks that go through the line; None: all may."""
+    if not only.line:
+        return None
+    numbers = [process] if process is not None else [one.process for one in reader.processes()]
+    return {one.stack_hash for number in numbers for one in stack_times(reader, window, number, only, book)}
+
+
+def tree(
+    reader: Reader, window: Window, state: Mapping[str, Any], process: int, of: str, only: Selection = ALL
+) -> Tree:
     """What one process spent its time at, outermost function first."""
     book = StackBook(reader)
     root = Node("all", "all", is_own=False)
     if of == "calls":
-        times = reader.stack_times(window, process=process, sources=CALL_SOURCES)
-        book.read(one.stack_hash for one in times)
-        for one in times:
+        for one in stack_times(reader, window, process, only, book):
             _add(root, [*_outermost_first(book.of(one.stack_hash)), _Step(one.name, "op")], one.sum_ns, one.count)
+        pair = only.op_pair
         mine = (one for one in reader.op_totals(window, process=process) if one.source in CALL_SOURCES)
-        total_ns = sum(one.sum_ns for one in mine)
+        total_ns = sum(one.sum_ns for one in mine if pair in (None, (one.source, one.op)))
     else:
-        samples = reader.samples(window, process=process) if reader.is_recorded("raw_samples") else []
-        book.read(one.stack_hash for one in samples)
-        for sample in samples:
+        for sample in sample_times(reader, window, process, only, book):
             steps = [*_outermost_first(book.of(sample.stack_hash)), _Step(f"[{sample.state}]", "op")]
             _add(root, steps, sample.ns, sample.count)
         total_ns = root.ns
@@ -178,11 +191,13 @@ def _call(one: Call, found: CallStack | None) -> RecordedCall:
     )
 
 
-def _frames(found: CallStack) -> Iterator[Frame]:
-    for native in found.native:
-        yield Frame(kind="native", function=native.symbol, file=native.file, line=0, is_own=False)
-    for place in found.python:
-        yield Frame(kind="python", function=place.function, file=place.file, line=place.line, is_own=place.is_own)
+def frames_of(found: CallStack) -> list[Frame]:
+    """Innermost first, native functions before Python's."""
+    native = [Frame(kind="native", function=one.symbol, file=one.file, line=0, is_own=False) for one in found.native]
+    return native + [
+        Frame(kind="python", function=one.function, file=one.file, line=one.line, is_own=one.is_own)
+        for one in found.python
+    ]
 
 
 class _Step(NamedTuple):

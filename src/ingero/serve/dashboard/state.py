@@ -26,7 +26,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A level over time: one value for each of the answer's times."""
+    """A level over time: one value for each of the answer's times; null: not known."""
 
     name: str
-    values: list[int]
+    values: list[int | None]

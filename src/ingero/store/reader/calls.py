@@ -47,12 +47,14 @@ class CallQuestions(Questions):
         process: int | None = None,
         source: int | None = None,
         op: int | None = None,
+        stacks: Collection[int] | None = None,
         limit: int,
     ) -> list[Call]:
-        """The longest recorded events that began in the window, longest first."""
+        """The longest recorded events that began in the window, longest first. stacks: only with these hashes."""
+        of_stacks = "" if stacks is None else f"AND stack_hash IN ({listed(stacks)}) "
         inner = (
             f"SELECT * FROM raw_events WHERE {within('start_ns')} AND {of_process()} "
-            "AND (:source IS NULL OR source = :source) AND (:op IS NULL OR op = :op) "
+            f"AND (:source IS NULL OR source = :source) AND (:op IS NULL OR op = :op) {of_stacks}"
             "ORDER BY duration_ns DESC LIMIT :limit"
         )
         # Limit first, look up names afterwards: the view over every row of a large file would take seconds.

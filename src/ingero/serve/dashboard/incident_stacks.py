@@ -1,0 +1,107 @@
+"""Where in the code an incident's worst victim spent its time meanwhile, with whole stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ingero.diagnose.model import Incident, Victim
+from ingero.serve.dashboard.selection import ALL, Selection, sample_times, stack_times
+from ingero.serve.dashboard.stacks import Frame, frames_of, hash_text
+from ingero.serve.dashboard.state import State
+from ingero.store.call_stacks import PythonPlace, StackBook
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+from ingero.units import SECOND_NS
+
+_SHOWN = 3  # stacks of a kind; the view of stacks has all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackShare:
+    """Time at one stack. what: the call, or, outside calls, the state of the thread.
+
+    is_on_line: it goes through the incident's line. frames: innermost first, native functions before Python's. note:
+    what is missing of them, and why.
+    """
+
+    what: str
+    ns: int
+    count: int
+    is_on_line: bool
+    stack: str
+    frames: list[Frame]
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentStacks(State):
+    """calls: recorded calls by operation and stack; samples: outside calls. First those on the incident's line.
+
+    process: number of the worst victim, null where nobody is known to have lost time. count: of stacks in all.
+    without_stack: recorded calls of which none was taken. where: what /api/v1/calls and /api/v1/tree are to be asked
+    for the same calls; its line is only there where one of the stacks goes through it.
+    """
+
+    process: int | None
+    calls: list[StackShare]
+    samples: list[StackShare]
+    count: int
+    without_stack: int
+    where: dict[str, str]
+
+
+def selection_of(incident: Incident) -> Selection:
+    """Its time and its line. What happened at one moment has a second before it and after it."""
+    begin_ns, end_ns = incident.start_ns, incident.end_ns
+    if not begin_ns:  # older recordings do not tell when
+        end_ns = None
+    elif end_ns is not None and end_ns <= begin_ns:
+        begin_ns, end_ns = begin_ns - SECOND_NS, end_ns + SECOND_NS
+    place = incident.line and PythonPlace(incident.line.file, incident.line.line, incident.line.function)
+    return Selection(begin_ns=begin_ns, end_ns=end_ns, line=place.full if place else "")
+
+
+def incident_stacks(reader: Reader, window: Window, state: Mapping[str, Any], incident: Incident) -> IncidentStacks:
+    """window: the incident's."""
+    only, book = selection_of(incident), StackBook(reader)
+    victim: Victim | None = max(incident.victims, key=lambda one: one.lost_ns, default=None)
+    process = victim.process if victim else None
+    times = [] if process is None else stack_times(reader, window, process, ALL, book)
+    samples = [] if process is None else sample_times(reader, window, process, ALL, book)
+    calls = _shares(((one.name, one.stack_hash, one.sum_ns, one.count) for one in times), only, book)
+    outside = _shares(((one.state, one.stack_hash, one.ns, one.count) for one in samples), only, book)
+    is_on_line = only.line and any(one.is_on_line for one in (*calls, *outside))
+    where = {"begin_ns": str(window.begin_ns), "end_ns": str(window.end_ns), "line": only.line if is_on_line else ""}
+    return IncidentStacks(
+        **state,
+        process=process,
+        calls=calls[:_SHOWN],
+        samples=outside[:_SHOWN],
+        count=len(calls) + len(outside),
+        without_stack=sum(one.count for one in times if book.of(one.stack_hash) is None),
+        where={name: value for name, value in where.items() if value},
+    )
+
+
+def _shares(rows: Iterable[tuple[str, int, int, int]], only: Selection, book: StackBook) -> list[StackShare]:
+    """Of rows of (what, stack, ns, count); those without a stack are none."""
+    sums: dict[tuple[str, int], tuple[int, int]] = {}
+    for what, stack_hash, ns, count in rows:
+        known_ns, known_count = sums.get((what, stack_hash), (0, 0))
+        sums[what, stack_hash] = known_ns + ns, known_count + count
+    found = [
+        StackShare(
+            what=what,
+            ns=ns,
+            count=count,
+            is_on_line=bool(only.line) and only.has(stack),
+            stack=hash_text(stack_hash),
+            frames=frames_of(stack),
+            note=stack.note,
+        )
+        for (what, stack_hash), (ns, count) in sums.items()
+        if (stack := book.of(stack_hash)) is not None
+    ]
+    return sorted(found, key=lambda one: (not one.is_on_line, -one.ns))

@@ -1,0 +1,67 @@
+"""Which stacks a question is about: those of a stretch of time, of one operation, through one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ingero.ops import Source
+from ingero.store.call_stacks import CallStack, StackBook
+from ingero.store.event_filter import op_pair
+from ingero.store.reader import Reader
+from ingero.store.records import SampleTotals, StackTime, Window
+
+CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
+
+_Row = TypeVar("_Row", StackTime, SampleTotals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """begin_ns, end_ns: unix ns, None: as far as there is. line: `PythonPlace.full`; "": any, as with op."""
+
+    begin_ns: int | None = None
+    end_ns: int | None = None
+    op: str = ""
+    line: str = ""
+
+    def within(self, window: Window) -> Window:
+        """The part of the window that is asked about; empty where nothing of it is."""
+        begin_ns = max(window.begin_ns, self.begin_ns or 0)
+        end_ns = window.end_ns if self.end_ns is None else min(window.end_ns, self.end_ns)
+        return Window(begin_ns=begin_ns, end_ns=max(begin_ns, end_ns))
+
+    @property
+    def op_pair(self) -> tuple[Source, int] | None:
+        """(source, op) of the operation; None: any.
+
+        Raises:
+            UnknownOpError: there is no such operation.
+        """
+        return op_pair(self.op) if self.op else None
+
+    def has(self, stack: CallStack | None) -> bool:
+        """Whether the stack goes through the line."""
+        return not self.line or (stack is not None and any(place.full == self.line for place in stack.python))
+
+
+ALL = Selection()
+
+
+def stack_times(reader: Reader, window: Window, process: int, only: Selection, book: StackBook) -> list[StackTime]:
+    """The selected recorded calls of one process by operation and stack, longest sum first."""
+    pair = only.op_pair
+    times = reader.stack_times(window, process=process, sources=CALL_SOURCES if pair is None else pair[:1])
+    return _through([one for one in times if pair is None or one.op == pair[1]], only, book)
+
+
+def sample_times(reader: Reader, window: Window, process: int, only: Selection, book: StackBook) -> list[SampleTotals]:
+    """The selected samples of one process outside calls by thread, state and stack; op says nothing about them."""
+    samples = reader.samples(window, process=process) if reader.is_recorded("raw_samples") else []
+    return _through(samples, only, book)
+
+
+def _through(rows: Sequence[_Row], only: Selection, book: StackBook) -> list[_Row]:
+    book.read(one.stack_hash for one in rows)
+    return [one for one in rows if only.has(book.of(one.stack_hash))]
