@@ -11,8 +11,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
-from ingero.cli.compare import command as compare
-from ingero.cli.explain import command as explain
+from ingero.cli.main import cli
 from ingero.cli.moments import MomentError
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.store import tables
@@ -63,7 +62,7 @@ def healthy(tmp_path: Path) -> Path:
 
 
 def run(path: Path, *options: str) -> Result:
-    return CliRunner().invoke(explain, ["--db", str(path), *options])
+    return CliRunner().invoke(cli, ["explain", "--db", str(path), *options])
 
 
 def lines(path: Path, *options: str) -> list[str]:
@@ -171,7 +170,7 @@ def test_moments_with_nothing_between_come_with_when_it_was_recorded(hogged: Pat
 
 
 def compared(before: Path, after: Path) -> tuple[int, dict[str, Any]]:
-    result = CliRunner().invoke(compare, [str(before), str(after), "--json"])
+    result = CliRunner().invoke(cli, ["compare", str(before), str(after), "--json"])
     return result.exit_code, json.loads(result.output)
 
 
@@ -193,6 +192,6 @@ def test_two_recordings_of_the_same_do_not_differ_beyond_noise(tmp_path: Path, h
 
 
 def test_calls_and_classes_are_shown_side_by_side(hogged: Path, healthy: Path) -> None:
-    shown = CliRunner().invoke(compare, [str(hogged), str(healthy)]).output
+    shown = CliRunner().invoke(cli, ["compare", str(hogged), str(healthy)]).output
     assert shown.startswith("better: -1")
     assert re.search(r"cudaStreamSynchronize +[\d,]+ +[\d,]+ ", shown)
