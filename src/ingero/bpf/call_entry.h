@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* At the entry of a traced call the thread's clocks are noted, and what it does to streams and memory begins. */
+#pragma once
+#include "callers.h"
+#include "cells.h"
+#include "contexts.h"
+#include "inner_memory.h"
+#include "kernel_counts.h"
+#include "lanes.h"
+#include "settings.h"
+
+#define DEVICE_TO_DEVICE 3 /* cudaMemcpyKind */
+
+/* Positions on streams, and what a free gives back. Returns the lane whose epoch this call begins, or NULL. */
+INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct thread *thread, u32 tid)
+{
+	u32 kind = COOKIE_KIND(call->cookie);
+	struct lane *lane = NULL, *first = NULL;
+
+	call->stream_slot = -1;
+	call->is_wait = 0;
+	if (likely(kind & (KIND_ENQUEUE | KIND_SYNC_STREAM | KIND_EVENT_RECORD | KIND_STREAM_WAIT))) {
+		int index;
+		u64 key = lane_key(call->stream, COOKIE_FLAGS(call->cookie), thread->device, tid);
+
+		lane = find_lane(slot, key, thread->device, &index);
+		call->stream_slot = index;
+	}
+	if (likely(lane)) {
+		if (likely(kind & KIND_ENQUEUE)) {
+			if (begin_enqueue(lane, call->cookie, call->size_bytes, kind & KIND_GRAPH ? call->handle : 0))
+				first = lane;
+		} else if (kind & KIND_EVENT_RECORD) {
+			record_event(slot, call->handle, call->stream_slot);
+		} else if (kind & KIND_STREAM_WAIT) {
+			wait_event(slot, call->handle, call->stream_slot);
+		}
+	}
+	if (unlikely(kind & (KIND_DRAIN | KIND_FREE))) {
+		if (kind & KIND_FREE)
+			begin_free(call, slot);
+		else if (!(COOKIE_FLAGS(call->cookie) & FLAG_ASYNC_IF_ON_DEVICE && call->extra == DEVICE_TO_DEVICE))
+			begin_wait(call, slot, thread->device, call->handle);
+	}
+	return first;
+}
+
+/*
+ * Of memory calls whose return is not seen only a free can be followed: nearly all succeed. One of unknown memory may be
+ * the driver's part of a runtime call that has been counted.
+ */
+GLOBAL int count_memory_at_entry(struct open_call *call, u32 slot)
+{
+	if (!call)
+		return 0;
+	if (!(COOKIE_KIND(call->cookie) & KIND_FREE))
+		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+	else if (call->freed.what == FREES_LIVE)
+		end_memory(call, slot, 0, 0, 0);
+	return 0;
+}
+
+INLINE void count_nested(u32 slot, u64 cookie)
+{
+	struct cell *cell = cell_of(slot, COOKIE_OP(cookie), 0);
+
+	if (cell)
+		__sync_fetch_and_add(&cell->nested, 1);
+}
+
+INLINE void count_entry(u32 slot, u64 cookie, u64 caller)
+{
+	struct cell *cell = cell_of(slot, COOKIE_OP(cookie), caller);
+
+	if (cell)
+		__sync_fetch_and_add(&cell->count, 1);
+}
+
+/*
+ * What the return would have counted of a call that is only seen at its entry. Its position counts as reached at once: a
+ * wait of another thread that begins before this call has returned takes it for covered.
+ */
+INLINE void count_at_entry(struct open_call *call, u32 slot)
+{
+	struct lane *lane;
+
+	if (call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH)
+		count_kernel(slot, call->function, call->caller);
+	if (!(COOKIE_KIND(call->cookie) & KIND_ENQUEUE) || call->stream_slot < 0)
+		return;
+	lane = lane_at(slot, call->stream_slot);
+	if (lane)
+		__sync_fetch_and_add(&lane->end, 1);
+}
+
+/* Returns 1 if the return of this call is of no interest. */
+INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = thread_of(task);
+	bool is_nested, is_counted_here;
+	struct open_call *call;
+	struct settings *set;
+	struct lane *first;
+	u32 slot, zero = 0;
+	u64 cookie;
+
+	if (unlikely(!thread || !process_of(thread, task))) {
+		thread = new_caller();
+		if (!thread)
+			return 1;
+	}
+	set = bpf_map_lookup_elem(&settings, &zero);
+	if (!set)
+		return 1;
+	slot = thread->process_slot & (MAX_PROCESSES - 1);
+	thread->hits++;
+	cookie = bpf_get_attach_cookie(context);
+	if (unlikely(has_op(set->suspended_ops, COOKIE_OP(cookie))))
+		return 1;
+	is_counted_here = is_entry_only || has_op(set->counted_ops, COOKIE_OP(cookie));
+	if (unlikely(is_counted_here && COOKIE_KIND(cookie) & CURRENT_KINDS))
+		lose_current(thread);
+	call = open_place(thread, task, context, &is_nested);
+	if (unlikely(!call)) {
+		if (!is_nested) {
+			count_entry(slot, cookie, return_address(context));
+			if (COOKIE_KIND(cookie) & KIND_MEMORY)
+				lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+			return 1;
+		}
+		count_nested(slot, cookie);
+		if (likely(!(COOKIE_KIND(cookie) & (KIND_MEMORY | KIND_CONTEXT))))
+			return 1;
+		if (COOKIE_KIND(cookie) & KIND_MEMORY)
+			return is_entry_only || !begin_inner_memory(context, thread, slot, cookie, is_counted_here);
+		if (is_counted_here || !makes_context(cookie))
+			return 1;
+		note_maker(thread, context, cookie);
+		return 0;
+	}
+	take_default_device(thread, slot, cookie);
+	call->cookie = cookie;
+	note_arguments(call, context, thread, slot);
+	call->worst_culprit_ns = 0;
+	first = begin_streams(call, slot, thread, task->pid);
+	if (is_counted_here) {
+		count_entry(slot, cookie, call->caller);
+		count_at_entry(call, slot);
+		if (unlikely(COOKIE_KIND(cookie) & KIND_MEMORY) && !is_entry_only)
+			count_memory_at_entry(call, slot);
+		if (!first)
+			return 1;
+	}
+	/* last, so that as little as possible of this program lies inside the call's account */
+	note_beginning(thread, call);
+	if (unlikely(first))
+		note_first_enqueue(first, task->pid, call);
+	if (is_counted_here)
+		return 1;
+	call->sp = STACK_POINTER(context);
+	return 0;
+}
