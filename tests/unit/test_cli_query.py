@@ -16,9 +16,8 @@ import pytest
 
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
+from tests.unit.reader_recording import BEGIN_NS, PER_CONTAINER, PER_CONTAINER_NCCL, fill
 from tests.unit.run_ingero import Answer, run_ingero
-from tests.unit.test_serve_sql import PER_CONTAINER, PER_CONTAINER_NCCL
-from tests.unit.test_store_reader import BEGIN_NS, fill
 
 Query = Callable[..., Answer]
 

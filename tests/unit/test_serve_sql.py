@@ -29,7 +29,7 @@ from ingero.store import guard, tables
 from ingero.store.guard import FUNCTIONS
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
-from tests.unit.test_store_reader import PER_CONTAINER, PER_CONTAINER_NCCL, fill
+from tests.unit.reader_recording import PER_CONTAINER, PER_CONTAINER_NCCL, fill
 
 DATA = Path(__file__).parents[1] / "data" / "ingero-0.x"
 SHORT_S = 0.1  # a time limit that a statement without end reaches soon

@@ -14,7 +14,7 @@ from ingero.store import meanings
 from ingero.store.meanings import Published, documentation
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
-from tests.unit.test_store_reader import fill
+from tests.unit.reader_recording import fill
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = documentation()

@@ -2,257 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import apsw
 import numpy as np
 import pytest
 
-from ingero.store import arrays, histograms, tables
-from ingero.store.errors import ForeignDatabaseError, NoDatabaseError, NotADatabaseError, NotReadableError
-from ingero.store.opening import open_database
+from ingero.store import arrays, tables
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Clocks, SessionFacts, Window
-from ingero.store.vocabulary import CLOCK_COLUMNS, IDLE_PID, UNKNOWN_PID, CulpritKind
+from ingero.store.vocabulary import IDLE_PID, UNKNOWN_PID
 from ingero.store.writer import Writer
+from tests.unit.reader_recording import (
+    BEGIN_NS,
+    END_NS,
+    PER_CONTAINER,
+    PER_CONTAINER_NCCL,
+    SECOND_NS,
+    fill,
+    make_recording,
+)
 
-SECOND_NS = 1_000_000_000
-BEGIN_NS = 1_790_000_000 // 60 * 60 * SECOND_NS
-END_NS = BEGIN_NS + 600 * SECOND_NS
 WHOLE = Window(begin_ns=BEGIN_NS, end_ns=END_NS)
-
-# Issue text of the query command: it has to run word for word.
-PER_CONTAINER = """
-SELECT container_id, kernel_name, COUNT(*) AS launches, SUM(duration_ns)/1e6 AS total_ms FROM cuda_events e
-JOIN containers c ON c.cgroup_id = e.cgroup_id GROUP BY container_id, kernel_name ORDER BY total_ms DESC LIMIT 20;
-"""
-PER_CONTAINER_NCCL = """
-SELECT container_id, op, COUNT(*) AS calls, AVG(duration_ns)/1e6 AS avg_ms, MAX(duration_ns)/1e6 AS max_ms
-FROM nccl_events e JOIN containers c ON c.cgroup_id = e.cgroup_id GROUP BY container_id, op
-ORDER BY max_ms DESC LIMIT 20;
-"""
-
-
-def fill(writer: Writer) -> None:
-    """Ten seconds of one trainer (process 1, pid 10) with a noisy neighbour, and a second process."""
-    session = writer.session
-    trainer, other = writer.process_id(10, 1), writer.process_id(20, 1)
-    name = writer.intern
-    add = writer.append
-    for process, pid, title in ((trainer, 10, "python3"), (other, 20, "python3")):
-        row = tables.PROCESSES.rows(
-            1, process=process, session=session, pid=pid, start_ns=1, name=title, rank=pid // 10 - 1, world_size=2
-        )
-        add(tables.PROCESSES, row)
-    seconds = BEGIN_NS + np.arange(10) * SECOND_NS
-    clocks: dict[str, tables.Column] = dict.fromkeys(CLOCK_COLUMNS, 0)
-    add(
-        tables.OP_STATS,
-        tables.OP_STATS.rows(
-            10,
-            session=session,
-            start_ns=seconds,
-            process=trainer,
-            source=1,
-            op=5,
-            library=name("libtorch_cuda.so"),
-            count=100,
-            recorded=2,
-            sum_ns=400_000_000,
-            max_ns=np.arange(10) + 9_000_000,
-            **(clocks | {"run_ns": 300_000_000, "runq_ns": 100_000_000}),
-        ),
-    )
-    for minute in range(2):
-        durations = np.full(500, 4_000_000 if minute == 0 else 8_000_000)
-        add(
-            tables.CALL_SITES,
-            tables.CALL_SITES.rows(
-                1,
-                session=session,
-                start_ns=BEGIN_NS + minute * 60 * SECOND_NS,
-                process=trainer,
-                source=1,
-                op=5,
-                count=500,
-                sum_ns=int(durations.sum()),
-                histogram=histograms.pack(histograms.count(durations)),
-            ),
-        )
-    add(
-        tables.CLOCK_SECONDS,
-        tables.CLOCK_SECONDS.rows(
-            10,
-            session=session,
-            start_ns=seconds,
-            process=trainer,
-            threads=np.arange(10) % 3 + 4,
-            switches=5,
-            preemptions=2,
-            **(clocks | {"run_ns": 700_000_000, "runq_ns": 300_000_000}),
-        ),
-    )
-    culprits = ((77, "fluent-bit", 250), (IDLE_PID, "", 20), (UNKNOWN_PID, "", 30))
-    for pid, title, ms in culprits:
-        add(
-            tables.CULPRITS,
-            tables.CULPRITS.rows(
-                10,
-                session=session,
-                start_ns=seconds,
-                process=trainer,
-                kind=int(CulpritKind.RUNQ),
-                culprit_pid=pid,
-                culprit_name=name(title),
-                ns=ms * 1_000_000,
-                switches=3,
-            ),
-        )
-    calls: dict[str, tables.Column] = {"session": session, "process": trainer, "pid": 10, "tid": 11, "cgroup_id": 500}
-    add(
-        tables.EVENTS,
-        tables.EVENTS.rows(
-            20,
-            **calls,
-            start_ns=np.repeat(seconds, 2) + 5,
-            duration_ns=np.arange(20) * 1_000_000,
-            source=1,
-            op=5,
-            caller_library=name("libtorch_cuda.so"),
-            residual_ns=0,
-            switches=1,
-            preemptions=1,
-            culprit_pid=77,
-            culprit_name=name("fluent-bit"),
-            culprit_ns=500_000,
-            waker_kind=1,
-            waker_tid=12,
-            waker_name=name("pt_data_pin"),
-            **(clocks | {"run_ns": np.arange(20) * 1_000_000}),
-        ),
-    )
-    add(
-        tables.EVENTS,
-        tables.EVENTS.rows(
-            30,
-            **calls,
-            start_ns=BEGIN_NS + np.arange(30),
-            duration_ns=2_000,
-            source=4,
-            op=1,
-            function=np.arange(30) % 2 + 0x1000,
-        ),
-    )
-    add(tables.KERNELS, tables.KERNELS.rows(1, process=trainer, function=0x1000, name="gemm(int)", short_name="gemm"))
-    add(
-        tables.EVENTS,
-        tables.EVENTS.rows(
-            4,
-            **calls,
-            start_ns=BEGIN_NS,
-            duration_ns=[1, 2, 3, 6],
-            source=9,
-            op=3,
-            arg0=4096,
-            arg1=0xC0,
-            arg2=7 | 1 << 8,
-        ),
-    )
-    add(
-        tables.COMMUNICATORS,
-        tables.COMMUNICATORS.rows(
-            1, process=trainer, number=1, handle=0xC0, comm_id_hash=99, rank=1, nranks=2, created_ns=BEGIN_NS - 5
-        ),
-    )
-    add(
-        tables.CGROUPS,
-        tables.CGROUPS.rows(
-            2, cgroup_id=[500, 501], kernel_cgroup_id=[500, 501], node="n1", container_id=["abc", ""], pod=["train", ""]
-        ),
-    )
-    epochs = {f"{part}_{clock}": 1 for part in ("empty", "enqueue", "drain") for clock in CLOCK_COLUMNS}
-    a_ns = seconds
-    add(
-        tables.EPOCHS,
-        tables.EPOCHS.rows(
-            10,
-            **(epochs | {"empty_run_ns": None}),
-            session=session,
-            process=trainer,
-            pid=10,
-            device=0,
-            stream=7,
-            a_ns=a_ns,
-            f_ns=a_ns + 10,
-            s_ns=a_ns + 30,
-            r_ns=a_ns + 60,
-            r_low_ns=a_ns + 60,
-            r_high_ns=a_ns + 60,
-            b_ns=a_ns + 100,
-            e_ns=10,
-            x_ns=50,
-            p_ns=40,
-            launches=3,
-            op_set=name("cudaLaunchKernel,cudaMemcpyAsync"),
-            class_key=name("launches 2^7"),
-            checkpoints=np.array([5, 6], dtype="<i8").tobytes(),
-        ),
-    )
-    add(
-        tables.OFFCPU,
-        tables.OFFCPU.rows(
-            3, session=session, start_ns=BEGIN_NS, duration_ns=[300, 100, 200], process=trainer, pid=10, tid=11, state=5
-        ),
-    )
-    add(
-        tables.IN_FLIGHT,
-        tables.IN_FLIGHT.rows(
-            2,
-            session=session,
-            time_ns=[BEGIN_NS + 1, BEGIN_NS + SECOND_NS],
-            process=trainer,
-            pid=10,
-            tid=11,
-            source=9,
-            op=3,
-            since_ns=BEGIN_NS,
-        ),
-    )
-    add(
-        tables.KERNEL_LAUNCHES,
-        tables.KERNEL_LAUNCHES.rows(
-            10, session=session, start_ns=seconds, process=trainer, function=4096, library=name("a.so"), count=15
-        ),
-    )
-    add(
-        tables.PROBES,
-        tables.PROBES.rows(
-            2,
-            session=session,
-            library="/opt/libcudart.so.12",
-            symbol=["cudaMalloc", "cudaFree"],
-            is_attached=[1, 0],
-            reason=["", "symbol not found"],
-        ),
-    )
-    add(tables.SNAPSHOTS, tables.SNAPSHOTS.rows(10, session=session, time_ns=seconds, cpu_percent=94.5))
-    add(
-        tables.LOSSES,
-        [(session, BEGIN_NS, "calls_ring_full", "", 5), (session, BEGIN_NS + SECOND_NS, "calls_ring_full", "", 2)],
-    )
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reader") / "a.db"
-    facts = SessionFacts(uuid="u", started_ns=BEGIN_NS, kernel="6.18", options={"max_overhead": 2.0})
-    with Writer(path, session=facts, node="n1", clock=lambda: END_NS) as writer:
-        fill(writer)
-    return path
+    return make_recording(tmp_path_factory.mktemp("reader") / "a.db")
 
 
 @pytest.fixture
@@ -426,12 +202,6 @@ def test_unused_joins_of_the_events_view_cost_nothing(reader: Reader) -> None:
     assert len(plan) == 1
 
 
-def test_reader_cannot_write(reader: Reader) -> None:
-    for sql in ("DELETE FROM raw_events", "CREATE TABLE t(a)", "PRAGMA user_version = 5"):
-        with pytest.raises((apsw.ReadOnlyError, apsw.SQLError)):
-            reader.connection.execute(sql)
-
-
 def test_saved_recording_counts_back_from_its_newest_moment(reader: Reader) -> None:
     years_later = END_NS + 10**17
     window = reader.window(3 * SECOND_NS, years_later)
@@ -465,103 +235,3 @@ def test_recording_without_any_event_still_has_a_time_range(tmp_path: Path) -> N
     with open_reader(tmp_path / "a.db") as reader:
         assert reader.time_range() == Window(begin_ns=BEGIN_NS, end_ns=END_NS + 1)
         assert reader.op_totals(WHOLE) == []
-
-
-def test_missing_file_says_how_to_record_one(tmp_path: Path) -> None:
-    with pytest.raises(NoDatabaseError) as caught:
-        open_reader(tmp_path / "none.db")
-    assert "ingero trace" in caught.value.hint
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_file_that_is_no_database_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.db").write_bytes(b"x" * 4096)
-    with pytest.raises(NotADatabaseError) as caught:
-        open_reader(tmp_path / "a.db")
-    assert ".recover" in caught.value.hint
-
-
-def test_damaged_database_says_so(tmp_path: Path, recorded: Path) -> None:
-    damaged = tmp_path / "a.db"
-    content = bytearray(recorded.read_bytes())
-    content[100:4096] = b"\xff" * 3996
-    damaged.write_bytes(content)
-    with pytest.raises(NotADatabaseError):
-        open_reader(damaged)
-
-
-def test_other_sqlite_databases_are_refused(tmp_path: Path) -> None:
-    db = apsw.Connection(str(tmp_path / "a.db"))
-    db.execute("CREATE TABLE customers(id)")
-    db.close()
-    with pytest.raises(ForeignDatabaseError):
-        open_reader(tmp_path / "a.db")
-
-
-@pytest.fixture
-def shelf() -> Iterator[Path]:
-    """A folder that every user can reach, unlike pytest's own."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        path.chmod(0o755)
-        yield path
-        path.chmod(0o755)
-
-
-def as_nobody(path: Path) -> str:
-    """What somebody without any rights gets from opening `path`: a count of events, or the error's name."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.getuid() == 0:
-                os.setgid(65534)
-                os.setuid(65534)
-            with open_reader(path) as reader:
-                answer = str(reader.connection.execute("SELECT count(*) FROM events").fetchall()[0][0])
-        except Exception as error:
-            answer = type(error).__name__
-        os.write(write_end, answer.encode())
-        os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end) as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    return answer
-
-
-def in_log_mode(path: Path) -> apsw.Connection:
-    db = apsw.Connection(str(path))
-    list(db.execute("PRAGMA journal_mode = wal"))
-    return db
-
-
-def test_file_on_read_only_storage_is_read_without_its_log(recorded: Path, shelf: Path) -> None:
-    copy = Path(shutil.copy(recorded, shelf / "a.db"))
-    in_log_mode(copy).close()
-    copy.chmod(0o444)
-    shelf.chmod(0o555)
-    assert as_nobody(copy) == "54"
-    assert [file.name for file in shelf.iterdir()] == ["a.db"]
-
-
-def test_log_that_cannot_be_read_is_an_error_and_not_a_gap(recorded: Path, shelf: Path, tmp_path: Path) -> None:
-    live = Path(shutil.copy(recorded, tmp_path / "a.db"))
-    db = in_log_mode(live)
-    db.execute("DELETE FROM raw_events WHERE id < 10")
-    for name in ("a.db", "a.db-wal"):
-        Path(shutil.copy(tmp_path / name, shelf / name)).chmod(0o444)
-    db.close()
-    shelf.chmod(0o555)
-    assert as_nobody(shelf / "a.db") == NotReadableError.__name__
-
-
-def test_reading_leaves_the_file_as_it_is(recorded: Path) -> None:
-    before = (recorded.read_bytes(), recorded.stat().st_mtime_ns)
-    opened = open_database(recorded)
-    assert opened.has_exact_totals
-    assert opened.older_version == ""
-    opened.db.execute("SELECT count(*) FROM events").fetchall()
-    opened.db.close()
-    assert (recorded.read_bytes(), recorded.stat().st_mtime_ns) == before
-    assert [file.name for file in recorded.parent.iterdir()] == ["a.db"]
