@@ -24,11 +24,12 @@ import apsw
 from bench.agent import agent, ended_cpu_s, peak_rss_bytes, require_quiet_kernel
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
+from ingero.events import CallFlag
 from ingero.ops import Source
 
 CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 STALL_S = 2.0
-_UNFINISHED = 1 << 1  # bpf/events.h, CALL_UNFINISHED: has a record and is in no sum
+_UNFINISHED = int(CallFlag.UNFINISHED)  # has a record and is in no sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,7 +209,8 @@ def _size(op: Op) -> str:
 
 
 def _host_table() -> Iterator[str]:
-    own = {*HOST_OPS.values(), *((Source.HOST, op) for op in LIFECYCLE_OPS.values()), (Source.HOST, HostOp.PAGE_ALLOC)}
+    counted = HostOp.PAGE_ALLOC, HostOp.MAJOR_FAULT
+    own = {*HOST_OPS.values(), *((Source.HOST, op) for op in (*LIFECYCLE_OPS.values(), *counted))}
     if unexplained := own ^ set(_RECORDED):
         raise UnexplainedError(f"tools/gen_events_doc.py: explain what is recorded, no less, no more: {unexplained}")
     rows = [row for row in op_rows() if row[0] not in _TITLES]

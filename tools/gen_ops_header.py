@@ -7,7 +7,15 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from ingero.ops import NCCL_DATATYPES, STREAM_OFFSET_IN_CONFIG_BYTES, CommunicatorRole, Flag, Kind, MemoryKind
+from ingero.ops import (
+    NCCL_DATATYPES,
+    STREAM_OFFSET_IN_CONFIG_BYTES,
+    CommunicatorRole,
+    Flag,
+    KernelNameRole,
+    Kind,
+    MemoryKind,
+)
 
 HEADER = Path(__file__).resolve().parent.parent / "src" / "ingero" / "bpf" / "ops_gen.h"
 SLOTS = ("SIZE", "TIMES", "STREAM", "HANDLE", "FUNCTION", "EXTRA")
@@ -51,6 +59,8 @@ def text() -> str:
         f"#define NCCL_DATATYPE_SHIFTS {_datatype_shifts():#x}ULL",
         "",
         *(f"#define COMMUNICATOR_{role.name} {role.value}" for role in CommunicatorRole),
+        "",
+        *(f"#define KERNEL_{role.name} {role.value}" for role in KernelNameRole),
         "",
     ]
     return "\n".join(lines)

@@ -19,7 +19,7 @@ CLOCK_TEXTS: dict[str, str] = {
     "stopped": "stopped by a signal",
 }
 
-# Names of the enumerations of bpf/events.h; a test compares them with the compiled objects.
+# From here on: names and numbers of the enumerations of bpf/events.h. A test compares them with the compiled objects.
 THREAD_STATES: tuple[str, ...] = ("init", *CLOCKS)
 WAKER_KINDS: tuple[str, ...] = ("none", "thread", "kworker", "timer", "network", "block", "interrupt")
 
@@ -41,12 +41,52 @@ THROTTLE_REASONS: dict[int, str] = {
 MEMORY_LIMITS: tuple[str, ...] = ("unknown", "host", "cgroup")
 
 
+class HostKind(enum.IntEnum):
+    """What a host event is (enum host_kind)."""
+
+    BLOCK_READ = 1
+    BLOCK_WRITE = 2
+    BLOCK_DISCARD = 3
+    BLOCK_FLUSH = 4
+    DIRECT_RECLAIM = 5
+    COMPACTION = 6
+    TCP_RETRANSMIT = 7
+    NET_SEND = 8
+    NET_RECEIVE = 9
+
+
+class LifecycleKind(enum.IntEnum):
+    """What has happened to a process (enum lifecycle_kind)."""
+
+    FORK = 1
+    EXEC = 2
+    EXIT = 3
+    ADMIT = 4
+    OOM_KILL = 5
+    STOP_SIGNAL = 6
+
+
+class CommunicatorKind(enum.IntEnum):
+    """What has happened to a communicator (enum communicator_kind)."""
+
+    MADE = 1
+    FOUND = 2
+    RANKED = 3
+    ENDED = 4
+    LEFT = 5
+
+
+class SampleFlag(enum.IntFlag):
+    """Bits of a sample (enum sample_flag)."""
+
+    COLLECTING = 1 << 0
+
+
 class CallFlag(enum.IntFlag):
     """Column `flags` of events (bpf/events.h, enum call_flag)."""
 
     INCOMPLETE = 1 << 0
     UNFINISHED = 1 << 1
-    BEGIN_UNKNOWN = 1 << 2
     SAMPLED = 1 << 3
     RARE = 1 << 4
     SLOW = 1 << 5

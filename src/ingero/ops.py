@@ -147,12 +147,12 @@ COMMUNICATOR_CALLS: dict[str, CommunicatorRole] = {
 
 
 class KernelNameRole(enum.IntEnum):
-    """What a call tells of a kernel's name; `bpf/kernel_names.bpf.c` acts on it (attach cookie)."""
+    """What a call tells of a kernel's name; `bpf/kernel_names.bpf.c` acts on it (attach cookie, ring)."""
 
-    REGISTERED = 1
-    NAMED = 2
-    MADE = 3
-    TOLD = 4
+    REGISTERED = 1  # the handle is the address of a host stub, the name that of its kernel
+    NAMED = 2  # a handle that was asked for by name
+    MADE = 3  # a handle that was asked for by what it is made from
+    TOLD = 4  # the name of a handle that exists
 
 
 KERNEL_NAME_CALLS: dict[str, KernelNameRole] = {

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import enum
 import platform
 
 import numpy as np
 import pytest
 
+from ingero.attach.kernel_side import Admission
 from ingero.attach.objects import object_path
+from ingero.capture import process_stacks, python_layouts
 from ingero.decode.btf import Btf, LayoutError, btf_of
-from ingero.events import THREAD_STATES, WAKER_KINDS, CallFlag, EpochFlag
+from ingero.events import (
+    MEMORY_LIMITS,
+    THREAD_STATES,
+    WAKER_KINDS,
+    CallFlag,
+    CommunicatorKind,
+    EpochFlag,
+    HostFlag,
+    HostKind,
+    LifecycleKind,
+    SampleFlag,
+)
 
 LAYOUTS = btf_of(object_path("layouts"))
 RECORDS = ("call_record", "epoch_record", "offcpu_record", "lifecycle_record", "host_record")
@@ -41,20 +55,47 @@ def test_a_ring_header_moves_every_field() -> None:
     assert with_header.itemsize == plain.itemsize + 8
 
 
-def test_states_and_wakers_are_named_as_in_c() -> None:
-    states = {name.removeprefix("STATE_").lower(): value for name, value in LAYOUTS.enum("thread_state").items()}
-    wakers = {name.removeprefix("WAKER_").lower(): value for name, value in LAYOUTS.enum("waker_kind").items()}
-    assert states == {name: index for index, name in enumerate(THREAD_STATES)}
-    assert wakers == {name: index for index, name in enumerate(WAKER_KINDS)}
+@pytest.mark.parametrize(
+    ("enum_name", "prefix", "names"),
+    [
+        ("thread_state", "STATE_", THREAD_STATES),
+        ("waker_kind", "WAKER_", WAKER_KINDS),
+        ("memory_limit", "LIMIT_", MEMORY_LIMITS),
+    ],
+)
+def test_states_wakers_and_limits_are_named_as_in_c(enum_name: str, prefix: str, names: tuple[str, ...]) -> None:
+    in_c = {name.removeprefix(prefix).lower(): value for name, value in LAYOUTS.enum(enum_name).items()}
+    assert in_c == {name: index for index, name in enumerate(names)}
 
 
 @pytest.mark.parametrize(
-    ("enum_name", "prefix", "flags"), [("call_flag", "CALL_", CallFlag), ("epoch_flag", "EPOCH_", EpochFlag)]
+    ("enum_name", "prefix", "members"),
+    [
+        ("call_flag", "CALL_", CallFlag),
+        ("epoch_flag", "EPOCH_", EpochFlag),
+        ("host_flag", "HOST_", HostFlag),
+        ("host_kind", "HOST_", HostKind),
+        ("lifecycle_kind", "LIFECYCLE_", LifecycleKind),
+        ("communicator_kind", "COMMUNICATOR_", CommunicatorKind),
+        ("sample_flag", "SAMPLE_", SampleFlag),
+        ("admission_mode", "ADMIT_", Admission),
+    ],
 )
-def test_flags_are_those_of_c(enum_name: str, prefix: str, flags: type[CallFlag] | type[EpochFlag]) -> None:
+def test_kinds_and_flags_are_those_of_c(enum_name: str, prefix: str, members: type[enum.IntEnum]) -> None:
     in_c = {name.removeprefix(prefix): value for name, value in LAYOUTS.enum(enum_name).items()}
-    in_python = {flag.name: flag.value for flag in flags if flag.value < 1 << 8}
+    in_c.pop("KINDS", None)  # how many there are
+    in_python = {member.name: member.value for member in members if member.value < 1 << 8}
     assert in_python == in_c
+
+
+def test_what_is_said_of_python_frames_goes_by_the_numbers_of_c() -> None:
+    assert set(process_stacks._PYTHON_ENDINGS) == set(LAYOUTS.enum("python_flag").values())
+    in_c = LAYOUTS.enum("python_instruction")
+    assert tuple(in_c[f"PYTHON_{name}"] for name in ("BYTES", "UNITS", "POINTER")) == (
+        python_layouts.BYTES,
+        python_layouts.UNITS,
+        python_layouts.POINTER,
+    )
 
 
 def test_an_unknown_structure_is_refused_by_name() -> None:

@@ -13,7 +13,6 @@ from ingero.decode.epochs import (
     NO_WAIT_NS,
     POLLED_NS,
     SPIN_NS,
-    WOKEN,
     Lane,
     class_key,
     covered_by_most,
@@ -21,6 +20,7 @@ from ingero.decode.epochs import (
     op_ids,
     work_keys,
 )
+from ingero.events import EpochFlag
 
 MS = 1_000_000
 US = 1_000
@@ -43,7 +43,7 @@ def epoch(start: int = 0, *, s: int, b: int, off: int | None = None, on: int | N
         made["last_off_ns"], made["last_on_ns"] = first + off, first + on
         made["away_ns"] = first + fields.pop("away", off)
     if "woken" in fields:
-        made["woken_ns"], made["flags"] = first + fields.pop("woken"), WOKEN
+        made["woken_ns"], made["flags"] = first + fields.pop("woken"), EpochFlag.WOKEN
     for name, value in fields.items():
         made[name] = value
     return made

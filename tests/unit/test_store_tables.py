@@ -2,45 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import apsw
 import numpy as np
 import pytest
 
-import ingero
-from ingero.events import MEMORY_LIMITS
 from ingero.ops import OPS
 from ingero.store import tables, vocabulary
-
-EVENTS_H = Path(ingero.__file__).parent / "bpf" / "events.h"
-
-
-def c_enum(name: str, prefix: str) -> dict[str, int]:
-    """Members of an enum of events.h without their prefix, in lower case."""
-    body = re.search(rf"enum {name} {{(.*?)}};", EVENTS_H.read_text(), re.DOTALL)
-    assert body is not None
-    members: dict[str, int] = {}
-    for member, value in re.findall(rf"{prefix}(\w+)(?: = ([^,]+))?,", body[1]):
-        shift = re.match(r"1 << (\d+)", value)
-        members[member.lower()] = 1 << int(shift[1]) if shift else len(members)
-    return members
-
-
-def test_thread_states_and_wakers_have_the_numbers_of_the_kernel_side() -> None:
-    assert c_enum("thread_state", "STATE_") == {name: n for n, name in enumerate(vocabulary.THREAD_STATES)}
-    assert c_enum("memory_limit", "LIMIT_") == {name: n for n, name in enumerate(MEMORY_LIMITS)}
-    assert c_enum("waker_kind", "WAKER_") == {name: n for n, name in enumerate(vocabulary.WAKER_KINDS)}
-
-
-def test_flags_have_the_bits_of_the_kernel_side() -> None:
-    known = {flag.name.lower(): flag.value for flag in vocabulary.CallFlag if flag.name}
-    assert c_enum("call_flag", "CALL_").items() <= known.items()
-    known = {flag.name.lower(): flag.value for flag in vocabulary.HostFlag if flag.name}
-    assert c_enum("host_flag", "HOST_") == known
-    known = {flag.name.lower(): flag.value for flag in vocabulary.EpochFlag if flag.name}
-    assert c_enum("epoch_flag", "EPOCH_").items() <= known.items()
 
 
 def test_ops_table_holds_every_traced_call_once() -> None:

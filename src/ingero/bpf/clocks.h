@@ -122,11 +122,10 @@ struct thread {
 	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the device */
 	u64 away_ns; /* the same, where a yielding thread may have looked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
-	u32 last_cpu;
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
-	u8 pad;
+	u8 pad[5];
 	u64 offcpu_head; /* written by the switch-in */
 	u64 offcpu_tail; /* written by whoever empties */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */

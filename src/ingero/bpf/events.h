@@ -115,7 +115,6 @@ enum loss {
 enum call_flag {
 	CALL_INCOMPLETE = 1 << 0,    /* a missed or torn event touches this call's account */
 	CALL_UNFINISHED = 1 << 1,    /* still open when its thread or the trace ended */
-	CALL_BEGIN_UNKNOWN = 1 << 2, /* began before tracing */
 	CALL_SAMPLED = 1 << 3,	     /* recorded as the 1-in-N sample */
 	CALL_RARE = 1 << 4,	     /* recorded because the operation is rare */
 	CALL_SLOW = 1 << 5,	     /* recorded because it passed its threshold */
@@ -482,7 +481,6 @@ enum host_kind {
 	HOST_BLOCK_FLUSH,
 	HOST_DIRECT_RECLAIM,
 	HOST_COMPACTION,
-	HOST_MAJOR_FAULT,
 	HOST_TCP_RETRANSMIT,
 	HOST_NET_SEND,
 	HOST_NET_RECEIVE,
@@ -561,13 +559,6 @@ struct kernel_handle {
 	u64 told_ns;
 };
 
-enum kernel_name_role {
-	KERNEL_REGISTERED = 1, /* `handle` is the address of a host stub, `name` that of its kernel */
-	KERNEL_NAMED,	       /* a handle that was asked for by name */
-	KERNEL_MADE,	       /* a handle that was asked for by `source` */
-	KERNEL_TOLD,	       /* the name of a handle that exists */
-};
-
 #define KERNEL_NAME_BYTES 256
 
 /* ring `kernel_names`: never sampled */
@@ -578,7 +569,7 @@ struct kernel_name_record {
 	u64 generation;
 	u32 pid;
 	u16 process_slot;
-	u8 role;   /* enum kernel_name_role */
+	u8 role;   /* KernelNameRole of ops.py */
 	u8 is_cut; /* the name may be longer */
 	char name[KERNEL_NAME_BYTES];
 };
@@ -676,9 +667,6 @@ struct process {
 	u32 is_released; /* its calls do not count any more */
 	u32 has_kernel_handles; /* some of its launches may be by handles that are in `kernel_handles` */
 	u32 pad;
-	u64 last_drain_ns;
-	u64 undrained; /* waits that left work of the stream uncovered */
-	u64 folded;    /* drains without an enqueue */
 	u64 start_boottime_ns;
 	u64 page_allocs;
 	u64 page_alloc_bytes;

@@ -218,8 +218,6 @@ struct task_struct {
 	int tgid;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
-	u64 utime;
-	u64 stime;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	unsigned long maj_flt;

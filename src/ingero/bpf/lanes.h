@@ -348,23 +348,17 @@ GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snap
 {
 	u32 slot = place >> 8;
 	struct lane *lane = lane_at(slot, place & (MAX_STREAMS - 1));
-	struct process *process = bpf_map_lookup_elem(&processes, &slot);
 	struct epoch_record *epoch;
 	u64 begin, base, launches;
 
-	if (!thread || !call || !at || !lane || !process)
+	if (!thread || !call || !at || !lane)
 		return 0;
 	begin = READ_ONCE(lane->begin);
-	if (begin != READ_ONCE(lane->waited)) {
-		__sync_fetch_and_add(&process->undrained, 1);
+	if (begin != READ_ONCE(lane->waited)) /* it left work of the stream uncovered */
 		return 0;
-	}
-	process->last_drain_ns = at->now_ns;
 	base = READ_ONCE(lane->base);
-	if (base == begin) {
-		__sync_fetch_and_add(&process->folded, 1);
+	if (base == begin) /* nothing was enqueued */
 		return 0;
-	}
 	if (__sync_val_compare_and_swap(&lane->base, base, begin) != base) {
 		count_loss(LOSS_EPOCH_RACE, 1);
 		return 0;

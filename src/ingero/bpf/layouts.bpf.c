@@ -14,7 +14,6 @@ struct cell cell;
 struct kernel_cell kernel_cell;
 struct kernel_handle kernel_handle;
 struct kernel_name_record kernel_name_record;
-enum kernel_name_role kernel_name_role;
 struct allocation_key allocation_key;
 struct allocation_site allocation_site;
 struct memory_total memory_total;

@@ -226,7 +226,6 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
 	thread->state = STATE_RUN;
 	thread->since_ns = at;
 	thread->last_on_ns = at;
-	thread->last_cpu = index;
 	step_sequence(thread);
 	if (culprit)
 		raise_culprit(thread, culprit, cpu->scan.longest_ns);

@@ -5,10 +5,7 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define SIGNAL_CONT 18
-#define SIGNAL_STOP 19
-#define SIGNAL_TSTP 20
-#define SIGNAL_TTIN 21
-#define SIGNAL_TTOU 22
+#define SIGNAL_TTOU 22 /* between them: SIGSTOP, SIGTSTP, SIGTTIN */
 #define RESULT_DELIVERED 0 /* TRACE_SIGNAL_DELIVERED */
 
 /* The arguments have been (signal, siginfo, task, is_group, result) in every supported kernel. */

@@ -14,11 +14,11 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Targets
 from ingero.decode.splits import Member, Splits
+from ingero.events import CommunicatorKind
 from ingero.ops import COMMUNICATOR_CALLS, CommunicatorRole
 from ingero.store import tables
 
 _FOREVER_NS = (1 << 63) - 1
-_MADE, _FOUND, _RANKED, _ENDED, _LEFT = 1, 2, 3, 4, 5  # enum communicator_kind
 _PARTS = struct.Struct("<QQ")  # struct communicator_key
 _PEER_NUMBER_SHIFT = 40  # bpf/nccl_calls.h: map `peers`
 _CALLS = tuple(COMMUNICATOR_CALLS.items())
@@ -66,13 +66,13 @@ class CommunicatorRows:
         """Takes what the kernel has seen (`struct communicator_record`)."""
         for record in batch:
             kind, number = int(record["kind"]), int(record["number"])
-            if kind in (_MADE, _FOUND):
+            if kind in (CommunicatorKind.MADE, CommunicatorKind.FOUND):
                 self._make(record)
-            elif kind == _LEFT:
+            elif kind == CommunicatorKind.LEFT:
                 self._join_split(record, None)
-            elif number in self._known and kind == _RANKED:
+            elif number in self._known and kind == CommunicatorKind.RANKED:
                 self._rank(self._known[number], _known(record["rank"]), _known(record["nranks"]))
-            elif number in self._known and kind == _ENDED:
+            elif number in self._known and kind == CommunicatorKind.ENDED:
                 self._known[number].collectives = int(record["collectives"])
                 name, _ = _CALLS[int(record["call"])]
                 self._end(self._known[number], self._clock.unix_ns_of(int(record["time_ns"])), name)
@@ -120,7 +120,8 @@ class CommunicatorRows:
             return
         created_ns = self._clock.unix_ns_of(int(record["time_ns"]))
         parent = self._known.get(int(record["parent"]))
-        origin, role = _CALLS[int(record["call"])] if record["kind"] == _MADE else ("", None)
+        is_made = record["kind"] == CommunicatorKind.MADE
+        origin, role = _CALLS[int(record["call"])] if is_made else ("", None)
         made = _Communicator(
             process=target.number,
             slot=slot,

@@ -23,10 +23,10 @@ from ingero.capture.targets import Target, Targets
 from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
 from ingero.discover.library_files import library_kind
 from ingero.discover.processes import ProcessId, descendants, list_pids, list_processes, real_uid
+from ingero.events import LifecycleKind
 
 logger = logging.getLogger(__name__)
 
-_FORK, _EXEC, _EXIT, _ADMIT = 1, 2, 3, 4  # struct lifecycle_record kind
 _SCAN_NS = 1_000_000_000
 _SCAN_WITH_EVENTS_NS = 5_000_000_000  # the kernel tells of each mapping: the scan only makes sure
 
@@ -242,23 +242,23 @@ class Pickup:
         """Records of processes that came, changed or went (`struct lifecycle_record`)."""
         for record in batch:
             kind, slot, time_ns = int(record["kind"]), int(record["process_slot"]), int(record["time_ns"])
-            pid = int(record["other_pid"] if kind == _FORK else record["pid"])
+            pid = int(record["other_pid"] if kind == LifecycleKind.FORK else record["pid"])
             start_ns, name = int(record["start_boottime_ns"]), record["comm"].decode(errors="replace")
             target: Target | None = None
             change, parent = Change.BEGUN, None
-            if kind in (_FORK, _ADMIT) and slot == NO_SLOT:
+            if kind in (LifecycleKind.FORK, LifecycleKind.ADMIT) and slot == NO_SLOT:
                 self._targets.turned_away(pid, start_ns, name)
-            elif kind == _FORK:
+            elif kind == LifecycleKind.FORK:
                 change, parent = Change.FORKED, self._targets.of_pid(int(record["pid"]))
                 target = self._targets.entered(pid, slot, start_ns, name)
-            elif kind == _ADMIT:
+            elif kind == LifecycleKind.ADMIT:
                 self._kernel.start_clocks()
                 target = self._targets.entered(pid, slot, start_ns, name)
                 self._admitted[pid] = slot
-            elif kind == _EXEC:
+            elif kind == LifecycleKind.EXEC:
                 change = Change.EXECUTED
                 target = self._targets.executed(slot, pid, name)
-            elif kind == _EXIT:
+            elif kind == LifecycleKind.EXIT:
                 change = Change.ENDED
                 self._targets.entered(pid, slot, start_ns, name)  # should its beginning have been lost
                 identity = ProcessId.from_boottime(pid, start_ns)

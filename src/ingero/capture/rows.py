@@ -14,6 +14,7 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
 from ingero.decode.epochs import Lane, class_key, op_ids
+from ingero.events import HostKind, LifecycleKind
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.tables import Row, Table
@@ -26,31 +27,30 @@ _SOURCE_OF_OP = np.zeros(256, np.int64)
 for _op in OPS:
     _CODE_OF_OP[_op.id], _SOURCE_OF_OP[_op.id] = _op.code, _op.source
 
-# struct host_record kind -> published (source, op)
+# kind of a host event -> published (source, op)
 HOST_OPS: dict[int, tuple[Source, int]] = {
-    1: (Source.IO, IoOp.READ),
-    2: (Source.IO, IoOp.WRITE),
-    3: (Source.IO, IoOp.DISCARD),
-    4: (Source.IO, IoOp.FLUSH),
-    5: (Source.HOST, HostOp.DIRECT_RECLAIM),
-    6: (Source.HOST, HostOp.COMPACTION),
-    7: (Source.HOST, HostOp.MAJOR_FAULT),
-    8: (Source.TCP, TcpOp.RETRANSMIT),
-    9: (Source.NET, NetOp.SEND),
-    10: (Source.NET, NetOp.RECEIVE),
+    HostKind.BLOCK_READ: (Source.IO, IoOp.READ),
+    HostKind.BLOCK_WRITE: (Source.IO, IoOp.WRITE),
+    HostKind.BLOCK_DISCARD: (Source.IO, IoOp.DISCARD),
+    HostKind.BLOCK_FLUSH: (Source.IO, IoOp.FLUSH),
+    HostKind.DIRECT_RECLAIM: (Source.HOST, HostOp.DIRECT_RECLAIM),
+    HostKind.COMPACTION: (Source.HOST, HostOp.COMPACTION),
+    HostKind.TCP_RETRANSMIT: (Source.TCP, TcpOp.RETRANSMIT),
+    HostKind.NET_SEND: (Source.NET, NetOp.SEND),
+    HostKind.NET_RECEIVE: (Source.NET, NetOp.RECEIVE),
 }
 _HOST_SOURCE = np.zeros(256, np.int64)
 _HOST_CODE = np.zeros(256, np.int64)
 for _kind, (_source, _code) in HOST_OPS.items():
     _HOST_SOURCE[_kind], _HOST_CODE[_kind] = _source, _code
 
-# struct lifecycle_record kind -> published operation of source HOST
-LIFECYCLE_OPS = {
-    1: HostOp.PROCESS_FORK,
-    2: HostOp.PROCESS_EXEC,
-    3: HostOp.PROCESS_EXIT,
-    5: HostOp.OOM_KILL,
-    6: HostOp.STOP_SIGNAL,
+# published operation of source HOST
+LIFECYCLE_OPS: dict[int, HostOp] = {
+    LifecycleKind.FORK: HostOp.PROCESS_FORK,
+    LifecycleKind.EXEC: HostOp.PROCESS_EXEC,
+    LifecycleKind.EXIT: HostOp.PROCESS_EXIT,
+    LifecycleKind.OOM_KILL: HostOp.OOM_KILL,
+    LifecycleKind.STOP_SIGNAL: HostOp.STOP_SIGNAL,
 }
 
 
@@ -360,7 +360,8 @@ def _queue_ns(batch: Array) -> list[int | None]:
 
 def _parts(batch: Array) -> dict[str, list[int | None]]:
     """The clocks of the three parts; None where another thread took over, so that no clock covers the part."""
-    other_e, other_x = (batch["flags"] & 1) != 0, (batch["flags"] & 2) != 0
+    flags = batch["flags"]
+    other_e, other_x = (flags & EpochFlag.E_OTHER_THREAD) != 0, (flags & EpochFlag.X_OTHER_THREAD) != 0
     columns: dict[str, list[int | None]] = {}
     never = np.zeros(len(batch), bool)
     for part, unknown in (("empty", other_e), ("enqueue", other_x), ("drain", never)):

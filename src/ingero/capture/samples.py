@@ -19,13 +19,12 @@ from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.rows import Sink
 from ingero.capture.stacks import Stacks
 from ingero.capture.targets import Targets
-from ingero.events import THREAD_STATES
+from ingero.events import THREAD_STATES, SampleFlag
 from ingero.store import tables
 
 logger = logging.getLogger(__name__)
 
 _RUN = THREAD_STATES.index("run")
-_COLLECTING = 1  # enum sample_flag
 _MOST_WAITING = 1024  # the recorder's loop takes them several times a second; it may be held up for some seconds
 
 _LONGEST_NS = 1_000_000_000  # that a look stands for: after it the agent was stopped, and knows nothing
@@ -56,7 +55,7 @@ class Samples:
             comm=[self._sink.intern(raw.decode(errors="replace")) for raw in batch["comm"].tolist()],
             state=_RUN,
             weight_ns=period_ns,
-            is_collecting=(batch["flags"] & _COLLECTING).astype(np.int64),
+            is_collecting=(batch["flags"] & SampleFlag.COLLECTING).astype(np.int64),
             stack_hash=self._stacks.hashes(batch, numbers),
         )
         self._sink.append(tables.SAMPLES, rows)

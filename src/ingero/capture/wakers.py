@@ -9,9 +9,10 @@ import numpy as np
 
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Targets
+from ingero.events import WAKER_KINDS
 from ingero.store import tables
 
-_THREAD_KINDS = (1, 2)  # bpf/events.h, enum waker_kind: a thread, a kernel worker
+_THREAD_KINDS = (WAKER_KINDS.index("thread"), WAKER_KINDS.index("kworker"))
 
 
 class WakerRows:

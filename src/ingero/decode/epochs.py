@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ingero.events import EpochFlag
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
-WOKEN = 1 << 2  # bpf/events.h, enum epoch_flag
 NO_WAIT_NS = 30_000  # a drain this short that was never off the CPU found the device ready
 SPIN_NS = 50_000  # back on the CPU, a thread that finds the device ready returns within 40 us, caches cold
 POLLED_NS = 500_000  # one that returned later than this had polled and found the device busy; in between, either
@@ -77,7 +78,7 @@ def _bounds(epochs: Array) -> Readiness:
     first, drain, back = (epochs[name].astype(np.int64) for name in ("first_ns", "drain_ns", "return_ns"))
     off, on = epochs["last_off_ns"].astype(np.int64), epochs["last_on_ns"].astype(np.int64)
     on = np.where((on < off) & (off > drain), back, on)  # its switch-in was missed
-    woken = (epochs["flags"] & WOKEN) != 0
+    woken = (epochs["flags"] & EpochFlag.WOKEN) != 0
     was_off = on > drain
     is_sleeper = len(epochs) > 0 and woken.mean() > SLEEPER_SHARE
     descheduled = ~woken & was_off & (is_sleeper | (back - on < POLLED_NS))

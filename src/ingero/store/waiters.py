@@ -12,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from ingero.events import WAKER_KINDS
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 
-_WAKER_THREAD = 1  # bpf/events.h, enum waker_kind
+_WAKER_THREAD = WAKER_KINDS.index("thread")
 _LONGEST_SLEEP_NS = 600 * 1_000_000_000  # that begins before the window and is still found
 _SLEEPS = (
     "SELECT start_ns, woken_ns, pid, tid, waker_tid FROM raw_offcpu WHERE start_ns >= :begin - :before "
