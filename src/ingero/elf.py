@@ -146,13 +146,6 @@ class ElfImage:
         load = next((one for one in self.loads if one.vaddr <= vaddr < one.vaddr + one.file_bytes), None)
         return vaddr - load.vaddr + load.offset if load else None
 
-    def vaddr_of(self, file_offset: int) -> int | None:
-        """The address at which a byte of the file is to be loaded."""
-        for load in self.loads:
-            if load.offset <= file_offset < load.offset + load.file_bytes:
-                return file_offset - load.offset + load.vaddr
-        return None
-
     def read(self, vaddr: int, size: int) -> bytes:
         """Up to `size` bytes at an address; fewer where the file or the segment ends."""
         for load in self.loads:

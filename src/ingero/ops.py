@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from functools import cached_property
 
 
 class Source(enum.IntEnum):
@@ -178,7 +177,7 @@ class Arg:
     unit: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One traced call.
 
@@ -210,11 +209,6 @@ class Op:
     root: Arg | None = None
     memory: MemoryKind | None = None
     aliases: tuple[str, ...] = ()
-
-    @cached_property
-    def is_enqueue(self) -> bool:
-        """Whether the call puts work on a stream."""
-        return bool(self.kind & Kind.ENQUEUE)
 
     def cookie(self, symbol: str) -> int:
         """The attach cookie of this call for one of its symbols (layout: `bpf/ops_gen.h`)."""

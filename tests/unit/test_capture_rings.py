@@ -118,14 +118,6 @@ def test_looking_at_new_records_leaves_them_in_the_ring(producer: Producer, ring
     assert numbers(ring.drain()) == [0, 1]
 
 
-def test_the_backlog_is_what_was_not_drained(producer: Producer, ring: Ring) -> None:
-    producer.write(0)
-    producer.write(1)
-    assert ring.backlog_bytes == 2 * DTYPE.itemsize
-    ring.drain(limit=1)
-    assert ring.backlog_bytes == DTYPE.itemsize
-
-
 def test_batches_outlive_what_the_kernel_writes_over_them(producer: Producer, ring: Ring) -> None:
     producer.write(0)
     first = ring.drain()

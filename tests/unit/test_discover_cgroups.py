@@ -169,7 +169,7 @@ def test_allowed_cpus_are_inherited(tmp_path: Path) -> None:
 def test_throttling_is_nanoseconds_in_both_versions(tmp_path: Path) -> None:
     (tmp_path / "v1").write_text("nr_periods 9\nnr_throttled 3\nthrottled_time 5000\n")
     (tmp_path / "v2").write_text("usage_usec 1\nnr_periods 9\nnr_throttled 3\nthrottled_usec 5\n")
-    expected = Throttling(periods=9, throttled_periods=3, throttled_ns=5000)
+    expected = Throttling(throttled_periods=3, throttled_ns=5000)
     assert read_throttling(tmp_path / "v1") == read_throttling(tmp_path / "v2") == expected
 
 

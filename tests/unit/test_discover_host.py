@@ -121,7 +121,7 @@ def test_without_a_runtime_the_driver_says_the_cuda_version(tmp_path: Path) -> N
 
 def test_a_machine_without_gpu_is_described(tmp_path: Path) -> None:
     host = read_host(proc=a_proc(tmp_path), etc=tmp_path)
-    assert (host.gpu_model, host.gpu_count, host.cuda_version) == (None, 0, None)
+    assert (host.gpu_model, host.cuda_version) == (None, None)
     assert (host.cpu_model, host.memory_bytes, host.os_name) == ("AMD EPYC 9654", 1000 * 1024, "Linux")
 
 
@@ -131,4 +131,4 @@ def test_equal_gpus_are_named_once(tmp_path: Path) -> None:
         for index in range(2)
     )
     host = read_host(nvml=Nvml(gpus=gpus), proc=a_proc(tmp_path))
-    assert (host.gpu_model, host.gpu_count) == ("H200", 2)
+    assert host.gpu_model == "H200"

@@ -31,8 +31,6 @@ GOOD = KernelFacts(
     perf_event_paranoid=4,
     ptrace_scope=1,
     bpf_stats_enabled=False,
-    unprivileged_bpf_disabled=2,
-    kptr_restrict=1,
     capabilities=frozenset({"BPF", "PERFMON", "SYS_PTRACE"}),
     is_init_pid_namespace=True,
 )
@@ -74,7 +72,6 @@ def test_every_fact_is_read(tmp_path: Path) -> None:
 def test_a_switch_that_the_kernel_lacks_is_none(tmp_path: Path) -> None:
     facts = read_kernel(*a_machine(tmp_path, yama=None))
     assert facts.ptrace_scope is None
-    assert facts.kptr_restrict is None
 
 
 def test_a_feature_counts_only_by_its_whole_name(tmp_path: Path) -> None:

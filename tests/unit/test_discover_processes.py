@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from ingero.discover.processes import (
     is_alive,
     list_pids,
     list_processes,
-    list_threads,
     read_environ,
     read_process,
     read_process_id,
@@ -153,29 +151,6 @@ def test_start_time_agrees_with_the_clock() -> None:
 def test_the_kernels_start_time_makes_the_same_identity() -> None:
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     assert ProcessId.from_boottime(7, 4242 * tick_ns + tick_ns - 1) == ProcessId(7, 4242)
-
-
-def test_threads_are_listed_with_their_names() -> None:
-    name = "ingero-test"
-    started, done = threading.Event(), threading.Event()
-
-    def run() -> None:
-        Path("/proc/thread-self/comm").write_text(name)
-        started.set()
-        done.wait()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    started.wait()
-    threads = {one.tid: one.name for one in list_threads(os.getpid())}
-    done.set()
-    thread.join()
-    assert threads[thread.native_id or 0] == name
-    assert os.getpid() in threads
-
-
-def test_a_process_that_is_gone_has_no_threads(tmp_path: Path) -> None:
-    assert list_threads(7, tmp_path) == ()
 
 
 def test_descendants_are_found_through_every_generation() -> None:

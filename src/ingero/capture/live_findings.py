@@ -38,8 +38,7 @@ class LiveFindings:
     def __init__(self, writer: Writer, on_change: Callable[[Change], None]) -> None:
         self._writer, self._on_change = writer, on_change
         self._is_due, self._is_over = threading.Event(), threading.Event()
-        self._spent_s = 0.0
-        self._begin_ns, self._began_s = time.time_ns(), time.monotonic()
+        self._begin_ns = time.time_ns()
         self._thread = threading.Thread(target=self._run, name="ingero-diagnosis", daemon=True)
 
     def __enter__(self) -> LiveFindings:
@@ -60,11 +59,6 @@ class LiveFindings:
         self._is_over.set()
         self._is_due.set()
         self._thread.join()
-
-    @property
-    def core_ratio(self) -> float:
-        """The share of a core that it has taken so far."""
-        return self._spent_s / max(time.monotonic() - self._began_s, 1e-9)
 
     def _run(self) -> None:
         try:
@@ -96,9 +90,7 @@ class LiveFindings:
                 self._tell(change)
         except IngeroError as error:  # the disk refuses; the writer has said so
             log.debug("not diagnosed: %s", error)
-        spent_s = time.thread_time() - began_s
-        self._spent_s += spent_s
-        return spent_s
+        return time.thread_time() - began_s
 
     def _tell(self, change: Change) -> None:
         rows = incident_rows(change.incident, self._writer.session)

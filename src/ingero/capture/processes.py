@@ -18,7 +18,6 @@ from ingero.store import tables
 from ingero.store.tables import Value
 
 _ENDED_KEPT = 2 * MAX_PROCESSES  # an ended process is written again only while it holds its slot
-_FEW_GROUPS = 64
 
 
 class ProcessRows:

@@ -79,7 +79,7 @@ class Recorder:
     """One recording from attach to detach. Use as a context manager; `run` until told to stop."""
 
     def __init__(self, kernel: KernelSide, sink: Sink, options: RecorderOptions) -> None:
-        self._kernel, self._sink, self._options = kernel, sink, options
+        self._kernel, self._sink = kernel, sink
         self._resources = ExitStack()
         self.clock = WallClock()
         self._add_clock_pair()

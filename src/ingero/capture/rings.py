@@ -112,11 +112,6 @@ class Ring:
         """Bytes ever written, records in progress included: where the next record begins."""
         return int(self._produced[0])
 
-    @property
-    def backlog_bytes(self) -> int:
-        """What waits to be drained."""
-        return self.produced - self._at
-
     def close(self) -> None:
         """Unmaps the ring."""
         del self._data, self._words, self._produced, self._consumed

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide
 from ingero.capture.callers import Callers
@@ -38,7 +38,6 @@ class Target:
     ticks_gone: int = 0
     is_described: bool = False
     identity: str = ""
-    last_clocks: tuple[int, ...] = field(default_factory=tuple)
 
     @property
     def pid(self) -> int:

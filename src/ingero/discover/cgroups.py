@@ -94,7 +94,6 @@ class CpuShare:
 class Throttling:
     """How often and how long a group was kept off the CPU by its quota, since it was made."""
 
-    periods: int
     throttled_periods: int
     throttled_ns: int
 
@@ -209,9 +208,7 @@ def read_throttling(cpu_stat: Path) -> Throttling | None:
         return None
     # v1 calls it throttled_time and counts ns, v2 throttled_usec.
     throttled_ns = values.get("throttled_time", values.get("throttled_usec", 0) * _US)
-    return Throttling(
-        periods=values.get("nr_periods", 0), throttled_periods=values["nr_throttled"], throttled_ns=throttled_ns
-    )
+    return Throttling(throttled_periods=values["nr_throttled"], throttled_ns=throttled_ns)
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:

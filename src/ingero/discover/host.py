@@ -35,7 +35,6 @@ class HostFacts:
     memory_bytes: int
     python_version: str
     gpu_model: str | None
-    gpu_count: int
     driver_version: str | None
     cuda_version: str | None
     load_avg: tuple[float, float, float]
@@ -57,7 +56,6 @@ def read_host(
         memory_bytes=_memory_bytes(_text(proc / "meminfo")),
         python_version=platform.python_version(),
         gpu_model=", ".join(dict.fromkeys(gpu.name for gpu in nvml.gpus)) or None,
-        gpu_count=len(nvml.gpus),
         driver_version=nvml.driver_version,
         cuda_version=_cuda_version(libraries, nvml),
         load_avg=os.getloadavg(),

@@ -85,8 +85,6 @@ class KernelFacts:
     perf_event_paranoid: int | None
     ptrace_scope: int | None
     bpf_stats_enabled: bool | None
-    unprivileged_bpf_disabled: int | None
-    kptr_restrict: int | None
     capabilities: frozenset[str]
     is_init_pid_namespace: bool
     is_init_user_namespace: bool = True
@@ -116,8 +114,6 @@ def read_kernel(proc: Path = PROC, sys: Path = SYS) -> KernelFacts:
         perf_event_paranoid=_number(proc / "sys/kernel/perf_event_paranoid"),
         ptrace_scope=_number(proc / "sys/kernel/yama/ptrace_scope"),
         bpf_stats_enabled=None if stats is None else bool(stats),
-        unprivileged_bpf_disabled=_number(proc / "sys/kernel/unprivileged_bpf_disabled"),
-        kptr_restrict=_number(proc / "sys/kernel/kptr_restrict"),
         capabilities=_effective_capabilities(status),
         is_init_pid_namespace=_is_namespace(proc, "pid", _INIT_PID_NAMESPACE),
         is_init_user_namespace=_is_namespace(proc, "user", _INIT_USER_NAMESPACE, unless_known=True),

@@ -60,14 +60,6 @@ class Process:
         return self.id.pid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
-    """One thread of a process and the name it gave itself."""
-
-    tid: int
-    name: str
-
-
 @dataclass(frozen=True, slots=True)
 class _Stat:
     name: str
@@ -130,17 +122,6 @@ def is_alive(process: ProcessId, proc: Path = PROC) -> bool:
     if stat is None or stat.start_ticks != process.start_ticks:
         return False
     return stat.threads > 1 or not (stat.state in "ZX" or stat.flags & _PF_EXITING)
-
-
-def list_threads(pid: int, proc: Path = PROC) -> tuple[Thread, ...]:
-    """The threads of a process with their names; empty when it is gone."""
-    folder = proc / str(pid) / "task"
-    try:
-        tids = sorted(int(entry.name) for entry in folder.iterdir())
-    except OSError:
-        return ()
-    names = ((tid, _read_bytes(folder / str(tid) / "comm")) for tid in tids)
-    return tuple(Thread(tid=tid, name=_text(name.rstrip(b"\n"))) for tid, name in names if name is not None)
 
 
 def descendants(roots: Iterable[int], processes: Sequence[Process]) -> tuple[int, ...]:

@@ -36,9 +36,6 @@ _CACHE_KIB = 16_000
 _BUSY_MS = 2_000
 _STATEMENTS = 256
 
-# Ids have no holes but at the beginning. SQLite looks up max or min, but reads the whole table for both at once.
-_EVENTS_SPAN = "SELECT coalesce((SELECT max(id) FROM raw_events) - (SELECT min(id) FROM raw_events), 0)"
-
 Owner = tuple[int, int]  # uid, gid
 
 

@@ -14,7 +14,7 @@ from ingero.store.call_stacks import PythonPlace
 from ingero.store.records import Window
 
 _SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING = 1, 2, 4, 5, 6  # fields of Profile
-_TIME, _DURATION, _COMMENT, _DEFAULT_TYPE = 9, 10, 13, 14
+_TIME, _DURATION, _DEFAULT_TYPE = 9, 10, 14
 _TYPES = (("calls", "count"), ("time", "nanoseconds"), ("off_cpu_time", "nanoseconds"))
 _GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip's header
 
@@ -35,10 +35,6 @@ class PprofWriter:
             self._message(_SAMPLE_TYPE, number(1, self._text(kind)) + number(2, self._text(unit)))
         self._put(number(_DEFAULT_TYPE, self._text("time")))
         self._put(number(_TIME, window.begin_ns) + number(_DURATION, window.duration_ns))
-
-    def comment(self, line: str) -> None:
-        """What a reader of the profile should know."""
-        self._put(number(_COMMENT, self._text(line)))
 
     def write(self, samples: Iterable[Sample]) -> None:
         """Adds them all."""
