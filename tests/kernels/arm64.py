@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import elftools
-
 from tests.kernels import machine
 from tests.kernels.archives import CACHE, ROOT, run, unpack
 from tests.kernels.guests import BOOKWORM_ARM64
@@ -50,7 +48,6 @@ def _install(tree: Path, place: Path) -> None:
     subprocess.run([sys.executable, ROOT / "tools/build_bpf.py", "aarch64"], check=True, stdout=subprocess.DEVNULL)
     objects = "src/ingero/bpf/objects/aarch64"
     shutil.copytree(ROOT / objects, place / objects, dirs_exist_ok=True)
-    shutil.copytree(Path(elftools.__file__).parent, place / "src/elftools")
     common = ("aarch64-linux-gnu-gcc", "-O1", "-mbranch-protection=pac-ret")
     library = place / "libcuda.so.1"
     run([*common, "-shared", "-fPIC", "-DLIBRARY", "-Wl,-soname,libcuda.so.1", "-o", library, _TARGET])

@@ -8,10 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-
 from ingero.demo.gpusim import build
+from ingero.discover.elf import ElfFile
 from ingero.errors import IngeroError
 
 _FLAGS = ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fpatchable-function-entry=1,0", "-w"]
@@ -93,13 +91,8 @@ def _imports(libraries: list[Path]) -> set[Import]:
 def _needed(libraries: list[Path]) -> set[str]:
     needed: set[str] = set()
     for path in libraries:
-        with path.open("rb") as file:
-            dynamic = ELFFile(file).get_section_by_name(".dynamic")
-            assert isinstance(dynamic, DynamicSection), f"{path} is not dynamically linked"
-            for tag in dynamic.iter_tags("DT_NEEDED"):
-                name: str = tag.needed  # type: ignore[attr-defined]  # pyelftools sets it on tags of this kind only
-                if re.match(r"lib(cu|nv|nccl)", name):
-                    needed.add(name)
+        with ElfFile(path) as library:
+            needed |= {name for name in library.needed if re.match(r"lib(cu|nv|nccl)", name)}
     return needed
 
 
