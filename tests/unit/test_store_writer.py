@@ -299,6 +299,15 @@ def test_files_and_new_folders_belong_to_the_owner_while_recording(tmp_path: Pat
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can hand files over")
+def test_a_file_that_was_named_by_mistake_keeps_its_owner(tmp_path: Path) -> None:
+    named = tmp_path / "passwd"
+    named.write_text("root:x:0:0\n")
+    with pytest.raises(StoreError), Writer(named, session=facts(), node="n1", owner=(12345, 23456)):
+        pass
+    assert named.stat().st_uid == 0
+
+
 def test_strings_keep_their_numbers_over_recordings(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with make_writer(path) as writer:

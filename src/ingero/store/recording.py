@@ -121,11 +121,19 @@ def _make_folder(path: Path, owner: Owner | None) -> None:
 
 
 def _make_file(path: Path, owner: Owner | None) -> None:
-    """Create the file for its owner alone (command lines may hold secrets); SQLite gives -wal and -shm its owner."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    if owner is not None:
-        os.chown(path, *owner, follow_symlinks=False)  # following would let a user be handed any file of root
+    """Create the file for its owner alone (command lines may hold secrets); SQLite gives -wal and -shm its owner.
+
+    One that is there keeps its owner: it may be any file of root, named by mistake.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    try:
+        if owner is not None:
+            os.fchown(descriptor, *owner)
+    finally:
+        os.close(descriptor)
 
 
 def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
