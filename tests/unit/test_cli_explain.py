@@ -128,7 +128,13 @@ def test_an_unknown_cause_comes_with_those_there_are(hogged: Path) -> None:
 
 def test_incidents_of_another_process_are_left_out(hogged: Path) -> None:
     assert found(hogged, "--pid", "100")["incidents"]
-    assert found(hogged, "--pid", "4")["incidents"] == []
+    assert found(hogged, "--pid", "101")["incidents"] == []
+
+
+def test_a_process_that_was_not_seen_is_no_empty_answer(hogged: Path) -> None:
+    error = run(hogged, "--pid", "4").exception
+    assert "no process 4 in this recording" in str(error)
+    assert "100 (python)" in getattr(error, "hint", "")
 
 
 def test_per_process_names_workers_stalls_and_takers(hogged: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.engine import UNEXPLAINED, diagnose
 from ingero.diagnose.model import Diagnosis
@@ -80,6 +81,7 @@ def command(
     wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
     with open_reader(database_path(db, os.environ, uid=os.getuid())) as reader:
         window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
+        check_pid(reader, pid)
         if chains:
             for line in stored_lines(reader, window):
                 click.echo(line)

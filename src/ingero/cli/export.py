@@ -14,6 +14,7 @@ import apsw
 import rich_click as click
 
 from ingero.cli.moments import parse_moment_ns
+from ingero.cli.recorded_pid import check_pid
 from ingero.errors import IngeroError
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
@@ -30,10 +31,6 @@ from ingero.units import format_bytes, parse_duration_s
 
 class EmptyRecordingError(IngeroError):
     """The database holds nothing."""
-
-
-class UnknownProcessError(IngeroError):
-    """The recording has no process with that pid."""
 
 
 class WindowError(IngeroError):
@@ -81,7 +78,7 @@ def command(
             if whole is None:
                 raise EmptyRecordingError(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
             window = _window(reader, whole, since, begin, end)
-            _check_pid(reader, pid)
+            check_pid(reader, pid)
             _write(Streams(reader, window, pid=pid), whole, Format(form), Weight(weight or Weight.TIME.value), output)
     except apsw.Error as error:  # a damaged page is met when it is reached
         raise reading_error(path, error) from error
@@ -120,15 +117,6 @@ def _window(reader: Reader, whole: Window, since: str | None, begin: str | None,
     if window.duration_ns <= 0:
         raise WindowError("no time lies between --from and --to", hint="the begin goes to --from, the end to --to")
     return window
-
-
-def _check_pid(reader: Reader, pid: int | None) -> None:
-    if pid is None:
-        return
-    processes = reader.processes()
-    if all(process.pid != pid for process in processes):
-        known = ", ".join(f"{process.pid} ({process.name})" for process in processes[:20])
-        raise UnknownProcessError(f"no process {pid} in this recording", hint=f"--pid with one of: {known}")
 
 
 @contextmanager
