@@ -260,3 +260,10 @@ def on_a_terminal(arguments: list[str], columns: int) -> list[str]:
         process.wait()
     os.close(leader)
     return text.decode().replace("\r\n", "\n").splitlines()
+
+
+def test_the_recording_is_not_written_over(query: Query, recorded: Path) -> None:
+    before = recorded.read_bytes()
+    code, _, told = query("SELECT 1", "--parquet", str(recorded))
+    assert (code, "is the recording itself" in told) == (2, True)
+    assert recorded.read_bytes() == before

@@ -253,3 +253,11 @@ def test_overlapping_slices_go_to_further_rows(
 ) -> None:
     found = Rows(can_nest=can_nest)
     assert [found.place(*span) for span in spans] == rows_used
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_recording_is_not_written_over(run: Run, database: Path, form: str) -> None:
+    before = database.read_bytes()
+    code, _, told = run("--format", form, "-o", database, "--db", database)
+    assert (code, "is the recording itself" in told) == (2, True)
+    assert database.read_bytes() == before

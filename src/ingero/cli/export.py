@@ -19,7 +19,7 @@ from ingero.errors import IngeroError
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
 from ingero.serve.export.gaps import gap_lines
-from ingero.serve.export.output import STANDARD_OUTPUT, output_file
+from ingero.serve.export.output import STANDARD_OUTPUT, output_file, refuse_recording
 from ingero.serve.export.timeline import Progress
 from ingero.store.errors import reading_error
 from ingero.store.locations import database_path
@@ -79,6 +79,7 @@ def command(
                 raise EmptyRecordingError(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
             window = _window(reader, whole, since, begin, end)
             check_pid(reader, pid)
+            refuse_recording(output, path)
             _write(Streams(reader, window, pid=pid), whole, Format(form), Weight(weight or Weight.TIME.value), output)
     except apsw.Error as error:  # a damaged page is met when it is reached
         raise reading_error(path, error) from error

@@ -70,6 +70,10 @@ def command(
     if as_json + as_csv + (parquet is not None) > 1:
         raise QueryError("--json, --csv and --parquet exclude each other", hint="give one of them")
     path = database_path(db, os.environ, uid=os.getuid())
+    if parquet is not None:
+        from ingero.serve.export.output import refuse_recording  # noqa: PLC0415  # only this writes a file
+
+        refuse_recording(parquet, path)
     is_raw = as_json or as_csv or parquet is not None
     statement = _statement(sql, is_filter=bool(since or op or pid is not None))
     text = statement if statement is not None else _filter_sql(path, since=since, pid=pid, op=op, all_columns=is_raw)

@@ -23,6 +23,16 @@ class OutputError(IngeroError):
     """The file of an export cannot be written."""
 
 
+def refuse_recording(output: Path, recording: Path) -> None:
+    """Raises OutputError where the file that is to be written is the recording that is to be read."""
+    try:
+        is_same = output.samefile(recording)
+    except OSError:  # there is no such file yet
+        return
+    if is_same:
+        raise OutputError(f"{output} is the recording itself", hint="name another file")
+
+
 @contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, put in place of `path` when everything is written; `-` is standard output.
