@@ -26,7 +26,7 @@ def parse_duration_s(text: str) -> float:
     Raises:
         QuantityError: it is none of these, or negative.
     """
-    if text.endswith("ms") and text[:-2].replace(".", "", 1).isdigit():
+    if text.endswith("ms") and text[:-2].replace(".", "", 1).isdecimal():
         return float(text[:-2]) / 1000
     import pytimeparse2  # noqa: PLC0415  # takes 10 ms, and most commands read no duration
 

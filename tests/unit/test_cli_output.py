@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 _LINES = 40
 _LINE_BYTES = 10_000
@@ -41,6 +42,23 @@ def test_a_reader_that_does_not_read_keeps_nobody_waiting_and_what_is_dropped_is
         told = writer.stderr.read()
     assert {len(line) for line in lines} == {_LINE_BYTES + 1}
     assert f"{_FLOOD - len(lines)} lines were not printed" in told
+
+
+def test_on_a_full_disk_the_lines_are_counted_and_the_program_goes_on() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", _WRITER], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, f"{_LINES} lines were not printed: No space left on device\n")
+
+
+def test_a_command_on_a_full_disk_says_so() -> None:
+    command = [sys.executable, "-m", "ingero.cli.main", "version"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: cannot write the output: No space left on device\n  try: " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_signal_does_not_cut_a_line_that_waits_for_its_reader() -> None:

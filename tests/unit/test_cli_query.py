@@ -267,3 +267,8 @@ def test_the_recording_is_not_written_over(query: Query, recorded: Path) -> None
     code, _, told = query("SELECT 1", "--parquet", str(recorded))
     assert (code, "is the recording itself" in told) == (2, True)
     assert recorded.read_bytes() == before
+
+
+def test_more_rows_than_there_can_be_is_a_wrong_value_and_no_bug(query: Query) -> None:
+    code, _, told = query("SELECT 1", "--limit", str(1 << 80))
+    assert (code, "Traceback" in told) == (2, False)

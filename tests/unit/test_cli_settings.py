@@ -168,6 +168,7 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float, reso
         ({"ringbuf_size": "1k"}, "--ringbuf-size: '1k' is no size for a ring buffer"),
         ({"node": "a:b"}, "--node: 'a:b' is no name for a node"),
         ({"user": "nobody-here"}, "--user: there is no user 'nobody-here'"),
+        ({"user": "99999999999"}, "--user: no user can have the number 99999999999"),
         ({"launches_at": "none"}, "--launches-at: 'none' is neither driver nor both"),
         ({"py_walker": "gdb"}, "--py-walker: 'gdb' reads no Python frames"),
         ({"pid": "4194305"}, "--pid: no process 4194305 is running"),

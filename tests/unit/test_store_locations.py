@@ -19,6 +19,13 @@ def test_environment_wins_over_the_home() -> None:
     assert database_path(None, {"INGERO_DB": "/other.db"}, uid=os.getuid()) == Path("/other.db")
 
 
+def test_home_of_nobody_is_a_name_like_another() -> None:
+    assert (
+        database_path("~nobody-has-this-name/a.db", {}, uid=os.getuid())
+        == Path("~nobody-has-this-name/a.db").absolute()
+    )
+
+
 def test_under_sudo_the_home_is_that_of_the_person_who_called_it() -> None:
     path = database_path(None, {"SUDO_USER": SOMEBODY.pw_name, "SUDO_UID": str(SOMEBODY.pw_uid)}, uid=0)
     assert path == Path(SOMEBODY.pw_dir) / ".ingero" / "ingero.db"

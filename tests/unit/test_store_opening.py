@@ -12,6 +12,8 @@ import apsw
 import pytest
 
 from ingero.store.errors import (
+    DirectoryError,
+    EmptyDatabaseError,
     ForeignDatabaseError,
     NoDatabaseError,
     NotADatabaseError,
@@ -25,6 +27,12 @@ from tests.unit.reader_recording import make_recording
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_recording(tmp_path_factory.mktemp("opening") / "a.db")
+
+
+def read_all(path: Path) -> None:
+    with open_reader(path) as reader:
+        for (table,) in list(reader.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")):
+            list(reader.connection.execute(f"SELECT * FROM {table}"))
 
 
 def test_reader_cannot_write(recorded: Path) -> None:
@@ -55,6 +63,42 @@ def test_damaged_database_says_so(tmp_path: Path, recorded: Path) -> None:
     damaged.write_bytes(content)
     with pytest.raises(NotADatabaseError):
         open_reader(damaged)
+
+
+def test_folder_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(DirectoryError) as caught:
+        open_reader(tmp_path)
+    assert caught.value.hint == f"--db {tmp_path / 'ingero.db'}"
+
+
+def test_file_into_which_nothing_was_written_is_empty_and_not_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / "a.db").touch()
+    with pytest.raises(EmptyDatabaseError) as caught:
+        open_reader(tmp_path / "a.db")
+    assert "ingero trace" in caught.value.hint
+
+
+def test_damage_that_is_met_later_says_so_too(tmp_path: Path, recorded: Path) -> None:
+    content = bytearray(recorded.read_bytes())
+    content[len(content) // 2 :] = b"\xa5" * (len(content) - len(content) // 2)
+    (tmp_path / "a.db").write_bytes(content)
+    with pytest.raises(NotADatabaseError, match="malformed"):
+        read_all(tmp_path / "a.db")
+
+
+def test_named_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.db")
+    with pytest.raises(NotADatabaseError, match="no regular file"):
+        open_reader(tmp_path / "a.db")
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [(f"{'n' * 300}.db", NotReadableError), ("file/a.db", NoDatabaseError)], ids=["long", "below"]
+)
+def test_name_that_no_file_can_have_is_told(tmp_path: Path, name: str, error: type[Exception]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(error):
+        open_reader(tmp_path / name)
 
 
 def test_other_sqlite_databases_are_refused(tmp_path: Path) -> None:
@@ -110,6 +154,12 @@ def test_file_on_read_only_storage_is_read_without_its_log(recorded: Path, shelf
     shelf.chmod(0o555)
     assert as_nobody(copy) == "54"
     assert [file.name for file in shelf.iterdir()] == ["a.db"]
+
+
+def test_file_in_a_folder_that_is_closed_is_not_taken_for_missing(recorded: Path, shelf: Path) -> None:
+    copy = Path(shutil.copy(recorded, shelf / "a.db"))
+    shelf.chmod(0o700 if os.getuid() == 0 else 0o000)
+    assert as_nobody(copy) == NotReadableError.__name__
 
 
 def test_log_that_cannot_be_read_is_an_error_and_not_a_gap(recorded: Path, shelf: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "-5s", "ms", "1.2.3ms"])
+@pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "-5s", "ms", "1.2.3ms", "²ms"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(QuantityError) as caught:
         parse_duration_s(text)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 import traceback
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import rich_click as click
 
@@ -90,9 +91,20 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         drop_output()
         sys.exit(EXIT_CLOSED_PIPE)
-    except Exception:  # a bug: its exit code must not be read as an answer such as "an incident was found"
-        traceback.print_exc()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            _fail_by_a_bug()
+        drop_output()
+        click.echo(f"error: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+        click.echo("  try: make room (`df -h` shows which disk is full), or write elsewhere", err=True)
         sys.exit(EXIT_ERROR)
+    except Exception:
+        _fail_by_a_bug()
+
+
+def _fail_by_a_bug() -> NoReturn:
+    traceback.print_exc()
+    sys.exit(EXIT_ERROR)  # not 1, which would be read as an answer such as "an incident was found"
 
 
 if __name__ == "__main__":

@@ -21,16 +21,17 @@ class Output:
     """Writes lines until nobody reads them any more. A reader that is slow keeps nobody waiting but itself.
 
     Use as a context manager: leaving it waits until what is left has been read, or the reader has gone. dropped: lines
-    that found no room; they are told on standard error at the end.
+    that found no room, here or on a disk that is full; they are told on standard error at the end.
     """
 
     def __init__(self) -> None:
         self.is_closed = False
         self.dropped = 0
+        self._why_dropped = "they were not read in time"
         self._lines: deque[str] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
-        self._is_ending = False
+        self._is_ending = self._is_refused = False
         self._thread = threading.Thread(target=self._run, name="ingero-output", daemon=True)
 
     def __enter__(self) -> Output:
@@ -45,12 +46,12 @@ class Output:
             self._changed.notify()
         self._thread.join()
         if self.dropped:
-            click.echo(f"{self.dropped} lines were not printed: they were not read in time", err=True)
+            click.echo(f"{self.dropped} lines were not printed: {self._why_dropped}", err=True)
 
     def line(self, text: str) -> None:
         """Hands a line over; nothing after the reader has gone."""
         with self._changed:
-            if self._waiting_bytes + len(text) > MOST_WAITING_BYTES:
+            if self._is_refused or self._waiting_bytes + len(text) > MOST_WAITING_BYTES:
                 self.dropped += 1
             elif not self.is_closed:
                 self._lines.append(text)
@@ -65,6 +66,16 @@ class Output:
                 self.is_closed = True
                 drop_output()
                 return
+            except OSError as error:
+                self._give_up(error.strerror or str(error))
+                return
+
+    def _give_up(self, why: str) -> None:
+        """No line can be written any more; what is recorded may lie on another disk, and goes on."""
+        drop_output()
+        with self._changed:
+            self._why_dropped, self._is_refused = why, True
+            self.dropped += 1 + len(self._lines)
 
     def _next(self) -> str | None:
         with self._changed:

@@ -42,7 +42,7 @@ class QueryError(IngeroError):
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=sys.maxsize),
     metavar="N",
     help=f"At most so many rows. Default: {_SHOWN_CALLS} calls, {_SHOWN_ROWS} rows of SQL; all with the formats below.",
 )

@@ -21,6 +21,7 @@ from ingero.store.locations import Owner, database_path, invoking_user
 CONFIG_VARIABLE = "INGERO_CONFIG"
 # Debian, Fedora and Ubuntu number people from 1000 (UID_MIN of login.defs); 65534 is nobody, whom services run as.
 _FIRST_PERSON, _NOBODY = 1000, 65534
+_MAX_UID = (1 << 32) - 2  # the one above stands for "no user"
 _EVERYBODY = "all"
 
 
@@ -198,6 +199,8 @@ def _chosen_uid(user: str | None, given: _Given | None, owner: Owner) -> int | N
     if user == _EVERYBODY:
         return None
     if user.isdecimal():
+        if int(user) > _MAX_UID:
+            raise OptionError(f"{given.origin}: no user can have the number {user}", hint="getent passwd lists them")
         return int(user)
     try:
         return pwd.getpwnam(user).pw_uid

@@ -18,11 +18,16 @@ from ingero.demo.stage import Stage
 from ingero.demo.stories.measured import Measured
 from ingero.demo.stories.story import Story
 from ingero.diagnose.engine import diagnose
+from ingero.errors import IngeroError
 from ingero.serve.account import account_text
 from ingero.serve.findings_text import verdict_lines
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 from ingero.units import SECOND_NS
+
+
+class KeepError(IngeroError):
+    """The folder for the recordings cannot be made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,10 @@ def play(story: Story, machine: Machine, screen: Screen, *, keep: Path | None, w
 def _folder(story: Story, keep: Path | None) -> Iterator[Path]:
     """For what the story writes; on the file system where the recording is to stay."""
     if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise KeepError(f"cannot make {keep}: {error.strerror}", hint="name another folder with --keep") from error
     with tempfile.TemporaryDirectory(prefix=f".ingero-demo-{story.name}-", dir=keep) as folder:
         yield Path(folder)
 

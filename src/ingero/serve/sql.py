@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 
 from ingero.serve.share_notes import share_notes
-from ingero.store.errors import reading_error
+from ingero.store.errors import OF_THE_FILE, reading_error
 from ingero.store.guard import Guard
 from ingero.store.opening import open_database
 from ingero.store.published import Catalogue
@@ -139,6 +139,8 @@ def open_rows(
         with guard.on(opened.db):
             columns, rows = _start(path, opened.db, text, guard)
             yield Rows(columns, rows, notes, guard)
+    except OF_THE_FILE as error:
+        raise reading_error(path, error) from error
     finally:
         opened.db.close()
 

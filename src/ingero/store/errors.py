@@ -42,6 +42,16 @@ class ForeignDatabaseError(StoreError):
         super().__init__(f"{path} is an SQLite database, but not a recording", hint="name another file with --db FILE")
 
 
+class EmptyDatabaseError(StoreError):
+    """A file into which nothing was ever written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is empty",
+            hint=f"record into it with `sudo ingero trace --db {path}`, or name another with --db FILE",
+        )
+
+
 class NewerDatabaseError(StoreError):
     """Written by a newer version."""
 
@@ -129,6 +139,10 @@ class NotRecordedError(StoreError):
     def __init__(self, what: str, recorded_by: str) -> None:
         super().__init__(f"{what}: not recorded by {recorded_by}", hint="record again with this version of ingero")
         self.what = what
+
+
+# What SQLite says of the file, not of a statement; a damaged page is met when it is reached.
+OF_THE_FILE = (apsw.NotADBError, apsw.CorruptError, apsw.IOError)
 
 
 def reading_error(path: Path, error: apsw.Error) -> StoreError:

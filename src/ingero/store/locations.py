@@ -48,5 +48,12 @@ def database_path(explicit: str | Path | None, environ: Mapping[str, str], *, ui
     """The database: the one named, else `INGERO_DB`, else `~/.ingero/ingero.db` of the invoking user."""
     named = explicit or environ.get(DATABASE_VARIABLE)
     if named:
-        return Path(named).expanduser().absolute()
+        return _at_home(Path(named)).absolute()
     return invoking_user(environ, uid=uid).home / ".ingero" / "ingero.db"
+
+
+def _at_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:  # there is no such user: the name stands as it is, as in a shell
+        return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -10,7 +11,15 @@ from urllib.parse import quote
 import apsw
 
 from ingero.store import legacy
-from ingero.store.errors import ForeignDatabaseError, NoDatabaseError, NotReadableError, reading_error
+from ingero.store.errors import (
+    DirectoryError,
+    EmptyDatabaseError,
+    ForeignDatabaseError,
+    NoDatabaseError,
+    NotADatabaseError,
+    NotReadableError,
+    reading_error,
+)
 from ingero.store.migrations import Kind, check_version, kind_of
 
 _BUSY_MS = 2_000
@@ -38,17 +47,32 @@ def open_database(path: Path) -> Opened:
     Raises:
         StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
     """
-    if not path.exists():
-        raise NoDatabaseError(path)
+    _refuse_other_files(path)
     try:
         kind = _peek(path)
         if kind is Kind.RECORDING:
             return _open_recording(path)
         if kind is Kind.OLDER_INGERO:
             return _open_older(path)
+        if kind is Kind.EMPTY:
+            raise EmptyDatabaseError(path)
     except apsw.Error as error:
         raise reading_error(path, error) from error
     raise ForeignDatabaseError(path)
+
+
+def _refuse_other_files(path: Path) -> None:
+    """SQLite has one answer for all of them, and a named pipe would keep it waiting for ever."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoDatabaseError(path) from None
+    except OSError as error:
+        raise NotReadableError(path, os.strerror(error.errno or 0)) from error
+    if stat.S_ISDIR(mode):
+        raise DirectoryError(path)
+    if not stat.S_ISREG(mode):
+        raise NotADatabaseError(path, "it is no regular file")
 
 
 def _peek(path: Path) -> Kind:

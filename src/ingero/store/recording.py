@@ -50,8 +50,6 @@ class Recording:
         self, path: Path, facts: SessionFacts, node: str, owner: Owner | None, *, max_db_bytes: int = 0
     ) -> None:
         self.path = path
-        if path.is_dir():
-            raise DirectoryError(path)
         _make_folder(path, owner)
         self._lock = RecorderLock(path)
         try:
@@ -110,8 +108,10 @@ class Recording:
 
 
 def _make_folder(path: Path, owner: Owner | None) -> None:
-    missing = [folder for folder in path.parents if not folder.exists()]
     try:
+        if path.is_dir():
+            raise DirectoryError(path)
+        missing = [folder for folder in path.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o755)
             if owner is not None:

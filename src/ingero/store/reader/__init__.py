@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from ingero.store.errors import OF_THE_FILE, reading_error
 from ingero.store.opening import open_database
 from ingero.store.reader.calls import CallQuestions
 from ingero.store.reader.contents import ContentQuestions
@@ -52,6 +53,8 @@ class Reader(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+        if isinstance(error, OF_THE_FILE):
+            raise reading_error(self.path, error) from error
 
     def close(self) -> None:
         """Close the file."""
