@@ -280,6 +280,13 @@ def test_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_a_pipe_is_refused_and_nothing_left_beside_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.db")
+    with pytest.raises(NotWritableError, match="no regular file"), make_writer(tmp_path / "a.db"):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
 def test_folder_that_cannot_be_made_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritableError) as caught, make_writer(tmp_path / "file" / "a.db"):

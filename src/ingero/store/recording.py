@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store.errors import DirectoryError, StoreError, writing_error
+from ingero.store.errors import DirectoryError, NotWritableError, StoreError, writing_error
 from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.recorder_lock import RecorderLock
 from ingero.store.records import SessionFacts
@@ -111,6 +111,8 @@ def _make_folder(path: Path, owner: Owner | None) -> None:
     try:
         if path.is_dir():
             raise DirectoryError(path)
+        if path.exists() and not path.is_file():  # SQLite would leave a journal beside a device
+            raise NotWritableError(path, "it is no regular file")
         missing = [folder for folder in path.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o755)
