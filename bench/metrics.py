@@ -106,6 +106,7 @@ def measure(op_count: int, gpu_count: int, rounds: int, *, with_old_names: bool)
         page = _scrape(scrapes.url)
         scrape_ms = sorted(_ms(lambda: _scrape(scrapes.url)) for _ in range(rounds))
         cpu_ms = [_ms(lambda: _scrape(scrapes.url), time.process_time) for _ in range(rounds)]
+        page_ms = [_ms(scrapes.page, time.thread_time) for _ in range(rounds)]
     pushed = [as_request(registry.read(), node="n", began_ns=1, now_ns=2, is_explicit=kind) for kind in (False, True)]
     return {
         "series": sum(not line.startswith(b"#") for line in page.splitlines()),
@@ -113,6 +114,7 @@ def measure(op_count: int, gpu_count: int, rounds: int, *, with_old_names: bool)
         "scrape_p50_ms": statistics.median(scrape_ms),
         "scrape_p95_ms": scrape_ms[int(0.95 * (len(scrape_ms) - 1))],
         "scrape_cpu_ms": statistics.median(cpu_ms),  # of both sides
+        "page_cpu_ms": statistics.median(page_ms),  # of that, to make the page
         "second_cpu_ms": statistics.median(sums_ms),
         "push_bytes": pushed[0].ByteSize(),
         "push_octaves_bytes": pushed[1].ByteSize(),
@@ -125,7 +127,8 @@ def print_text(result: dict[str, dict[str, float]]) -> None:
     for title, row in result.items():
         print(
             f"{title}:\n  {row['series']:,.0f} series, {row['bytes'] / 1e3:,.0f} kB, scraped in "
-            f"{row['scrape_p50_ms']:.1f} ms (p95 {row['scrape_p95_ms']:.1f}, CPU {row['scrape_cpu_ms']:.1f})\n  "
+            f"{row['scrape_p50_ms']:.1f} ms (p95 {row['scrape_p95_ms']:.1f}, CPU {row['scrape_cpu_ms']:.1f}, "
+            f"of that the page {row['page_cpu_ms']:.2f})\n  "
             f"{row['second_cpu_ms']:.1f} ms of CPU to sum up a second; a push is {row['push_bytes'] / 1e3:,.0f} kB, "
             f"with buckets per octave {row['push_octaves_bytes'] / 1e3:,.0f} kB"
         )

@@ -21,9 +21,12 @@ class Kind(enum.Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Metric:
-    """One metric. unit: UCUM, as OTLP has it. is_old: the original's name, which gets no suffix."""
+    """One metric. unit: UCUM, as OTLP has it. is_old: the original's name, which gets no suffix.
+
+    Each is one of its kind, and looked up thousands of times a second: it is told apart by identity.
+    """
 
     name: str
     kind: Kind

@@ -20,7 +20,7 @@ _PATIENCE_S = 5.0  # for a request to come, and for its answer to be taken
 
 
 class Scrapes:
-    """Listens from the beginning, answers within a `with` block.
+    """Listens from the beginning, answers within a `with` block. page: makes what is scraped now.
 
     Raises:
         AddressError: it cannot listen there.
@@ -32,6 +32,7 @@ class Scrapes:
         self._server = _Server(listen(address), registry, names, with_old_names=with_old_names)
         port = int(self._server.server_address[1])
         self.url = f"http://{address.url_host}:{port}{PATH}"
+        self.page = self._server.page
         self._thread = threading.Thread(target=self._server.serve_forever, name="ingero-scrapes", daemon=True)
 
     def __enter__(self) -> Scrapes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from ingero.serve.metrics.catalogue import Metric
 from ingero.serve.metrics.octaves import BOUNDS_S, cumulated
@@ -14,31 +15,40 @@ _BOUNDS = (*(repr(bound) for bound in BOUNDS_S), "+Inf")
 
 
 def as_text(families: Sequence[Family]) -> str:
-    """One page of metrics."""
-    return "".join(f"{line}\n" for family in families for line in _family(family))
+    """One page of metrics. What is not a number is made once: labels are of closed sets (docs/adr/0035-metrics.md)."""
+    return "".join(text for family in families for text in _family(family))
 
 
 def _family(family: Family) -> Iterator[str]:
     metric = family.metric
-    name = metric.prometheus_name
-    yield f"# HELP {name} {_escaped(metric.text)}"
-    yield f"# TYPE {name} {metric.kind.value}"
+    yield _head(metric)
     for labels, value in family.points:
         if isinstance(value, HistogramSum):
-            yield from _histogram(metric, labels, value)
+            counts = cumulated(value)
+            yield _histogram_form(metric, labels) % (*counts, _number(value.sum_ns / 1e9), counts[-1])
         else:
-            yield f"{name}{_labels(metric, labels)} {_number(value)}"
+            yield f"{_series(metric, labels)} {_number(value)}\n"
 
 
-def _histogram(metric: Metric, labels: Labels, value: HistogramSum) -> Iterator[str]:
+@cache
+def _head(metric: Metric) -> str:
     name = metric.prometheus_name
-    text = _labels(metric, labels)
+    return f"# HELP {name} {_escaped(metric.text)}\n# TYPE {name} {metric.kind.value}\n"
+
+
+@cache
+def _series(metric: Metric, labels: Labels) -> str:
+    return f"{metric.prometheus_name}{_labels(metric, labels)}"
+
+
+@cache
+def _histogram_form(metric: Metric, labels: Labels) -> str:
+    """The lines of a histogram, with places for the count of each bucket, the sum and the count."""
+    name = metric.prometheus_name
+    text = _labels(metric, labels).replace("%", "%%")
     bucket = f"{name}_bucket{text[:-1]},le=" if text else f"{name}_bucket{{le="
-    counts = cumulated(value)
-    for bound, count in zip(_BOUNDS, counts, strict=True):
-        yield f'{bucket}"{bound}"}} {count}'
-    yield f"{name}_sum{text} {_number(value.sum_ns / 1e9)}"
-    yield f"{name}_count{text} {counts[-1]}"
+    lines = [f'{bucket}"{bound}"}} %d\n' for bound in _BOUNDS]
+    return "".join([*lines, f"{name}_sum{text} %s\n{name}_count{text} %d\n"])
 
 
 def _labels(metric: Metric, labels: Labels) -> str:
