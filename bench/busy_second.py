@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingero.attach.objects import object_path
-from ingero.capture.cells import CellGrowth
+from ingero.capture.cells import CellGrowth, Cells
 from ingero.capture.culprits import Charge
 from ingero.capture.host_sums import HostSum
 from ingero.capture.second import Second
@@ -62,12 +62,14 @@ def cell(slot: int, name: str, caller: int, durations_ns: Array, *, nested: int 
     return CellGrowth(slot=slot, op=op, caller=caller, growth=row, row=0, max_ns=longest, histogram=row["histogram"])
 
 
-def _one_reading(cells: list[CellGrowth]) -> list[CellGrowth]:
+def _one_reading(cells: list[CellGrowth]) -> Cells:
     """The same cells as rows of one array, as they are read from the kernel."""
     reading = np.asarray([one.growth for one in cells], _CELL)
-    return [
+    rows = [
         replace(one, growth=reading[row], row=row, histogram=reading[row]["histogram"]) for row, one in enumerate(cells)
     ]
+    keys = np.asarray([one.slot << 56 | one.op << 48 for one in cells], np.uint64)
+    return Cells(rows, keys, reading, np.arange(len(cells)))
 
 
 def second(load: Load, number: int) -> Second:

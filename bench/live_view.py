@@ -19,12 +19,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
-from rich.live import Live
 
 from bench.busy_second import Load, second, state, window
 from ingero.cli.live.frame import frame
-from ingero.cli.live.lines import Screen
-from ingero.cli.live.window import Window
+from ingero.cli.live.painting import Painter
 
 SIZES = ((80, 24), (200, 60))
 LOADS = (
@@ -64,13 +62,16 @@ def run(load: Load, columns: int, rows: int, frames: int) -> Result:
     with open(slave, "w") as stream:  # noqa: PTH123  # a descriptor, not a path
         environ = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
         console = Console(file=stream, force_terminal=True, width=columns, height=rows, _environ=environ)
-        with Live(
-            console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        ) as live:
-            for number in range(frames):
-                one = seconds[number % _TAKEN_IN]
-                take_in.append(_cpu_ms(lambda one=one: filled.add(one)))  # type: ignore[misc]  # bound per frame
-                draw.append(_cpu_ms(lambda: live.update(_screen(load, filled, columns, rows), refresh=True)))
+        painter = Painter(console)
+
+        def drawn() -> None:
+            stream.write(painter.screen(frame(state(load, filled), columns, rows), columns, rows))
+            stream.flush()
+
+        for number in range(frames):
+            one = seconds[number % _TAKEN_IN]
+            take_in.append(_cpu_ms(lambda one=one: filled.add(one)))  # type: ignore[misc]  # bound per frame
+            draw.append(_cpu_ms(drawn))
     reader.stop()
     return Result(
         processes=load.processes,
@@ -81,10 +82,6 @@ def run(load: Load, columns: int, rows: int, frames: int) -> Result:
         draw_ms=statistics.median(draw),
         bytes_per_frame=reader.bytes // frames,
     )
-
-
-def _screen(load: Load, filled: Window, columns: int, rows: int) -> Screen:
-    return Screen(frame(state(load, filled), columns, rows))
 
 
 def _cpu_ms(function: Callable[[], object]) -> float:

@@ -14,6 +14,7 @@ from ingero.capture.cells import (
     RARE_RECORDS,
     CellReader,
     bucket_lower_bound_ns,
+    columns_of,
     percentile_bound_ns,
     reading_of,
 )
@@ -217,6 +218,19 @@ def test_cells_of_one_reading_are_rows_of_one_array_that_is_not_copied(
     reading, rows = reading_of(found)
     assert reading["count"][rows].tolist() == [2, 3]
     assert all(np.shares_memory(reading, cell.histogram) for cell in found)
+
+
+def test_the_columns_of_a_reading_are_those_of_its_cells(
+    reader: CellReader, keys: SharedArray, cells: SharedArray
+) -> None:
+    for index, (slot, op, count) in enumerate([(1, 3, 1), (255, 200, 2), (9, 0, 3)], 3):
+        call(keys, cells, index, key(slot, op, 7), *[1000 * index] * count)
+    found = reader.read(1.0)
+    quick, slow = columns_of(found), columns_of(list(found))
+    for name in ("ops", "slots", "max_ns"):
+        assert getattr(quick, name).tolist() == getattr(slow, name).tolist()
+    assert quick.growth[quick.rows].tobytes() == slow.growth[slow.rows].tobytes()
+    assert {(9, 0), (255, 200)} <= set(zip(quick.slots.tolist(), quick.ops.tolist(), strict=True))
 
 
 def test_cells_of_two_readings_are_put_together(reader: CellReader, keys: SharedArray, cells: SharedArray) -> None:

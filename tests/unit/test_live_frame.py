@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.segment import Segment
 
 from bench.busy_second import Load, gpu_state, state, window
 from ingero.cli.live.frame import frame
-from ingero.cli.live.lines import ASCII, STYLES, Screen, plain, width_of
+from ingero.cli.live.lines import ASCII, STYLES, Line, plain, width_of
+from ingero.cli.live.painting import Painter
 from ingero.cli.live.state import GpuState, LiveState, ProcessLine
 from ingero.events import CLOCKS
 from ingero.ops import Source
@@ -58,18 +62,51 @@ def test_a_terminal_of_any_size_is_never_overrun(states: dict[int, LiveState], p
         assert max(map(width_of, lines)) <= width, (width, height)
 
 
-def test_rich_prints_each_line_as_it_is(states: dict[int, LiveState]) -> None:
-    lines = frame(states[60], 80, 24)
-    output = io.StringIO()
-    Console(file=output, width=80, height=24, _environ={"TERM": "xterm", "NO_COLOR": "1"}).print(Screen(lines))
-    assert output.getvalue().splitlines() == ["".join(text for text, _ in line) for line in lines]
+def painted(lines: Sequence[Line], width: int, height: int, *, encoding: str = "utf-8", **environ: str) -> str:
+    """What a terminal is sent."""
+    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm-256color", **environ})
+    return Painter(console, encoding).screen(lines, width, height)
+
+
+def rows_of(screen: str) -> list[str]:
+    """What a terminal shows, without colours."""
+    return re.sub(r"\x1b\[[\d;]*[mH]", "", screen).split("\n")
+
+
+def test_each_line_fills_its_row_and_empty_rows_the_rest(states: dict[int, LiveState]) -> None:
+    lines = frame(states[1], 80, 60)
+    shown = rows_of(painted(lines, 80, 70))
+    assert [row.rstrip() for row in shown] == [*plain(lines).splitlines(), *[""] * (70 - len(lines))]
+    assert {cell_len(row) for row in shown} == {80}
+
+
+class Spans:
+    """Lines for Rich to draw."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self.lines:
+            yield from (Segment(text, STYLES[style]) for text, style in line)
+            yield Segment.line()
+
+
+@pytest.mark.parametrize("environ", [{}, {"COLORTERM": "truecolor"}, {"NO_COLOR": "1"}, {"TERM": "xterm"}])
+def test_a_terminal_is_sent_what_rich_would_send(states: dict[int, LiveState], environ: dict[str, str]) -> None:
+    lines, output = frame(states[60], 200, 60), io.StringIO()
+    environ = {"TERM": "xterm-256color", **environ}
+    console = Console(file=output, force_terminal=True, width=200, height=60, _environ=environ)
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+        begin = output.tell()
+        live.update(Spans(lines), refresh=True)
+        sent = output.getvalue()[begin:]
+    assert sent == painted(lines, 200, 60, **environ)
 
 
 def test_without_colour_no_colour_is_sent(states: dict[int, LiveState]) -> None:
-    output = io.StringIO()
-    environ = {"TERM": "xterm-256color", "NO_COLOR": "1"}
-    Console(file=output, force_terminal=True, width=200, _environ=environ).print(Screen(frame(states[60], 200, 60)))
-    codes = {code for found in re.findall(r"\x1b\[([\d;]*)m", output.getvalue()) for code in found.split(";")}
+    screen = painted(frame(states[60], 200, 60), 200, 60, NO_COLOR="1")
+    codes = {code for found in re.findall(r"\x1b\[([\d;]*)m", screen) for code in found.split(";")}
     assert codes <= {"0", "1", "2"}  # reset, bold, dim
 
 
@@ -82,9 +119,7 @@ def test_strangers_names_do_not_act_on_the_terminal(states: dict[int, LiveState]
     probes = replace(states[1].probes, libraries=(library,))
     culprits = (replace(states[1].culprits[0], name=NASTY),)
     lines = frame(replace(states[1], processes=processes, probes=probes, culprits=culprits), 200, 60)
-    output = io.StringIO()
-    Console(file=output, width=200, color_system=None).print(Screen(lines))
-    text = output.getvalue()
+    text = "\n".join(rows_of(painted(lines, 200, 60)))
     assert "?[2J[red]?evil??[7]" in text
     assert "[/bold][8]" in text
     assert "/tmp/?[2J[red]?evil??/libcudart.so.12" in text
@@ -105,11 +140,10 @@ def test_wide_characters_keep_the_columns_straight(states: dict[int, LiveState])
 
 def test_an_encoding_without_blocks_gets_letters(states: dict[int, LiveState]) -> None:
     processes = (ProcessLine(pid=7, name="é訓"),)
-    screen = Screen(frame(replace(states[1], processes=processes), 80, 24, ASCII), "iso8859-1")
-    output = io.StringIO()
-    Console(file=output, width=80, color_system=None).print(screen)
-    output.getvalue().encode("iso8859-1")
-    assert "é?[7]" in output.getvalue()
+    screen = painted(frame(replace(states[1], processes=processes), 80, 24, ASCII), 80, 24, encoding="iso8859-1")
+    screen.encode("iso8859-1")
+    assert "é?[7]" in screen
+    assert {len(row) for row in rows_of(screen)} == {80}
 
 
 def test_rows_without_room_are_summed_up(states: dict[int, LiveState]) -> None:

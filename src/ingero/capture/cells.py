@@ -6,7 +6,7 @@ The differences between two readings are the second's calls; nothing here is sam
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,38 @@ class CellGrowth:
     untimed: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Cells side by side. growth: a structured array, in which `rows` are theirs."""
+
+    growth: Array
+    rows: Array
+    ops: Array
+    slots: Array
+    max_ns: Array
+
+
+class Cells(list[CellGrowth]):
+    """The cells of one reading, which need not be gone through to have their columns: there may be thousands.
+
+    keys, rows: of each cell.
+    """
+
+    def __init__(self, cells: Iterable[CellGrowth], keys: Array, growth: Array, rows: Array) -> None:
+        super().__init__(cells)
+        self._keys, self._growth, self._rows = keys.astype(np.uint64), growth, rows
+
+    def columns(self) -> Columns:
+        """The same cells."""
+        return Columns(
+            growth=self._growth,
+            rows=self._rows,
+            ops=(self._keys >> np.uint64(48) & np.uint64(0xFF)).astype(np.int64),
+            slots=(self._keys >> np.uint64(56)).astype(np.int64),
+            max_ns=np.asarray([cell.max_ns for cell in self]),
+        )
+
+
 class CellReader:
     """The mapped arrays `cell_keys` and `cells`, and what they held at the last reading."""
 
@@ -65,7 +97,8 @@ class CellReader:
         self._feed_thresholds(used, keys, now, growth, elapsed_s)
         moved = np.flatnonzero((growth["count"] != 0) | (growth["nested"] != 0))
         self._before[used[moved]] = now[moved]  # of the others, a call that is just being counted stays for next time
-        return [self._growth(int(keys[i]), growth, i, int(before["max_ns"][i])) for i in moved.tolist()]
+        cells = [self._growth(int(keys[i]), growth, i, int(before["max_ns"][i])) for i in moved.tolist()]
+        return Cells(cells, keys[moved], growth, moved)
 
     def _growth(self, key: int, reading: Array, row: int, max_before_ns: int) -> CellGrowth:
         growth = reading[row]
@@ -111,6 +144,15 @@ class CellReader:
         self._cells[mine] = np.zeros(1, self._cells.dtype)[0]
         self._before[mine] = np.zeros(1, self._cells.dtype)[0]
         self._keys[mine] = 0
+
+
+def columns_of(cells: Sequence[CellGrowth]) -> Columns:
+    """The columns of any cells."""
+    if isinstance(cells, Cells):
+        return cells.columns()
+    growth, rows = reading_of(cells)
+    ops, slots, max_ns = (np.asarray([getattr(cell, name) for cell in cells]) for name in ("op", "slot", "max_ns"))
+    return Columns(growth=growth, rows=rows, ops=ops, slots=slots, max_ns=max_ns)
 
 
 def reading_of(cells: Sequence[CellGrowth]) -> tuple[Array, Array]:

@@ -59,7 +59,7 @@ def open_view(echo: Echo, *, as_json: bool, verbose: bool, database: Path | None
     if as_json:
         yield JsonView(echo, verbose=verbose)
     elif not verbose and can_show_live(sys.stdout, os.environ):
-        from ingero.cli.live.view import LiveView  # noqa: PLC0415  # rich's live display takes 20 ms to import
+        from ingero.cli.live.view import LiveView  # noqa: PLC0415  # its tables and rich take 20 ms to import
 
         with LiveView(Summary(echo), database) as view:
             yield view

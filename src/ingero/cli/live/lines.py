@@ -1,4 +1,4 @@
-"""Lines of styled text with an exact width in terminal cells, and a Rich renderable that prints them as they are.
+"""Lines of styled text with an exact width in terminal cells.
 
 Nothing here is parsed as markup. Names of processes and files come from strangers: `clean` them first.
 """
@@ -13,8 +13,6 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.segment import Segment
 from rich.style import Style
 
 Span: TypeAlias = "tuple[str, str]"  # text, name of its style
@@ -60,9 +58,15 @@ def clean(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
-@lru_cache(maxsize=4096)
 def fitted(text: str, width: int, *, is_right: bool = False, cut: str = "…") -> str:
     """The text in exactly `width` cells: padded, or cut with a mark at its end."""
+    if len(text) <= width and text.isascii():
+        return text.rjust(width) if is_right else text.ljust(width)
+    return _fitted(text, width, is_right=is_right, cut=cut)
+
+
+@lru_cache(maxsize=4096)
+def _fitted(text: str, width: int, *, is_right: bool, cut: str) -> str:
     if width <= 0:
         return ""
     size = cells_of(text)
@@ -90,7 +94,7 @@ def cells_of(text: str) -> int:
 
 def width_of(line: Line) -> int:
     """Cells of a line."""
-    return sum([cells_of(text) for text, _ in line])
+    return cells_of("".join([text for text, _ in line]))
 
 
 def joined(line: Line) -> Line:
@@ -116,8 +120,11 @@ def cropped(line: Line, width: int, cut: str = "…") -> Line:
 
 def padded(line: Line, width: int) -> Line:
     """The line in exactly `width` cells."""
-    line = cropped(line, width)
-    return (*line, (" " * (width - width_of(line)), ""))
+    size = width_of(line)
+    if size > width:
+        line = cropped(line, width)
+        size = width_of(line)
+    return (*line, (" " * (width - size), ""))
 
 
 def plain_more(shown: int, hidden: int) -> str:  # noqa: ARG001  # one of the texts that `flowed` may ask for
@@ -166,24 +173,6 @@ def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Line:
     while (spare := width - sum(cells)) != 0:  # the largest give or take: there it is noticed least
         cells[max(range(len(cells)), key=lambda i: shown[i][0] if spare > 0 else cells[i])] += 1 if spare > 0 else -1
     return tuple((glyph * count, style) for (_, glyph, style), count in zip(shown, cells, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """Lines as Rich prints them: one row each, never wrapped, never longer than the terminal is wide."""
-
-    lines: Sequence[Line]
-    encoding: str = "utf-8"
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Segments; a text that the terminal's encoding lacks is replaced."""
-        for line in self.lines:
-            for text, style in cropped(line, options.max_width):
-                yield Segment(self._encodable(text), STYLES[style])
-            yield Segment.line()
-
-    def _encodable(self, text: str) -> str:
-        return text.encode(self.encoding, "replace").decode(self.encoding) if self.encoding != "utf-8" else text
 
 
 def plain(lines: Iterable[Line]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ingero.cli.live.lines import Line, More, flowed, padded, plain_more, width_of
 
@@ -45,6 +46,7 @@ def flow_section(
     """Items side by side behind a head, in at most `most` lines."""
     indent = width_of(head)
 
+    @cache  # asked for what it can use, then for what it gets, which is often the same
     def body(rows: int) -> list[Line]:
         first, *rest = flowed(items, width - indent, rows, more=more) or [()]
         return [(*head, *first), *(((" " * indent, ""), *line) for line in rest)]
@@ -57,14 +59,29 @@ def table_section(
     name: str, rank: int, head: Line, rows: Sequence[Line], more: Callable[[int], Line], *, usual: int, least: int = 3
 ) -> Section:
     """A head and rows; more: what is said instead of the rows from an index on."""
+    return long_section(name, rank, head, len(rows), lambda shown: rows[:shown], more, usual=usual, least=least)
+
+
+def long_section(
+    name: str,
+    rank: int,
+    head: Line,
+    count: int,
+    rows: Callable[[int], Sequence[Line]],
+    more: Callable[[int], Line],
+    *,
+    usual: int,
+    least: int = 3,
+) -> Section:
+    """A table of `count` rows, of which only as many are made as are shown. rows: the first so many."""
 
     def body(room: int) -> list[Line]:
-        if len(rows) + 1 <= room:
-            return [head, *rows]
+        if count + 1 <= room:
+            return [head, *rows(count)]
         shown = max(0, room - 2)
-        return [head, *rows[:shown], more(shown)][:room]
+        return [head, *rows(shown), more(shown)][:room]
 
-    most = len(rows) + 1
+    most = count + 1
     return Section(name=name, rank=rank, least=min(least, most), usual=min(usual, most), most=most, body=body)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ingero.capture.host_sums import HostSum
 from ingero.cli.live.lines import Line, Span, clean, fitted
-from ingero.cli.live.sections import Section, flow_section, lines_section, table_section
+from ingero.cli.live.sections import Section, flow_section, lines_section, long_section, table_section
 from ingero.cli.live.state import LiveState, OpLine, ProcessLine
 from ingero.ops import HostOp, IoOp, Kind, NetOp, Source, TcpOp
 from ingero.store.vocabulary import op_rows
@@ -146,8 +146,10 @@ def process_section(state: LiveState, width: int) -> Iterator[Section]:
         calls, taken = sum(one.calls for one in rest), sum(one.taken_ns for one in rest)
         return ((f"+ {len(rest)} more: {format_count(calls)} calls, {format_ns(taken)} lost CPU", "dim"),)
 
-    rows = [_process_row(one, name_width, widths, state.window_s) for one in ordered]
-    yield table_section("processes", 5, tuple(head), rows, more, usual=5)
+    def rows(shown: int) -> list[Line]:
+        return [_process_row(one, name_width, widths, state.window_s) for one in ordered[:shown]]
+
+    yield long_section("processes", 5, tuple(head), len(ordered), rows, more, usual=5)
 
 
 def _process_row(one: ProcessLine, name_width: int, widths: Sequence[int], window_s: float) -> Line:
@@ -157,9 +159,8 @@ def _process_row(one: ProcessLine, name_width: int, widths: Sequence[int], windo
     label = f"[{one.pid}]"
     name = fitted(fitted(clean(one.name), max(1, name_width - len(label) - 1)).rstrip() + label, name_width)
     lost = "warn" if one.taken_ns > 0.05 * window_s * 1e9 else ""  # below a run queue's usual noise
-    spans: list[Span] = [(name, "")]
-    spans += [(" " + fitted(text, column - 1, is_right=True), "") for text, column in zip(texts, widths, strict=False)]
-    return (*spans, (fitted(format_ns(one.taken_ns), widths[-1], is_right=True), lost))
+    rest = [" " + fitted(text, column - 1, is_right=True) for text, column in zip(texts, widths, strict=False)]
+    return ("".join([name, *rest]), ""), (fitted(format_ns(one.taken_ns), widths[-1], is_right=True), lost)
 
 
 def host_section(state: LiveState, width: int) -> Section:

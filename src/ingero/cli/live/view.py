@@ -1,4 +1,4 @@
-"""The live view of `trace` on a terminal: Rich Live on the alternate screen, one frame per second."""
+"""The live view of `trace` on a terminal: the alternate screen, one frame per second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from types import FrameType, TracebackType
 from typing import Any, TextIO, cast
 
 from rich.console import Console
-from rich.live import Live
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.recorder import Recorder
@@ -22,7 +21,8 @@ from ingero.capture.second import Second
 from ingero.cli.change_line import change_line
 from ingero.cli.live.frame import frame
 from ingero.cli.live.gpu_watch import GpuWatch
-from ingero.cli.live.lines import ASCII, UNICODE, Screen
+from ingero.cli.live.lines import ASCII, UNICODE
+from ingero.cli.live.painting import Painter
 from ingero.cli.live.snapshot import Snapshots
 from ingero.cli.live.state import LiveState
 from ingero.cli.live.terminal_output import TerminalOutput
@@ -54,7 +54,8 @@ class LiveView:
             file=cast("TextIO", self._output), force_terminal=True, highlight=False, _environ=environ
         )
         self._window, self._gpus, self._log = Window(), GpuWatch(), _LastWarnings()
-        self._live: Live | None = None
+        self._painter = Painter(self._console, self._encoding)
+        self._has_screen = False
         self._snapshots: Snapshots | None = None
         self._state = LiveState()
         self._is_drawing = self._is_over = self._is_to_stop = False
@@ -95,17 +96,18 @@ class LiveView:
 
     def _draw(self) -> None:
         """Draws the state, unless the terminal has not taken the one before (Ctrl-S): the recording must go on."""
-        if self._live is None or self._is_drawing:
+        if not self._has_screen or self._is_drawing:
             return
         self._is_drawing = True
         try:
             if not self._output.is_behind:
-                size = self._console.size = self._size()
-                lines = frame(self._state, size[0], size[1], self._glyphs)
-                self._live.update(Screen(lines, self._encoding), refresh=True)
+                columns, rows = self._size()
+                lines = frame(self._state, columns, rows, self._glyphs)
+                self._output.write(self._painter.screen(lines, columns, rows))
+                self._output.flush()
                 self._drawn_s = time.monotonic()
         except OSError:  # the terminal has gone; the recording goes on without it
-            self._is_over, self._live = True, None
+            self._is_over, self._has_screen = True, False
             return
         finally:
             self._is_drawing = False
@@ -119,20 +121,20 @@ class LiveView:
         return (max(columns, _LEAST_COLUMNS), max(rows, _LEAST_ROWS)) if columns and rows else (80, 24)
 
     def _take_screen(self) -> None:
+        """What is printed meanwhile is covered by the next frame, and warnings have a line of their own in it."""
         if self._is_over:
             return
-        # what is printed meanwhile is not redirected: the next frame covers it, and warnings have a line of their own
-        self._live = Live(
-            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        )
+        self._has_screen = True
         with suppress(OSError):
-            self._live.start()
+            self._console.set_alt_screen(True)
+            self._console.show_cursor(False)
 
     def _leave_screen(self) -> None:
-        live, self._live = self._live, None
-        if live:
+        had_screen, self._has_screen = self._has_screen, False
+        if had_screen:
             with suppress(OSError):
-                live.stop()
+                self._console.show_cursor(True)
+                self._console.set_alt_screen(False)
                 self._output.settle()
 
     def _on_end(self, number: int, at: FrameType | None) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from operator import add, attrgetter, itemgetter
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ingero.capture.cells import reading_of
+from ingero.capture.cells import columns_of
+from ingero.capture.culprits import Charge
 from ingero.capture.host_sums import HostSum
 from ingero.capture.second import Second
 from ingero.cli.live.state import CulpritLine, LossLine, OpLine
@@ -44,7 +46,7 @@ class OpSums:
         self.errors += more.errors
         self.sum_ns += more.sum_ns
         self.max_ns = max(self.max_ns, more.max_ns)
-        self.histogram = self.histogram + more.histogram
+        self.histogram += more.histogram
         self.slots |= more.slots
 
 
@@ -56,13 +58,44 @@ class SlotSums:
     wait_ns: int
 
 
+_Key = TypeVar("_Key", bound=Hashable)
+_Culprit: TypeAlias = "tuple[int, str]"  # pid, name
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """What is kept up to date as seconds come and leave, instead of adding it up for every frame. Without zeros."""
+
+    calls: Counter[int] = field(default_factory=Counter)  # by slot
+    wait_ns: Counter[int] = field(default_factory=Counter)  # by slot: in calls that wait for the device
+    taken_ns: Counter[int] = field(default_factory=Counter)  # by slot: others ran while it was runnable
+    culprit_ns: Counter[_Culprit] = field(default_factory=Counter)
+    culprit_switches: Counter[_Culprit] = field(default_factory=Counter)
+
+    def change(self, by: _Amounts, sign: int) -> None:
+        """A second has come (+1) or left (-1)."""
+        _change(self.calls, by.calls, sign)
+        _change(self.wait_ns, by.wait_ns, sign)
+        _change(self.taken_ns, by.taken_ns, sign)
+        _change(self.culprit_ns, by.culprit_ns, sign)
+        _change(self.culprit_switches, by.culprit_switches, sign)
+
+
+def _change(totals: Counter[_Key], by: Counter[_Key], sign: int) -> None:
+    for key, amount in by.items():
+        if amount:
+            totals[key] += sign * amount
+            if not totals[key]:
+                del totals[key]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One second, reduced to what is shown."""
+    """One second, reduced to what is shown: its cells, megabytes of many processes, are not kept."""
 
     second: Second
     ops: dict[int, OpSums]
-    slots: dict[int, SlotSums]
+    amounts: _Amounts
     call_clocks_ns: Array
 
 
@@ -73,6 +106,7 @@ class Window:
         self._keep_s = keep_s
         self._parts: deque[_Part] = deque()
         self._totals: dict[int, OpSums] = {}
+        self._amounts = _Amounts()
         self.losses: Counter[str] = Counter()
         self.length_s = 0.0
         self.recorded_s = 0.0
@@ -86,9 +120,12 @@ class Window:
         for op, sums in part.ops.items():
             self._totals.setdefault(op, OpSums()).add(sums)
         self.losses.update(second.losses)
+        self._amounts.change(part.amounts, +1)
         # half a second of grace: a tick that came late must not shorten the window by a whole second
         while self.length_s - self._parts[0].second.elapsed_s >= self._keep_s - 0.5:
-            self.length_s -= self._parts.popleft().second.elapsed_s
+            left = self._parts.popleft()
+            self.length_s -= left.second.elapsed_s
+            self._amounts.change(left.amounts, -1)
 
     @property
     def last(self) -> Second | None:
@@ -130,12 +167,8 @@ class Window:
 
     def slots(self) -> dict[int, SlotSums]:
         """Calls of each process, by slot."""
-        calls, wait_ns = Counter[int](), Counter[int]()
-        for part in self._parts:
-            for slot, sums in part.slots.items():
-                calls[slot] += sums.calls
-                wait_ns[slot] += sums.wait_ns
-        return {slot: SlotSums(calls=calls[slot], wait_ns=wait_ns[slot]) for slot in calls}
+        calls, wait_ns = self._amounts.calls, self._amounts.wait_ns
+        return {slot: SlotSums(calls=count, wait_ns=wait_ns[slot]) for slot, count in calls.items()}
 
     def clocks_ns(self) -> tuple[int, ...]:
         """The clocks of all threads."""
@@ -147,32 +180,24 @@ class Window:
 
     def culprits(self) -> tuple[CulpritLine, ...]:
         """Who ran while targets were runnable, most time first."""
-        spent: dict[tuple[int, str], list[int]] = {}
-        for charge in self._charges():
-            sums = spent.setdefault((charge.culprit_pid, charge.culprit_name), [0, 0])
-            sums[0] += charge.ns
-            sums[1] += charge.switches
-        ordered = sorted(spent.items(), key=lambda item: (-item[1][0], item[0]))
-        return tuple(CulpritLine(pid=pid, name=name, ns=ns, switches=n) for (pid, name), (ns, n) in ordered)
+        spent, switches = self._amounts.culprit_ns, self._amounts.culprit_switches
+        ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+        return tuple(CulpritLine(pid=who[0], name=who[1], ns=ns, switches=switches[who]) for who, ns in ordered)
 
     def taken_ns(self) -> Counter[int]:
         """How long others ran while a process was runnable, by its slot."""
-        taken = Counter[int]()
-        for charge in self._charges():
-            taken[charge.slot] += charge.ns
-        return taken
-
-    def _charges(self) -> Iterator[Any]:
-        return (charge for part in self._parts for charge in part.second.charges)
+        return Counter(self._amounts.taken_ns)
 
     def host(self) -> tuple[HostSum, ...]:
         """Host events by operation."""
-        found: dict[tuple[int, int], HostSum] = {}
-        for part in self._parts:
-            for one in part.second.host:
-                key = (int(one.source), int(one.op))
-                found[key] = _host_added(found[key], one) if key in found else one
-        return tuple(found[key] for key in sorted(found))
+        found: dict[tuple[int, int], tuple[HostSum, tuple[int, ...]]] = {}
+        for one in (one for part in self._parts for one in part.second.host):
+            key, amounts = (int(one.source), int(one.op)), _host_amounts(one)
+            found[key] = one, tuple(map(add, found[key][1], amounts)) if key in found else amounts
+        return tuple(
+            HostSum(source=one.source, op=one.op, **dict(zip(_HOST_AMOUNTS, amounts, strict=True)))
+            for _, (one, amounts) in sorted(found.items(), key=itemgetter(0))
+        )
 
     def loss_lines(self) -> tuple[LossLine, ...]:
         """Every counter that is not 0, most in the last seconds first."""
@@ -194,54 +219,67 @@ class Window:
 
 
 def _reduced(second: Second) -> _Part:
-    cells = [cell for cell in second.cells if cell.op in BY_ID]
-    if not cells:
-        return _Part(second=second, ops={}, slots={}, call_clocks_ns=np.zeros(len(CLOCKS), np.int64))
-    growth, rows = reading_of(cells)
-    ops = np.asarray([cell.op for cell in cells])
-    slots = np.asarray([cell.slot for cell in cells])
-    longest = np.asarray([cell.max_ns for cell in cells])
+    amounts, kept = _charged(second.charges), replace(second, cells=[])
+    nothing = _Part(second=kept, ops={}, amounts=amounts, call_clocks_ns=np.zeros(len(CLOCKS), np.int64))
+    if not second.cells:
+        return nothing
+    found = columns_of(second.cells)
+    order = np.argsort(found.ops, kind="stable")
+    order = order[np.isin(found.ops[order], _OPS)]
+    if not len(order):
+        return nothing
+    ops, slots, longest = found.ops[order], found.slots[order], found.max_ns[order]
+    growth = found.growth.take(found.rows[order])  # megabytes of many processes: read once, then from end to end
+    calls, wait_ns = _by_slot(growth, ops, slots)
+    amounts.calls.update(calls)
+    amounts.wait_ns.update(wait_ns)
     return _Part(
-        second=second,
-        ops=_by_op(growth, rows, ops, slots, longest),
-        slots=_by_slot(growth, rows, ops, slots),
-        call_clocks_ns=growth["clock_ns"][rows].sum(axis=0, dtype=np.int64),
+        second=kept,
+        ops=_by_op(growth, ops, slots, longest),
+        amounts=amounts,
+        call_clocks_ns=growth["clock_ns"].sum(axis=0, dtype=np.int64),
     )
 
 
-def _by_op(growth: Array, rows: Array, ops: Array, slots: Array, longest: Array) -> dict[int, OpSums]:
-    order = np.argsort(ops, kind="stable")
-    found, starts = np.unique(ops[order], return_index=True)
-    of_op = np.split(order, starts[1:])
+def _by_op(growth: Array, ops: Array, slots: Array, longest: Array) -> dict[int, OpSums]:
+    """All in the order of operations."""
+    found, starts = np.unique(ops, return_index=True)
     sums = [
-        np.add.reduceat(growth[name][rows[order]].astype(np.int64), starts).tolist()
+        np.add.reduceat(growth[name].astype(np.int64), starts).tolist()
         for name in ("count", "nested", "errors", "sum_ns")
     ]
-    most = np.maximum.reduceat(longest[order], starts).tolist()
+    most = np.maximum.reduceat(longest, starts).tolist()
+    parts = map(slice, starts.tolist(), [*starts[1:].tolist(), len(ops)])
     return {
-        op: OpSums(
-            count, nested, errors, sum_ns, max_ns, _histogram(growth, rows[mine]), frozenset(slots[mine].tolist())
-        )
-        for op, mine, max_ns, count, nested, errors, sum_ns in zip(found.tolist(), of_op, most, *sums, strict=True)
+        op: OpSums(count, nested, errors, sum_ns, max_ns, _histogram(growth[mine]), frozenset(slots[mine].tolist()))
+        for op, mine, max_ns, count, nested, errors, sum_ns in zip(found.tolist(), parts, most, *sums, strict=True)
     }
 
 
-def _histogram(growth: Array, rows: Array) -> Array:
+def _histogram(growth: Array) -> Array:
     # in 32 bits, as the kernel counts: a fifth of the time, and enough for the calls between two readings
-    total: Array = growth["histogram"][rows].sum(axis=0, dtype=np.uint32)
+    total: Array = growth["histogram"].sum(axis=0, dtype=np.uint32)
     return total.astype(np.int64)
 
 
-def _by_slot(growth: Array, rows: Array, ops: Array, slots: Array) -> dict[int, SlotSums]:
-    found, inverse = np.unique(slots, return_inverse=True)
-    waits = np.isin(ops, _DRAINS)
-    calls = np.bincount(inverse, growth["count"][rows]).astype(np.int64).tolist()
-    wait_ns = np.bincount(inverse, np.where(waits, growth["sum_ns"][rows], 0)).astype(np.int64).tolist()
-    return {
-        slot: SlotSums(calls=count, wait_ns=ns) for slot, count, ns in zip(found.tolist(), calls, wait_ns, strict=True)
-    }
+def _by_slot(growth: Array, ops: Array, slots: Array) -> tuple[dict[int, int], dict[int, int]]:
+    """Calls, and the ns in those that wait for the device."""
+    calls = np.bincount(slots, growth["count"]).astype(np.int64).tolist()
+    wait_ns = np.bincount(slots, np.where(np.isin(ops, _DRAINS), growth["sum_ns"], 0)).astype(np.int64).tolist()
+    return dict(enumerate(calls)), dict(enumerate(wait_ns))
 
 
+def _charged(charges: Iterable[Charge]) -> _Amounts:
+    amounts = _Amounts()
+    for charge in charges:
+        culprit = (charge.culprit_pid, charge.culprit_name)
+        amounts.taken_ns[charge.slot] += charge.ns
+        amounts.culprit_ns[culprit] += charge.ns
+        amounts.culprit_switches[culprit] += charge.switches
+    return amounts
+
+
+_OPS = np.asarray(list(BY_ID))
 _DRAINS = np.asarray([op.id for op in BY_ID.values() if op.kind & Kind.DRAIN])
 
 
@@ -260,9 +298,5 @@ def _added(clocks: Iterable[Array]) -> tuple[int, ...]:
     return tuple(total.tolist())
 
 
-def _host_added(one: HostSum, other: HostSum) -> HostSum:
-    numbers: Mapping[str, int] = {
-        name: getattr(one, name) + getattr(other, name)
-        for name in ("count", "size_bytes", "duration_ns", "other_count", "other_bytes", "other_ns")
-    }
-    return HostSum(source=one.source, op=one.op, **numbers)
+_HOST_AMOUNTS = ("count", "size_bytes", "duration_ns", "other_count", "other_bytes", "other_ns")
+_host_amounts: Callable[[HostSum], tuple[int, ...]] = attrgetter(*_HOST_AMOUNTS)

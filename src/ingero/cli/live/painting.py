@@ -1,0 +1,47 @@
+"""Turns the lines of a frame into what a terminal is sent: every row anew, filled to its end.
+
+The same bytes as Rich's own live display sends, which looks at each span a dozen times on its way. What another program
+printed meanwhile is covered, because nothing is left out for being the same as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ingero.cli.live.lines import STYLES, Line, width_of
+
+HOME = "\x1b[H"
+_SAMPLE = "x"
+
+
+class Painter:
+    """Paints for one console, in the colours that it has; a text that `encoding` lacks is replaced."""
+
+    def __init__(self, console: Console, encoding: str = "utf-8") -> None:
+        self._encoding = "" if encoding in ("utf-8", "utf8") else encoding
+        self._codes = {name: _codes(console, name) for name in STYLES}
+
+    def screen(self, lines: Sequence[Line], width: int, height: int) -> str:
+        """A whole screen; lines: at most `height`, none of them longer than `width`."""
+        rows = [self._row(self._encodable(line) if self._encoding else line, width) for line in lines]
+        return HOME + "\n".join([*rows, *[" " * width] * (height - len(rows))])
+
+    def _row(self, line: Line, width: int) -> str:
+        codes = self._codes
+        painted = [f"{codes[style][0]}{text}{codes[style][1]}" for text, style in line if text]
+        return "".join(painted) + " " * (width - width_of(line))
+
+    def _encodable(self, line: Line) -> Line:
+        encoding = self._encoding
+        return tuple((text.encode(encoding, "replace").decode(encoding), style) for text, style in line)
+
+
+def _codes(console: Console, name: str) -> tuple[str, str]:
+    """What this console sends before and after a text of a style."""
+    with console.capture() as captured:
+        console.print(Text(_SAMPLE, style=STYLES[name]), end="")
+    before, _, after = captured.get().partition(_SAMPLE)
+    return before, after
