@@ -62,6 +62,9 @@ class Turn:
     bytes_per_s: float = 0.0
     own_overhead_percent: float = 0.0  # of the thread's time, by the agent's own account
     rung: int = 0  # the highest
+    from_attach_ms: float = 0.0  # mean of the steps since the first probe was attached, the first seconds included
+    rung_s: dict[int, float] = field(default_factory=dict)  # since then, time by highest rung
+    rung_changes: int = 0
     losses: dict[str, int] = field(default_factory=dict)
     all_losses: dict[str, int] = field(default_factory=dict)
 
@@ -112,6 +115,7 @@ def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], se
         for second in told:
             losses.update(second["losses"])
         ended, agent_cpu_s = trainer.now(), cpu_s(recording.pid) - agent_cpu_s
+        rungs = time_at_rungs(recording)
         rss = peak_rss_bytes(recording.pid)
         all_losses = recording.stop()
     return replace(
@@ -122,8 +126,38 @@ def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], se
         rung=max(second["rung"] for second in told),
         losses=dict(losses),
         all_losses=all_losses,
+        from_attach_ms=trainer.turn(mode, (attached_ns(recording), 0.0), ended).mean_ms,
+        rung_s=rungs,
+        rung_changes=rung_changes(recording),
         **recorded_figures(recording),
     )
+
+
+def time_at_rungs(recording: Agent) -> dict[int, float]:
+    """Seconds by the highest rung that was in force in them."""
+    found: Counter[int] = Counter()
+    for second in recording.messages:
+        if second["type"] == "second":
+            found[second["rung"]] += second["elapsed_s"]
+    return dict(found)
+
+
+def attached_ns(recording: Agent) -> int:
+    """When the first probe was about to be attached, monotonic: the governor has then measured what one costs."""
+    unix_ns = one_number(recording, "SELECT min(time_ns) FROM raw_governor")
+    return unix_ns - time.time_ns() + time.monotonic_ns()
+
+
+def rung_changes(recording: Agent) -> int:
+    """How often the highest rung was another one than before."""
+    before = "SELECT rung, lag(rung) OVER (ORDER BY id) AS before FROM raw_governor"
+    return one_number(recording, f"SELECT count(*) FROM ({before}) WHERE rung <> before")
+
+
+def one_number(recording: Agent, query: str) -> int:
+    """What a query of the recording answers."""
+    with apsw.Connection(str(recording.database), flags=apsw.SQLITE_OPEN_READONLY) as db:
+        return int(next(iter(db.execute(query)))[0])
 
 
 def recorded_figures(recording: Agent) -> dict[str, float]:
@@ -210,6 +244,16 @@ def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
             line += f"{median(rounds, index, 'rung'):14.0f}"
         print(line)
     for index, turn in enumerate(rounds[0][1:], 1):
+        added = statistics.median(100 * (turns[index].from_attach_ms / turns[0].mean_ms - 1) for turns in rounds)
+        at_rungs: Counter[int] = Counter()
+        for turns in rounds:
+            at_rungs.update(turns[index].rung_s)
+        shares = ", ".join(f"{rung}: {share / at_rungs.total():.1%}" for rung, share in sorted(at_rungs.items()))
+        changes = statistics.fmean(turns[index].rung_changes for turns in rounds)
+        print(
+            f"{turn.mode}, from attach on: step mean {added:+.1f} %; time by highest rung {shares}; "
+            f"{changes:.1f} changes a turn"
+        )
         for title, name in (("while measured", "losses"), ("start and end included", "all_losses")):
             total: Counter[str] = Counter()
             for turns in rounds:

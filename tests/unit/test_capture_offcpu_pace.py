@@ -47,3 +47,12 @@ def test_the_period_has_a_lower_end() -> None:
 def test_an_expensive_reading_stays_rare_though_buffers_overflow() -> None:
     cost_ns = 5_000_000
     assert cost_ns / settle(100_000, cost_ns=cost_ns).period_ns < 0.02
+
+
+def test_after_a_restart_reading_is_as_frequent_as_at_the_beginning_unless_it_is_expensive() -> None:
+    cheap, expensive, busy = settle(0), settle(0, cost_ns=5_000_000), settle(100_000)
+    for pace in (cheap, expensive, busy):
+        pace.restart()
+    assert cheap.period_ns == FIRST_PERIOD_NS
+    assert expensive.period_ns > 5 * FIRST_PERIOD_NS
+    assert busy.period_ns == MIN_PERIOD_NS

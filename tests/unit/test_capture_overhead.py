@@ -75,6 +75,20 @@ def test_only_what_was_added_since_the_last_reading_counts() -> None:
     assert meter.read(dump(2, 5100), [cell("cudaFree", timed=100)], COSTS).hits_per_s == 100
 
 
+def test_a_look_between_two_readings_is_no_reading() -> None:
+    meter = OverheadMeter()
+    meter.read(dump(1, 5000, 70), [], COSTS)
+    assert meter.most_hits(dump(2, 5100, 800)) == 730
+    assert meter.most_hits(dump(2, 5900, 800)) == 900
+    assert meter.read(dump(3, 6000, 800), [], COSTS).hits_per_s == 500
+
+
+def test_a_thread_that_has_come_since_the_last_reading_counts_from_its_beginning() -> None:
+    meter = OverheadMeter()
+    meter.read(dump(1, 5000), [], COSTS)
+    assert meter.most_hits(dump(2, 5000, 60)) == 60
+
+
 def test_processes_are_told_apart() -> None:
     threads = np.concatenate([dump(1, 1000, slot=1), dump(1, 900, slot=2)])
     cells = [cell("cuLaunchKernel", untimed=1000, slot=1), cell("cudaFree", timed=900, slot=2)]

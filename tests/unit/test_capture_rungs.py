@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from ingero.attach.groups import Coverage, Group
 from ingero.capture.overhead import LoadEstimate
 from ingero.capture.rungs import (
+    GROSS,
     MAX_CALM_S,
     MAX_TRIAL_S,
     RETURN_BELOW,
@@ -26,11 +27,13 @@ from ingero.capture.rungs import (
     coverages,
     decide,
     is_looser,
+    is_spent,
     plan,
 )
 from ingero.capture.trap_cost import TrapCosts
 
 COSTS = TrapCosts(full_ns=850, nested_ns=500, counted_ns=520, suspended_ns=430)
+SLOW_COSTS = TrapCosts(full_ns=1690, nested_ns=980, counted_ns=1010, suspended_ns=850)  # of a virtual machine
 BUDGET = Budget(ratio=0.02, costs=COSTS)
 MOST_CHANGES_A_MINUTE = 12
 FAST_S = 2  # a loop that is grossly over the budget is inside it then
@@ -71,6 +74,47 @@ def simulate(curve: Iterable[Load], budget: Budget = BUDGET) -> list[Second]:
         guess = estimate.update(Load(hits=seen, nested_ratio=truth.nested_ratio), left)
         standing = decide(standing, guess, ratio, float(at_s), budget)
     return seconds
+
+
+LOOKS_A_SECOND = 20  # at what the traps have cost since the last reading
+CHANGE_S = 0.3  # until probes are detached; meanwhile what is not traced is passed over
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a loop that is held up by its launches paid from attach on."""
+
+    cost_ratio: float
+    first_change_s: float
+    change_times_s: Sequence[float]
+
+
+def run(truth: Load, seconds: int, budget: Budget = BUDGET) -> Run:
+    """A steady load in small steps, with readings that end early and changes that take their time."""
+    standing, estimate = Standing(), LoadEstimate()
+    step_s, hits = 1 / LOOKS_A_SECOND, sum(truth.hits.values())
+    paid_s = read_s = mixed_until_s = 0.0
+    begun_s, change_times_s = 0.0, []
+    for at_s in (step_s * number for number in range(1, seconds * LOOKS_A_SECOND + 1)):
+        ratio = cost_ratio(truth, standing.rungs, budget)
+        if at_s <= mixed_until_s:
+            paid_s += max(ratio, hits * budget.costs.suspended_ns / 1e9) * step_s
+            begun_s, read_s = at_s, 0.0  # what a change has cost is not held against the rungs
+            continue
+        paid_s, read_s = paid_s + ratio * step_s, read_s + ratio * step_s
+        left = coverages(standing.rungs)
+        seen = {group: rate for group, rate in truth.hits.items() if left[group] is not Coverage.NONE}
+        elapsed_s = at_s - begun_s
+        if elapsed_s < 0.999 and not is_spent(standing, int(sum(seen.values()) * elapsed_s), budget):
+            continue
+        before = standing.rungs
+        load_now = estimate.update(Load(hits=seen, nested_ratio=truth.nested_ratio), left)
+        standing = decide(standing, load_now, read_s / elapsed_s, at_s, budget)
+        begun_s, read_s = at_s, 0.0
+        if standing.rungs != before:
+            change_times_s.append(at_s)
+            mixed_until_s = at_s + CHANGE_S
+    return Run(cost_ratio=paid_s / seconds, first_change_s=change_times_s[0], change_times_s=change_times_s)
 
 
 @cache
@@ -161,6 +205,40 @@ def test_a_single_second_over_the_budget_changes_nothing() -> None:
 def test_a_gross_load_is_inside_the_budget_within_two_seconds(launches: float) -> None:
     seconds = simulate([load(launches, events=2000)] * 20)
     assert all(second.ratio <= BUDGET.ratio for second in seconds[FAST_S:])
+
+
+def test_a_second_that_is_sure_to_be_gross_is_not_waited_for() -> None:
+    least = int(GROSS * BUDGET.ratio * 1e9 / COSTS.suspended_ns)
+    assert not is_spent(Standing(), least, BUDGET)
+    assert is_spent(Standing(), least + 1, BUDGET)
+
+
+@pytest.mark.parametrize("costs", [COSTS, SLOW_COSTS])
+@pytest.mark.parametrize("launches", [75_000, 200_000])
+@pytest.mark.parametrize("seconds", [20, 60, 600])
+def test_a_launch_bound_loop_costs_no_more_than_its_budget_from_attach_on(
+    launches: float, seconds: int, costs: TrapCosts
+) -> None:
+    found = run(load(launches, rest=500), seconds, Budget(ratio=0.02, costs=costs))
+    print(f"\n{found.cost_ratio:.2%}, first change after {found.first_change_s:.2f} s, {found.change_times_s}")
+    assert found.cost_ratio <= 0.02
+    assert found.first_change_s < 0.7
+
+
+def test_a_steady_load_is_looked_at_ever_more_rarely() -> None:
+    times_s = run(load(75_000, rest=500), 600).change_times_s
+    begun = times_s[1::2]  # a trial, and its end
+    assert [round(later - sooner, -1) for sooner, later in itertools.pairwise(begun)] == [60, *[120] * 4]
+
+
+def test_a_trial_that_is_over_the_budget_ends_with_its_first_reading() -> None:
+    wanted = frozenset({Rung.LAUNCHES_AT_DRIVER, Rung.LAUNCHES_COUNTED})
+    trial = Standing(rungs=wanted, returned_s=100.0, was_trial=True)
+    seen = load(45_000)
+    ratio = cost_ratio(seen, wanted, BUDGET)
+    assert BUDGET.ratio < ratio < GROSS * BUDGET.ratio
+    assert decide(trial, seen, ratio, 101.0, BUDGET).rungs == {Rung.LAUNCHES_OFF}
+    assert decide(replace(trial, was_trial=False), seen, ratio, 101.0, BUDGET).rungs == wanted
 
 
 def test_a_load_a_little_over_the_budget_is_inside_it_within_five_seconds() -> None:

@@ -55,6 +55,7 @@ class Drainer:
             self._poll.register(ring.fd, select.EPOLLIN | select.EPOLLET)
         self._pace = OffcpuPace(slots=btf_of(object_path("scheduler")).dtype("thread")["offcpu"].shape[0])
         self._emptied_ns = self._drained_ns = time.monotonic_ns()
+        self.threads = b""  # of each a `struct thread_dump`, as its buffer was last emptied
         self._is_behind = False
         self.drain_ns = DRAIN_NS
 
@@ -110,10 +111,14 @@ class Drainer:
         now_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         ring = self.rings["offcpu"]
         begin = ring.produced
-        self._kernel.read_threads()
+        self.threads = self._kernel.read_threads()
         emptied = ring.written_since(begin)["tid"].tolist()
         self._pace.note(emptied, elapsed_ns=now_ns - self._emptied_ns, cost_ns=time.thread_time_ns() - cpu_ns)
         self._emptied_ns = now_ns
+
+    def look_soon(self) -> None:
+        """Empties the threads' buffers soon, and often until they have proved to fill slowly."""
+        self._pace.restart()
 
     def __enter__(self) -> Drainer:
         return self

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _SYS_MEMBARRIER = {"x86_64": 324, "aarch64": 283}
 _MEMBARRIER_GLOBAL = 1  # returns when every BPF program that ran at the call has ended
-_START_SECONDS = 3  # attaching probes and reading libraries costs CPU time once
+_START_S = 3.0  # attaching probes and reading libraries costs CPU time once
 _UNKNOWN = TrapCosts(full_ns=0.0, nested_ns=0.0, counted_ns=0.0, suspended_ns=0.0)
 
 
@@ -76,8 +76,11 @@ class Governor:
         self._standing, self._thrift = Standing(), Thrift()
         self._overhead, self._cpu_ratio = Overhead(), 0.0
         self._cpu_before = (time.process_time_ns(), time.monotonic_ns())
-        self._seconds_read = 0
+        self._recorded_s = 0.0
         self._is_detaching = False
+        self._looked_at = b""
+        # whether rungs have changed since the last reading, and whether they had in what it has read
+        self._has_changed = self._is_mixed = False
 
     @property
     def rungs(self) -> Rungs:
@@ -117,7 +120,8 @@ class Governor:
         self._cpu_ratio = (cpu_ns - self._cpu_before[0]) / max(1, now_ns - self._cpu_before[1])
         self._cpu_before = cpu_ns, now_ns
         self._overhead = self._meter.read(self._seconds.threads, second.cells, self.costs)
-        self._seconds_read += 1
+        self._recorded_s += second.elapsed_s
+        self._is_mixed, self._has_changed = self._has_changed, False
         self._forget_untimed()
         return OwnCost(
             overhead=self._overhead,
@@ -127,22 +131,45 @@ class Governor:
         )
 
     def act(self) -> None:
-        """Once a second, after `observe`: decides and does."""
+        """Once a second, after `observe`: decides and does. What changing rungs has cost is not held against them."""
         now_s = time.monotonic()
         if self._is_detaching:
             self._detach()
-        if self._max_overhead_ratio and self.costs is not _UNKNOWN:
+        if self._is_mixed:
+            return
+        if self._limits_overhead:
             self._keep_overhead(now_s)
-        if self._max_cpu_ratio and self._seconds_read > _START_SECONDS:
+        if self._max_cpu_ratio and self._recorded_s > _START_S:
             self._keep_cpu(now_s)
 
+    @property
+    def _limits_overhead(self) -> bool:
+        return bool(self._max_overhead_ratio) and self.costs is not _UNKNOWN
+
+    @property
+    def _budget(self) -> Budget:
+        return Budget(ratio=self._max_overhead_ratio, costs=self.costs, can_detach=self._kernel.probes.can_detach)
+
+    def ends_second(self) -> bool:
+        """Whether a second is to be read before it is over.
+
+        Rungs have just changed in it, or one thread's traps have already cost so much that a rung will be climbed.
+        """
+        seen, self._looked_at = self._looked_at, self._drainer.threads
+        if self._has_changed or seen is self._looked_at or self._is_detaching or not self._limits_overhead:
+            return self._has_changed
+        threads = np.frombuffer(self._looked_at, self._kernel.layouts.dtype("thread_dump"))
+        return rungs.is_spent(self._standing, self._meter.most_hits(threads), self._budget)
+
     def _keep_overhead(self, now_s: float) -> None:
-        budget = Budget(ratio=self._max_overhead_ratio, costs=self.costs, can_detach=self._kernel.probes.can_detach)
+        budget = self._budget
         load = self._estimate.update(self._overhead.seen, coverages(self.rungs))
         before = self.rungs
         self._standing = rungs.decide(self._standing, load, self._overhead.ratio, now_s, budget)
         if self.rungs != before:
             self._store(self._standing.reason + self._put_in_force())
+            self._has_changed = True
+            self._drainer.look_soon()
 
     def _keep_cpu(self, now_s: float) -> None:
         before = self._thrift.level

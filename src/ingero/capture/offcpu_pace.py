@@ -21,6 +21,10 @@ class OffcpuPace:
         self.period_ns = FIRST_PERIOD_NS
         self._cost_ns = 0.0
 
+    def restart(self) -> None:
+        """Begins again with short periods: what the threads do may change."""
+        self.period_ns = int(min(self.period_ns, max(FIRST_PERIOD_NS, self._cost_ns / _MAX_COST_RATIO)))
+
     def note(self, tids: Iterable[int], *, elapsed_ns: int, cost_ns: int) -> None:
         """Takes the thread of each interval that a reading emptied, the time since the reading before, and its cost."""
         fullest = max(Counter(tids).values(), default=0)

@@ -43,11 +43,12 @@ class OverheadMeter:
     """Compares the counts of two readings; the first compares with nothing."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[int, int], tuple[int, int]] = {}
+        self._before: Array | None = None
 
     def read(self, threads: Array, cells: Iterable[CellGrowth], costs: TrapCosts) -> Overhead:
         """The cost since the last call. threads: `struct thread_dump`; cells: their growth in the same time."""
         hits, seconds = self._growth(threads)
+        self._before = threads[np.argsort(threads["tid"])][["tid", "created_ns", "hits", "now_ns"]]
         mixes = _mixes(cells, costs)
         found = Overhead()
         slots = threads["process_slot"].astype(np.int64)
@@ -69,17 +70,21 @@ class OverheadMeter:
                 )
         return found
 
+    def most_hits(self, threads: Array) -> int:
+        """Probed entries since the last reading, of the thread that had most of them."""
+        hits, _ = self._growth(threads)
+        return int(hits.max(initial=0))
+
     def _growth(self, threads: Array) -> tuple[Array, Array]:
         """Of each thread, probed entries and seconds since the last reading, or since its account began."""
-        hits, seconds = np.zeros(len(threads)), np.ones(len(threads))
-        now = {}
-        columns = (threads[name].tolist() for name in ("tid", "created_ns", "hits", "now_ns"))
-        for index, (tid, created_ns, count, now_ns) in enumerate(zip(*columns, strict=True)):
-            count_before, then_ns = self._before.get((tid, created_ns), (0, created_ns))
-            now[tid, created_ns] = count, now_ns
-            hits[index], seconds[index] = count - count_before, max(now_ns - then_ns, 1) / 1e9
-        self._before = now
-        return hits, seconds
+        hits, since_ns = threads["hits"].astype(np.int64), threads["created_ns"].astype(np.int64)
+        if self._before is not None and len(self._before):
+            rows = np.searchsorted(self._before["tid"], threads["tid"]).clip(max=len(self._before) - 1)
+            before = self._before[rows]
+            is_known = (before["tid"] == threads["tid"]) & (before["created_ns"] == threads["created_ns"])
+            hits -= np.where(is_known, before["hits"].astype(np.int64), 0)
+            since_ns = np.where(is_known, before["now_ns"].astype(np.int64), since_ns)
+        return hits, np.maximum(threads["now_ns"].astype(np.int64) - since_ns, 1) / 1e9
 
 
 def _mixes(cells: Iterable[CellGrowth], costs: TrapCosts) -> dict[int, _Mix]:

@@ -184,7 +184,8 @@ class Recorder:
             self._watch_host()
             self._samples.write_parked()
             now_ns = time.monotonic_ns()
-            if now_ns - last_ns >= (_CROWDED_TICK_NS if self.targets.is_crowded else _TICK_NS):
+            tick_ns = _CROWDED_TICK_NS if self.targets.is_crowded else _TICK_NS
+            if now_ns - last_ns >= tick_ns or self.governor.ends_second():
                 on_second(self._tick(now_ns - last_ns))
                 last_ns = now_ns
         on_second(self._finish(time.monotonic_ns() - last_ns))

@@ -176,10 +176,23 @@ def _is_sound(rung: Rung, load: Load) -> bool:
     return load.hits.get(driver, 0.0) >= MIN_SEEN_AT_DRIVER * load.hits.get(RUNTIME_OF[driver], 0.0)
 
 
+def most_ratio(standing: Standing, budget: Budget) -> float:
+    """What a second may cost without a rung being climbed at once; of a trial, the budget."""
+    is_trial = standing.was_trial and standing.returned_s is not None and not standing.recent
+    return budget.ratio if is_trial else GROSS * budget.ratio
+
+
+def is_spent(standing: Standing, hits: int, budget: Budget) -> bool:
+    """Whether one thread's `hits` since the last reading have cost so much that whatever follows, a rung is climbed."""
+    costs = budget.costs
+    least_ns = min(costs.full_ns, costs.nested_ns, costs.counted_ns, costs.suspended_ns)
+    return hits * least_ns / 1e9 > most_ratio(standing, budget)
+
+
 def decide(before: Standing, load: Load, measured_ratio: float, now_s: float, budget: Budget) -> Standing:
     """What is to be in force after a second that cost `measured_ratio`."""
     after = replace(before, recent=(*before.recent, measured_ratio > budget.ratio)[-RECENT_SECONDS:])
-    if measured_ratio > GROSS * budget.ratio or sum(after.recent) >= OVER_SECONDS:
+    if measured_ratio > most_ratio(before, budget) or sum(after.recent) >= OVER_SECONDS:
         return _climb(after, load, measured_ratio, now_s, budget)
     wanted = plan(load, RETURN_BELOW * budget.ratio, budget)
     if not is_looser(wanted, before.rungs):
