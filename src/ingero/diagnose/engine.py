@@ -90,10 +90,11 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)
     findings = joined(case.findings)
     named = [one for one in findings if one.lost_ns >= least_ns and not _is_its_work(case, one)]
+    hidden = [one for one in findings if one.kind is FindingKind.EVENT and not one.claims]
     explained = explained_ratio(case, case.findings)
     rest_ns = (1 - explained) * case.loss_ns
     if explained >= EXPLAINED or rest_ns < max(least_ratio, UNEXPLAINED_RATIO) * case.wall_ns:
-        return named
+        return named + hidden
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
 

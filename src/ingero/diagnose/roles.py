@@ -16,13 +16,14 @@ _CLEAR = 0.7  # of the sleeping samples
 
 def is_asking(evidence: Evidence, process: Process, waits: Iterable[Segment]) -> bool:
     """Whether these waits for a process outside its own tree are for answers, not for somebody's next question."""
-    return _has_data_workers(evidence, process) or _is_client(evidence, process, waits)
+    return bool(data_workers(evidence, process)) or _is_client(evidence, process, waits)
 
 
-def _has_data_workers(evidence: Evidence, process: Process) -> bool:
-    """Whether data workers of its own are seen: then it trains, and nobody asks it for anything."""
+def data_workers(evidence: Evidence, process: Process) -> list[Process]:
+    """Its own that are seen: then it trains, and nobody asks it for anything."""
     pids = evidence.family(process.process) - {process.pid}
-    return any(_DATA_WORKER.match(evidence.thread_names.get(pid, "")) for pid in pids)
+    mine = (evidence.process_at(pid) for pid in sorted(pids))
+    return [one for one in mine if one and _DATA_WORKER.match(evidence.thread_names.get(one.pid, ""))]
 
 
 def _is_client(evidence: Evidence, process: Process, waits: Iterable[Segment]) -> bool:

@@ -6,27 +6,31 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import CULPRITS
+from ingero.diagnose.hidden_work import HiddenWork, hidden_work
 from ingero.diagnose.host_time import claim_run, run_growth
-from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link
+from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, severity_of
 from ingero.diagnose.places import Doing, Spent, at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import KEPT_FROM_RUNNING
 from ingero.diagnose.threads import Wait, is_of_other_thread, own_thread_wait
 from ingero.diagnose.waits import Segment
 from ingero.diagnose.workers import ON_CPU, TEXTS, Production, fixes, production
-from ingero.units import format_percent
+from ingero.units import format_ns, format_percent
 
 CAUSE = "data-starvation"
 TOO_FEW = "too few workers"
 NO_WORKER = "no worker"
+HIDDEN = "hidden by another cause"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Waits for a worker or a producing thread, and loading in the feeding thread itself."""
+    """Waits for a worker or a producing thread, loading in the feeding thread itself, and workers that will be late."""
     if finding := _waited(case):
         yield finding
     if finding := _loaded_itself(case):
         yield finding
+    if hidden := hidden_work(case):
+        yield _hidden(case, hidden)
 
 
 def _waited(case: Case) -> Finding | None:
@@ -118,13 +122,48 @@ def _own_finding(case: Case, kind: Doing, mine: Spent, claims: dict[Bucket, int]
     )
 
 
+def _hidden(case: Case, found: HiddenWork) -> Finding:
+    """No lost time of its own: the loop would wait for these workers if nothing else made it slow."""
+    producer = (found.worker.pid, found.worker.name, 1)
+    work = Production(doing=((found.doing, 1),), producers=(producer,), line=found.line)
+    who, needed, usual = (
+        f"{found.worker.name} [{found.worker.pid}]",
+        format_ns(found.needed_ns),
+        format_ns(found.step_ns),
+    )
+    return Finding(
+        cause=CAUSE,
+        resource="data",
+        root=str(case.process.pid),
+        kind=FindingKind.EVENT,
+        severity=severity_of(found.ratio),
+        summary=f"{who} takes {needed} for each step of {case.who}, which usually takes {usual}: it is not waited for "
+        f"while something else makes the steps as slow, and alone would cost {format_percent(found.ratio)} of the "
+        f"time; it came to be {TEXTS[found.doing]}{at(found.line)}",
+        culprits=(Culprit(pid=found.worker.pid, name=found.worker.name),),
+        line=found.line,
+        chain=(
+            Link(
+                text=f"for each step the worker was busy {needed}, without its waits for the loop and for a CPU",
+                seen_ns=int(found.needed_ns),
+                expected_ns=int(found.step_ns),
+                structure="the intervals off the CPU of its main thread, and the steps of the same seconds",
+                order="in the reference it had time left and waited for the loop",
+            ),
+        ),
+        fixes=(Fix(text="repair it with the other cause: one alone wins nothing"), *fixes(case, work)),
+        evidence={"worker was": found.doing, "would cost (ratio)": round(found.ratio, 4), "sub-cause": HIDDEN},
+    )
+
+
 RULE = Rule(
     cause=CAUSE,
     title="no data was ready for the device",
     order=40,
     needs=("epochs", "offcpu"),
     shows="the sleeps of the feeding thread with an empty device, followed through whoever ended them to a worker or a "
-    "producing thread, what that did meanwhile, and its line; without workers, the loading in the feeding thread",
+    "producing thread, what that did meanwhile, and its line; without workers, the loading in the feeding thread; "
+    "workers whose step is longer than the loop's best while another cause makes the loop as slow",
     limits="waits below 100 us are not followed; a worker in another container than the trainer's is not seen; lines "
     "need stacks",
     find=find,
