@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
 from ingero.diagnose.evidence import SAMPLES, Evidence
+from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.incidents import Found, merge
 from ingero.diagnose.joins import joined
 from ingero.diagnose.model import (
@@ -19,8 +20,11 @@ from ingero.diagnose.model import (
     Fix,
     Incident,
     NotEvaluated,
+    Part,
     ProcessVerdict,
 )
+from ingero.diagnose.more_to_do import has_more_to_do
+from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.stretches import MIN_RATIO
@@ -35,6 +39,7 @@ UNEXPLAINED_RATIO = 0.05  # of wall time; what is lost below that without an own
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 UNEXPLAINED = "unexplained"
 FAILED = "its rule failed"  # begin of the reason
+SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
@@ -93,10 +98,21 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     hidden = [one for one in findings if one.kind is FindingKind.EVENT and not one.claims]
     explained = explained_ratio(case, case.findings)
     rest_ns = (1 - explained) * case.loss_ns
-    if explained >= EXPLAINED or rest_ns < max(least_ratio, UNEXPLAINED_RATIO) * case.wall_ns:
+    worth_ns = max(least_ratio, UNEXPLAINED_RATIO) * case.wall_ns
+    if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
+
+
+def _no_fault_ns(case: Case) -> float:
+    """Of what is left, the time that a CPU took longer for the same work, as usual, and the device for more work."""
+    slower_ns = sum(max(case.left.get(Bucket(part, "run"), 0), 0) for part in (Part.EMPTY, Part.ENQUEUE))
+    device_ns = max(case.left.get(Bucket(Part.DEVICE, DEVICE), 0), 0)
+    found = 0.0
+    if case.kind is FindingKind.INCIDENT and slower_ns and is_same_work(case):
+        found += min(slower_ns, SLOWER_RATIO * case.wall_ns)
+    return found + device_ns if device_ns and has_more_to_do(case) else found
 
 
 def _is_its_work(case: Case, finding: Finding) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Part
@@ -11,17 +11,28 @@ from ingero.diagnose.places import RUN, Doing, Spent, Stay, host_spans, spent, s
 
 def run_growth(case: Case) -> Mapping[Doing, Spent]:
     """On-CPU time outside calls on the path of the epochs that lost, beyond the reference, by what it was for."""
-    process = case.process.process
-    lossy = case.epochs[case.excess_ns > 0]
-    now = stays(case.evidence, process, case.window, host_spans(lossy), RUN)
-    before, scale = _usual_stays(case, len(lossy))
+    now, before, scale = host_stays(case)
     found = {}
     for doing in Doing:
-        mine = spent([one for one in now if one.doing is doing])
-        grown = mine.ns - scale * sum(one.ns for one in before if one.doing is doing)
-        if grown > 0:
-            found[doing] = Spent(ns=grown, count=round(mine.count * grown / mine.ns), line=mine.line)
+        mine, usual = ([one for one in stay if one.doing is doing] for stay in (now, before))
+        if grown := beyond(mine, usual, scale):
+            found[doing] = grown
     return found
+
+
+def host_stays(case: Case) -> tuple[list[Stay], list[Stay], float]:
+    """The samples of the epochs that lost, those of the reference, and by what to multiply these."""
+    lossy = case.epochs[case.excess_ns > 0]
+    now = stays(case.evidence, case.process.process, case.window, host_spans(lossy), RUN)
+    before, scale = _usual_stays(case, len(lossy))
+    return now, before, scale
+
+
+def beyond(now: Sequence[Stay], before: Sequence[Stay], scale: float) -> Spent | None:
+    """What some samples are more than those of the reference; None where they are not."""
+    mine = spent(now)
+    grown = mine.ns - scale * sum(one.ns for one in before)
+    return Spent(ns=grown, count=round(mine.count * grown / mine.ns), line=mine.line) if grown > 0 else None
 
 
 def claim_run(case: Case, grown: Spent | None) -> dict[Bucket, int]:

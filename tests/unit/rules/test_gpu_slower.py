@@ -27,6 +27,40 @@ def test_a_class_that_varies_anyway_gets_no_verdict_about_the_device(tmp_path: P
     assert causes(diagnosed(tmp_path, varied)) == []
 
 
+def growing(scene: Scene, trainer: Actor) -> None:
+    """The same launches take the device a little longer in each step, until they take it half as long again."""
+    for part in range(60):
+        begin = QUIET_S + part / 10
+        scene.train(trainer, begin, begin + 0.1, Step(busy_ms=6 + part / 20))
+
+
+def test_steps_that_grow_little_by_little_have_more_to_do(tmp_path: Path) -> None:
+    assert causes(diagnosed(tmp_path, growing)) == []
+
+
+def test_sequences_that_grow_and_begin_anew_have_more_to_do(tmp_path: Path) -> None:
+    def sawtooth(scene: Scene, trainer: Actor) -> None:
+        for part in range(60):
+            begin = QUIET_S + part / 10
+            scene.train(trainer, begin, begin + 0.1, Step(busy_ms=6 + part % 30 / 10))
+
+    assert causes(diagnosed(tmp_path, sawtooth)) == []
+
+
+def test_longer_steps_of_one_class_with_as_many_more_bytes_are_more_work(tmp_path: Path) -> None:
+    def longer(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=3 << 19))
+
+    assert causes(diagnosed(tmp_path, longer)) == []
+
+
+def test_a_device_that_is_slower_beyond_what_the_bytes_grew_by_is_named(tmp_path: Path) -> None:
+    def slower(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=9 << 17))
+
+    assert causes(diagnosed(tmp_path, slower)) == ["gpu-slower"]
+
+
 def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
     assert "gpu-slower" in {one.cause for one in diagnosis.not_evaluated}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Diagnosis
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 TOKENIZE = (("/srv/job/tokens.py", 46, "tokenize"), ("/srv/job/train.py", 90, "main"))
@@ -34,6 +35,29 @@ def test_python_that_the_device_does_not_wait_for_is_silent(tmp_path: Path) -> N
             scene.sample(trainer, begin + 0.0001, TOKENIZE, tid=105)
 
     assert causes(diagnosed(tmp_path, hidden)) == []
+
+
+DECODE = (("/srv/job/model.py", 73, "decode"), ("/srv/job/train.py", 90, "main"))
+
+
+def decoding(folder: Path, slower: Step, *, more: float) -> Diagnosis:
+    """A loop that computes at one line, a sample in every tenth step, and then for so many times as long."""
+    path = folder / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin, first, _ in scene.train(trainer, 0, QUIET_S, Step())[::10]:
+            scene.sample(trainer, (begin + first) / 2, DECODE)
+        for begin, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, slower)[:: round(10 / more)]:
+            scene.sample(trainer, (begin + first) / 2, DECODE)
+    return diagnosed_file(path)
+
+
+def test_the_same_line_that_takes_somewhat_longer_is_a_slower_cpu_and_silent(tmp_path: Path) -> None:
+    assert causes(decoding(tmp_path, Step(empty_ms=1.2), more=1.5)) == []
+
+
+def test_the_same_line_that_takes_much_longer_has_no_owner(tmp_path: Path) -> None:
+    assert causes(decoding(tmp_path, Step(empty_ms=3.5), more=2.5)) == ["unexplained"]
 
 
 def test_a_line_of_another_thread_does_not_own_the_time(tmp_path: Path) -> None:

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.rule import Rule
 
 CAUSE = "gpu-slower"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """What is left of the device's time, where the classes repeat themselves well enough."""
-    if case.kind is not FindingKind.INCIDENT or not case.can_judge_device:
+    """What is left of the device's time, where the classes repeat themselves well enough and the work did not grow."""
+    if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or has_more_to_do(case):
         return
     claims = case.take((Part.DEVICE,), (DEVICE,))
     if not claims:
@@ -56,6 +57,7 @@ RULE = Rule(
     needs=("epochs",),
     shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
-    "each look the same",
+    "each look the same where they begin at once; a device that becomes slower little by little looks like work that "
+    "grows, unless its driver says why",
     find=find,
 )

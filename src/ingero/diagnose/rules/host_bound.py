@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.host_time import claim_run, run_growth
+from ingero.diagnose.host_time import claim_run
 from ingero.diagnose.model import Finding, Fix, Link
-from ingero.diagnose.places import Doing
+from ingero.diagnose.more_work import more_computing
 from ingero.diagnose.rule import Rule
 
 CAUSE = "host-bound"
@@ -15,7 +15,7 @@ CAUSE = "host-bound"
 
 def find(case: Case) -> Iterator[Finding]:
     """On-CPU time outside calls on the path, where samples say at which line."""
-    grown = run_growth(case).get(Doing.COMPUTING)
+    grown = more_computing(case)
     claims = claim_run(case, grown)
     if not grown or not claims or grown.line is None:
         return

@@ -1,0 +1,80 @@
+"""Whether a thread that computes longer has more to compute: then it is at other places than in a healthy loop.
+
+A CPU that runs slower (its other hardware thread is in use, its clock is lower, its caches are shared) makes the same
+lines take longer, all alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.host_time import beyond, host_stays
+from ingero.diagnose.model import CodeLine
+from ingero.diagnose.places import MIN_SAMPLES, Doing, Spent, Stay
+
+_Place: TypeAlias = "CodeLine | tuple[str, str] | None"
+_PlaceOf: TypeAlias = Callable[[Stay], _Place]
+
+_SLOWEST = 3.0  # times that a CPU takes for the same work; what grows by more is more work
+_MORE = 1.25  # of the samples that a place would have if all took longer alike,
+_SIGMAS = 2  # and by so much more than chance, of both counts
+
+
+def more_computing(case: Case) -> Spent | None:
+    """Of computing, what is at lines or in functions with a larger share of it than in the reference, beyond it.
+
+    Against zero everything is more. None where nothing is.
+    """
+    now, before, scale = _computing(case)
+    slower = scale * min(_SLOWEST, max(1.0, _count(now) / max(scale * _count(before), 1.0)))
+    busier = [(_busier(now, before, slower, place_of), place_of) for place_of in (_function, _line)]
+    mine, usual = (
+        [one for one in found if any(place_of(one) in places for places, place_of in busier)] for found in (now, before)
+    )
+    return beyond(mine, usual, scale)
+
+
+def is_same_work(case: Case) -> bool:
+    """Whether it was seen computing where it does in the reference, and nowhere more than there."""
+    now, before, _ = _computing(case)
+    return min(_count(now), _count(before)) >= MIN_SAMPLES and more_computing(case) is None
+
+
+def _computing(case: Case) -> tuple[list[Stay], list[Stay], float]:
+    now, before, scale = host_stays(case)
+    now, before = ([one for one in found if one.doing is Doing.COMPUTING] for found in (now, before))
+    return now, before, scale
+
+
+def _busier(now: Sequence[Stay], before: Sequence[Stay], scale: float, place_of: _PlaceOf) -> set[_Place]:
+    """The places with more samples than all would have if they took longer alike."""
+    counts, usual = _by_place(now, place_of), _by_place(before, place_of)
+    return {place for place, count in counts.items() if not before or _is_more(count, usual[place], scale)}
+
+
+def _is_more(count: int, usual: int, scale: float) -> bool:
+    chance = math.sqrt(count + scale * scale * max(usual, 1))
+    return count > max(_MORE * scale * usual, scale * usual + _SIGMAS * chance)
+
+
+def _by_place(found: Sequence[Stay], place_of: _PlaceOf) -> Counter[_Place]:
+    counts: Counter[_Place] = Counter()
+    for one in found:
+        counts[place_of(one)] += one.count
+    return counts
+
+
+def _function(one: Stay) -> _Place:
+    return (one.line.file, one.line.function) if one.line else None
+
+
+def _line(one: Stay) -> _Place:
+    return one.line
+
+
+def _count(found: Sequence[Stay]) -> int:
+    return sum(one.count for one in found)
