@@ -54,3 +54,13 @@ def test_as_many_launches_that_the_device_waits_for_are_not(tmp_path: Path) -> N
     step = Step(empty_ms=0.1, busy_ms=200.0, enqueue_ms=199.9, launches=50_000)
     diagnosis = diagnosed_steps(tmp_path, step)
     assert "GPU-bound" not in verdict_of(diagnosis)
+
+
+def test_a_process_that_never_waits_for_the_device_is_told_that_its_steps_have_no_end(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for second in range(int(LENGTH_S)):
+            scene.op(trainer, "cudaLaunchKernel", second, 5_000, 0.005)
+    diagnosis = diagnosed_file(tmp_path / "scene.db")
+    assert causes(diagnosis) == []
+    assert "made 60,000 launches and was never seen to wait" in verdict_of(diagnosis)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
 from ingero.diagnose.evidence import SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
@@ -28,7 +29,8 @@ from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.stretches import MIN_RATIO
-from ingero.diagnose.verdicts import verdict
+from ingero.diagnose.verdicts import verdict, without_steps
+from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 
@@ -176,6 +178,23 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
         process = evidence.processes.get(number)
         if process is not None and len(lane):
             text = verdict(lane, has_incident=number in hit)
+            yield ProcessVerdict(
+                process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
+            )
+    yield from _without_steps(evidence, hit)
+
+
+def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
+    """Of processes that launch and were never seen to wait for the device: no step of theirs has an end."""
+    if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing(("epochs",)):
+        return
+    for number, process in evidence.processes.items():
+        if not process.is_target or number in evidence.lanes or number in evidence.waiting:
+            continue
+        calls = evidence.ops(evidence.window, number)
+        launches = round(sum(one.count for one in calls if kind_of_op(one.source, one.op) & Kind.LAUNCH))
+        if launches:
+            text = without_steps(launches)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )

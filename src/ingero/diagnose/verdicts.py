@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.queue_full import was_full
+from ingero.units import format_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,3 +33,11 @@ def verdict(epochs: Array, *, has_incident: bool) -> str:
         )
     queue = "; its queue was full, so that launches waited for the device" if full.mean() > QUEUE_FULL else ""
     return f"GPU-bound: no host-side cause (device busy {busy:.0%} of the time){queue}"
+
+
+def without_steps(launches: int) -> str:
+    """The same of a process that was never seen to wait for the device."""
+    return (
+        f"it made {format_count(launches)} launches and was never seen to wait for the device: no step has an end, so "
+        "that lost time cannot be told; read a result or call torch.cuda.synchronize() once a step"
+    )
