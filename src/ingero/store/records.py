@@ -462,6 +462,8 @@ class Container:
     pod: str
     namespace: str
     orchestrator: str
+    runtime: str  # what started the container
+    unit: str  # of systemd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

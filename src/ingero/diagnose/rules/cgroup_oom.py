@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.limit_commands import group_of, set_memory
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.oom import CGROUP, finding, kills
 from ingero.diagnose.rule import Rule
@@ -16,10 +17,9 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     """Kills below a group's limit."""
     for event in kills(evidence, (CGROUP,)):
         place = evidence.container_of(event.cgroup_id)
-        raised = (
-            Fix(text="raise the memory limit", command="kubectl set resources deployment/<name> --limits=memory=<more>")
-            if place
-            else Fix(text="raise the limit of its control group", command="echo <bytes> > <cgroup>/memory.max")
+        raised = Fix(
+            text=f"raise the memory limit{'' if place else ' of its control group'}",
+            command=set_memory(group_of(evidence, event.cgroup_id)),
         )
         yield finding(
             evidence,

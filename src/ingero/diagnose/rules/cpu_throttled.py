@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.limit_commands import group_of, set_cpus
 from ingero.diagnose.model import Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS
@@ -82,20 +82,13 @@ def _rows(case: Case) -> list[Throttling]:
 def _fixes(case: Case, quota: Quota | None, lost_ns: int, *, is_container: bool) -> Iterator[Fix]:
     # without the throttled time the same work would have used its CPU time in so much less of the wall time
     wanted = quota.cpus * case.wall_ns / max(case.wall_ns - lost_ns, 1) if quota else 0.0
+    group = group_of(case.evidence, case.process.cgroup_id)
+    command = set_cpus(group, wanted, period_us=quota.period_us) if quota else set_cpus(group)
     if is_container:
-        limit = f"{math.ceil(1000 * wanted)}m" if quota else "<more>"
-        yield Fix(
-            text="raise the CPU limit, or remove it and keep the request",
-            command=f"kubectl set resources deployment/<name> --limits=cpu={limit}",
-        )
-    elif quota:
-        wanted_us = math.ceil(wanted * quota.period_us)
-        yield Fix(
-            text=f"raise the quota of its control group to at least {wanted:.2g} CPUs",
-            command=f"echo '{wanted_us} {quota.period_us}' | sudo tee <cgroup>/cpu.max  # v1: cpu.cfs_quota_us",
-        )
+        yield Fix(text="raise the CPU limit, or remove it and keep the request", command=command)
     else:
-        yield Fix(text="raise the quota of its control group", command="echo max | sudo tee <cgroup>/cpu.max")
+        least = f" to at least {wanted:.2g} CPUs" if quota else ""
+        yield Fix(text=f"raise the quota of its control group{least}", command=command)
     yield Fix(text="or use less CPU time at once: fewer threads share one quota", command="OMP_NUM_THREADS=1")
 
 

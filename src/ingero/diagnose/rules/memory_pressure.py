@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.limit_commands import group_of, set_memory
 from ingero.diagnose.model import Bucket, Finding, Fix, Link
 from ingero.diagnose.pressure import Pressure
 from ingero.diagnose.rule import Rule
@@ -80,15 +81,11 @@ def _finding(case: Case, pressure: Pressure, claims: dict[Bucket, int], reclaimi
 def _fixes(case: Case, limit: str) -> Iterator[Fix]:
     if limit == "host":
         yield Fix(text="find who uses the host's memory", command="ps -eo pid,comm,rss --sort=-rss | head")
-    elif case.evidence.container_of(case.process.cgroup_id):
-        yield Fix(
-            text="raise the memory limit: page cache counts into it",
-            command="kubectl set resources deployment/<name> --limits=memory=<more>",
-        )
     else:
+        place = "" if case.evidence.container_of(case.process.cgroup_id) else " of its control group"
         yield Fix(
-            text="raise the limit of its control group: page cache counts into it",
-            command="echo max > <cgroup>/memory.max",
+            text=f"raise the memory limit{place}: page cache counts into it",
+            command=set_memory(group_of(case.evidence, case.process.cgroup_id)),
         )
     yield Fix(
         text="or need less: fewer workers, smaller prefetch", command="DataLoader(num_workers=N, prefetch_factor=1)"

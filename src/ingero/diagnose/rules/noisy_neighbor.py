@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, Fix
+from ingero.diagnose.limit_commands import exclusive_cores, group_of, group_of_pid, set_cpus
+from ingero.diagnose.model import Culprit, Finding, Fix
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, contention
+from ingero.diagnose.runnable import Taker, contention, of_kind, renice, weighty
 
 CAUSE = "noisy-neighbor"
+_MOST_FIXES = 3
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -19,16 +22,26 @@ def find(case: Case) -> Iterator[Finding]:
         CAUSE,
         Taker.NEIGHBOUR,
         text="{who} lost {lost} waiting for a CPU while its neighbour {takers} ran",
-        fixes=(
-            Fix(text="give the victim exclusive cores: Guaranteed QoS with the static CPU manager"),
-            Fix(
-                text="or cap the neighbour",
-                command="kubectl set resources deployment/<neighbour> --limits=cpu=<cores>",
-            ),
-        ),
+        fixes=(),
     )
     if finding:
-        yield finding
+        yield replace(finding, fixes=tuple(_fixes(case, weighty(of_kind(case, Taker.NEIGHBOUR)))))
+
+
+def _fixes(case: Case, takers: list[Culprit]) -> Iterator[Fix]:
+    """Cores of its own for the victim, or a limit for each neighbour, by who runs it."""
+    if exclusive := exclusive_cores(group_of(case.evidence, case.process.cgroup_id)):
+        yield exclusive
+    groups = {one.pid: group_of_pid(case.evidence, one.pid) for one in takers[:_MOST_FIXES]}
+    for one in takers[:_MOST_FIXES]:
+        group = groups[one.pid]
+        if group and (group.container_id or group.unit):
+            yield Fix(text=f"or cap {one.name} [{one.pid}]", command=set_cpus(group))
+        else:
+            yield Fix(
+                text=f"or lower the weight of {one.name} [{one.pid}], a process of the host",
+                command=renice(19, [one.pid]),
+            )
 
 
 RULE = Rule(

@@ -1,0 +1,97 @@
+"""Commands that change what a control group may use, in the terms of whoever runs it: a pod, a container, a unit.
+
+A limit that a runtime has set is set through it, because it sets its own again. `<...>` is what a recording does not
+hold.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Fix
+from ingero.identity import short_id
+from ingero.store.records import Container
+
+PERIOD_US = 100_000  # of a quota, unless its group has another
+_WITH_UPDATE = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
+
+
+def group_of(evidence: Evidence, cgroup_id: int | None) -> Container | None:
+    """What is known of a control group."""
+    return evidence.containers.get(cgroup_id or 0)
+
+
+def group_of_pid(evidence: Evidence, pid: int) -> Container | None:
+    """That of a process, also of one that is not traced and was only seen to run; None where it is not known."""
+    process = evidence.process_at(pid)
+    if process and process.cgroup_id:
+        return group_of(evidence, process.cgroup_id)
+    victims = [number for number, one in evidence.processes.items() if one.is_target]
+    seen = (one for number in victims for one in evidence.culprits(evidence.window, number))
+    return next((group_of(evidence, one.culprit_cgroup_id) for one in seen if one.culprit_pid == pid), None)
+
+
+def set_cpus(group: Container | None, cpus: float | None = None, *, period_us: int = PERIOD_US) -> str:
+    """Lets a control group use so many CPUs; None: a number that is for the reader to choose."""
+    if _is_pod(group):
+        return _kubectl(group, f"cpu={'<cores>' if cpus is None else f'{math.ceil(1000 * cpus)}m'}")
+    if tool := _tool(group):
+        return f"sudo {tool} update --cpus={'<cores>' if cpus is None else _up(cpus)} {_id(group)}"
+    if group and group.unit:
+        quota = "<percent>%" if cpus is None else f"{math.ceil(100 * cpus)}%"
+        return f"sudo systemctl set-property {group.unit} CPUQuota={quota}"
+    quota_us = "<us>" if cpus is None else str(math.ceil(cpus * period_us))
+    return f"echo '{quota_us} {period_us}' | sudo tee {_file(group, 'cpu.max')}  # v1: cpu.cfs_quota_us"
+
+
+def set_memory(group: Container | None) -> str:
+    """Lets a control group use more memory."""
+    if _is_pod(group):
+        return _kubectl(group, "memory=<more>")
+    if tool := _tool(group):
+        return f"sudo {tool} update --memory=<more> --memory-swap=<more> {_id(group)}"
+    if group and group.unit:
+        return f"sudo systemctl set-property {group.unit} MemoryMax=<more>"
+    return f"echo <bytes> | sudo tee {_file(group, 'memory.max')}  # v1: memory.limit_in_bytes"
+
+
+def exclusive_cores(group: Container | None) -> Fix | None:
+    """Cores that a container shares with nobody; None where its runtime has no way that is known."""
+    if _is_pod(group):
+        return Fix(text="give the victim exclusive cores: Guaranteed QoS with the static CPU manager")
+    if tool := _tool(group):
+        command = f"sudo {tool} update --cpuset-cpus=<cores> {_id(group)}"
+        return Fix(text="give the victim cores that the others may not use", command=command)
+    return None
+
+
+def _is_pod(group: Container | None) -> bool:
+    return bool(group and (group.pod or group.orchestrator == "kubernetes"))
+
+
+def _kubectl(group: Container | None, limit: str) -> str:
+    """The limits of a pod are those of what it was made from."""
+    namespace = f" -n {group.namespace}" if group and group.namespace else ""
+    owner = f"deployment/<that made {group.pod}>" if group and group.pod else "deployment/<name>"
+    return f"kubectl{namespace} set resources {owner} --limits={limit}"
+
+
+def _tool(group: Container | None) -> str:
+    """The command of the runtime that started a container; "" where that is not known or has none."""
+    if group is None or not group.container_id:
+        return ""
+    return _WITH_UPDATE.get(group.runtime or group.orchestrator, "")
+
+
+def _id(group: Container | None) -> str:
+    return short_id(group.container_id) if group else ""
+
+
+def _file(group: Container | None, name: str) -> str:
+    path = group.cgroup_path.rstrip("/") if group else ""
+    return f"/sys/fs/cgroup{path}/{name}" if path else f"<cgroup>/{name}"
+
+
+def _up(cpus: float) -> str:
+    return f"{math.ceil(100 * cpus) / 100:g}"

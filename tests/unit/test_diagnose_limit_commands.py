@@ -1,0 +1,58 @@
+"""A limit is changed by the command of whoever runs the control group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ingero.diagnose.limit_commands import exclusive_cores, set_cpus, set_memory
+from ingero.store.records import Container
+
+BARE = Container(
+    cgroup_id=7,
+    node="n",
+    container_id="",
+    cgroup_path="/jobs/7",
+    pod="",
+    namespace="",
+    orchestrator="",
+    runtime="",
+    unit="",
+)
+POD = replace(BARE, container_id="c" * 64, pod="train-0", namespace="ml", orchestrator="kubernetes")
+DOCKER = replace(BARE, container_id="d" * 64, orchestrator="docker", runtime="docker")
+PODMAN = replace(BARE, container_id="e" * 64, orchestrator="podman", runtime="podman")
+UNIT = replace(BARE, orchestrator="systemd", unit="fluent-bit.service")
+
+
+@pytest.mark.parametrize(
+    ("group", "command"),
+    [
+        (POD, "kubectl -n ml set resources deployment/<that made train-0> --limits=cpu=1500m"),
+        (DOCKER, "sudo docker update --cpus=1.5 dddddddddddd"),
+        (PODMAN, "sudo podman update --cpus=1.5 eeeeeeeeeeee"),
+        (UNIT, "sudo systemctl set-property fluent-bit.service CPUQuota=150%"),
+        (BARE, "echo '150000 100000' | sudo tee /sys/fs/cgroup/jobs/7/cpu.max  # v1: cpu.cfs_quota_us"),
+        (None, "echo '150000 100000' | sudo tee <cgroup>/cpu.max  # v1: cpu.cfs_quota_us"),
+    ],
+)
+def test_cpus_are_set_through_whoever_runs_the_group(group: Container | None, command: str) -> None:
+    assert set_cpus(group, 1.5) == command
+
+
+@pytest.mark.parametrize(
+    ("group", "begin"),
+    [(POD, "kubectl -n ml"), (DOCKER, "sudo docker update"), (UNIT, "sudo systemctl"), (BARE, "echo")],
+)
+def test_memory_is_set_through_whoever_runs_the_group(group: Container, begin: str) -> None:
+    assert set_memory(group).startswith(begin)
+
+
+def test_exclusive_cores_are_offered_only_where_a_way_is_known() -> None:
+    pod, docker = exclusive_cores(POD), exclusive_cores(DOCKER)
+    assert pod is not None
+    assert "Guaranteed" in pod.text
+    assert docker is not None
+    assert "--cpuset-cpus" in docker.command
+    assert exclusive_cores(UNIT) is None
