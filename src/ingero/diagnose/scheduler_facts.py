@@ -56,14 +56,22 @@ class SchedulerFacts:
         return frozenset(np.unique(self.case.evidence.cpu_seconds["cpu"]).tolist())
 
     def idle_cpus(self, cpus: Iterable[int]) -> float:
-        """How many of these stood idle on average in the case."""
-        return float(np.mean(self._idle_by_second(cpus) or [0.0]))
+        """How many of these stood idle while time was lost, on average."""
+        return self._while_lost(self._idle_by_second(cpus))
 
     def idle_share(self, cpus: Iterable[int]) -> float:
-        """In which share of the case one more thread could have run on these: at most one counts at a time."""
-        return float(np.mean(np.minimum(self._idle_by_second(cpus) or [0.0], 1.0)))
+        """In which share of the lost time one more thread could have run on these: at most one counts at a time."""
+        return self._while_lost({time_ns: min(idle, 1.0) for time_ns, idle in self._idle_by_second(cpus).items()})
 
-    def _idle_by_second(self, cpus: Iterable[int]) -> list[float]:
+    def _while_lost(self, by_second: Mapping[int, float]) -> float:
+        """The mean of the seconds, each as much as was lost in it."""
+        ends, excess = self.case.epochs["b_ns"], np.maximum(self.case.excess_ns, 0)
+        lost = [float(excess[(ends > at - SECOND_NS) & (ends <= at)].sum()) for at in by_second]
+        if not sum(lost):
+            return float(np.mean(list(by_second.values()) or [0.0]))
+        return float(np.average(list(by_second.values()), weights=lost))
+
+    def _idle_by_second(self, cpus: Iterable[int]) -> dict[int, float]:
         rows, window = self.case.evidence.cpu_seconds, self.case.window
         chosen = rows[
             np.isin(rows["cpu"], list(cpus))
@@ -73,4 +81,4 @@ class SchedulerFacts:
         idle: dict[int, float] = defaultdict(float)
         for row in chosen:
             idle[int(row["time_ns"])] += float(row["idle_ns"] + row["iowait_ns"]) / max(float(row["elapsed_ns"]), 1.0)
-        return list(idle.values())
+        return idle

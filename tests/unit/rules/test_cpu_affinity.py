@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from ingero.diagnose.model import FindingKind
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 LATE_MS = 2.0
 ONE_BUSY = (1.0, 0.05, 0.05, 0.05)
@@ -51,6 +52,23 @@ def test_a_confined_worker_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, worker_pinned)
     assert causes(diagnosis) == ["cpu-affinity"]
     assert "its worker pt_data_worker [101] may run on CPU 0 only" in diagnosis.incidents[0].summary
+
+
+def test_a_job_that_was_always_confined_is_told_as_a_bottleneck_of_its_mask(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        steps = scene.train(trainer, 0, LENGTH_S, Step(empty_ms=2.0, empty={"runq": 1.6}))
+        for second in range(int(LENGTH_S)):
+            lost_ms = 1.6 * sum(int(end) == second for _, _, end in steps)
+            scene.took(trainer, worker.pid, worker.name, second, lost_ms, switches=500)
+        for one in (trainer, worker):
+            scene.scheduling(one.pid, 0, process=one.number, cpus_allowed="0")
+        scene.cpus(0, int(LENGTH_S), ONE_BUSY)
+    diagnosis = diagnosed_file(path)
+    assert causes(diagnosis) == ["cpu-affinity"]
+    assert diagnosis.incidents[0].kind is FindingKind.BOTTLENECK
 
 
 def test_busy_cpus_outside_the_mask_would_not_have_helped(tmp_path: Path) -> None:
