@@ -153,7 +153,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             expected=Expected(
                 causes=names("lock-contention"),
                 culprits=("lock-hog",),
-                place=Place(file="callbacks.py", function="update_metrics"),
+                place=Place(file="background.py", function="write_metrics"),  # of the holder: there it can be shorter
             ),
         ),
         "host_metrics": Kind(

@@ -11,7 +11,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.model import CodeLine, Culprit
 from ingero.diagnose.places import RUN, SLEEP, Stay, matching, spans_of, spent, stays, waits_for_items
 from ingero.diagnose.runnable import KEPT_FROM_RUNNING
-from ingero.diagnose.waits import Segment
+from ingero.diagnose.waits import GIL, Segment
 
 _CLEAR = 0.7  # of the sleeping samples, before they tell what kind of wait it is
 
@@ -103,10 +103,15 @@ def _waiting(case: Case) -> list[Stay]:
 
 
 def _doing_of(case: Case, segments: list[Segment]) -> tuple[CodeLine | None, int]:
-    """Where the other thread ran; where it never did, where it slept."""
+    """Where the other thread was, in what it did most of that time; where no sample hit it, in the whole case."""
     process, window, spans = case.process.process, case.window, spans_of(segments)
-    for state in (RUN, SLEEP):
-        found = spent(stays(case.evidence, process, window, spans, state))
-        if found.line:
-            return found.line, found.count
+    ran = sum(one.duration_ns for one in segments if one.state in {"run", GIL})
+    states = (RUN, SLEEP) if 2 * ran >= sum(one.duration_ns for one in segments) else (SLEEP, RUN)
+    whole = {tid: [(window.begin_ns, window.end_ns)] for tid in spans}
+    for state in states:
+        for where in (spans, whole):
+            mine = stays(case.evidence, process, window, where, state)
+            found = spent([one for one in mine if not waits_for_items(one.stack)])
+            if found.line:
+                return found.line, found.count
     return None, 0

@@ -39,6 +39,23 @@ def test_the_holder_of_a_lock_is_named_with_both_lines(tmp_path: Path) -> None:
     assert incident.evidence["waits at"] == "main() at /srv/job/train.py:95"
 
 
+def test_a_holder_that_was_sampled_only_beside_the_waits_is_named_with_its_line(tmp_path: Path) -> None:
+    def seldom(scene: Scene, trainer: Actor) -> None:
+        """1 ms in each step for a thread that sleeps with the lock in hand, sampled while nobody waits for it."""
+        holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=1.5, empty={"sleep": 1}))
+        for number, (begin, first, end) in enumerate(steps):
+            scene.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=holder)
+            scene.off_cpu(trainer, begin - 0.001, begin + 0.001, "sleep", waker="timer", tid=HOLDER)
+            if number % EVERY == 0:
+                scene.sample(trainer, begin + 0.0005, LOCK, state="sleep", ms=250)
+                scene.sample(trainer, (first + end) / 2, SAVE, state="sleep", tid=HOLDER, ms=250)
+
+    diagnosis = diagnosed(tmp_path, seldom)
+    assert causes(diagnosis) == ["lock-contention"]
+    assert str(diagnosis.incidents[0].line) == "save() at /srv/job/checkpoint.py:54"
+
+
 def test_a_thread_that_makes_what_is_waited_for_starves_the_device(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, GET))
     assert causes(diagnosis) == ["data-starvation"]
