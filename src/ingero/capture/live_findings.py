@@ -1,4 +1,4 @@
-"""Diagnoses the recording while it is written: a thread of its own, once a second, at most a fiftieth of a core.
+"""Diagnoses the recording while it is written: a thread of its own, once a second, a fiftieth of a core over time.
 
 It reads what the writer has committed, as every other reader does, and gives the writer rows of incidents.
 """
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from ingero.capture.cpu_allowance import CpuAllowance
 from ingero.diagnose.incident_json import record_json
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.diagnose.model import Incident
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 MOST_OF_A_CORE = 0.02
 _LONGEST_PAUSE_S = 15.0
-_SECOND_S = 1.0  # between two looks in any case
+_SAVED_S = 1.2  # a minute's worth of that is kept: an incident is looked at each second while it is new
 
 
 class LiveFindings:
@@ -70,14 +71,15 @@ class LiveFindings:
         self._is_due.wait()
         with open_reader(self._writer.path) as reader:
             diagnosis = LiveDiagnosis(reader, begin_ns=self._begin_ns, first_number=reader.last_incident() + 1)
+            allowance = CpuAllowance(MOST_OF_A_CORE, most_s=_SAVED_S)
             while True:
                 self._is_due.wait()
                 self._is_due.clear()
                 is_last = self._is_over.is_set()
-                spent_s = self._look(diagnosis)
+                pause_s = allowance.spend(self._look(diagnosis))
                 if is_last:
                     break
-                self._is_over.wait(max(0.0, min(spent_s / MOST_OF_A_CORE, _LONGEST_PAUSE_S) - _SECOND_S))
+                self._is_over.wait(min(pause_s, _LONGEST_PAUSE_S))
             for change in diagnosis.tracker.finish():
                 self._tell(change)
 

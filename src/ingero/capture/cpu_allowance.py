@@ -1,0 +1,22 @@
+"""A share of a core, of which what was not used is kept for when it is needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class CpuAllowance:
+    """CPU seconds that may be spent. share: of a core, in the long run. most_s: that are kept; half to begin with."""
+
+    def __init__(self, share: float, *, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._share, self._most_s, self._clock = share, most_s, clock
+        self._left_s = most_s / 2
+        self._at_s = clock()
+
+    def spend(self, spent_s: float) -> float:
+        """Takes so much; answers for how many seconds to pause until nothing is owed."""
+        now_s = self._clock()
+        self._left_s = min(self._left_s + self._share * (now_s - self._at_s), self._most_s) - spent_s
+        self._at_s = now_s
+        return max(0.0, -self._left_s / self._share)
