@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ingero.diagnose.loss import Reference, host_paced_ns, loss, references
@@ -132,6 +132,7 @@ def test_a_host_that_kept_up_is_paced_by_the_device() -> None:
 parts = st.tuples(*(st.integers(0, 50) for _ in range(3)))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # others use the CPUs, too
 @given(st.lists(parts, min_size=20, max_size=40), st.lists(parts, min_size=1, max_size=20))
 def test_parts_add_up_to_the_growth_of_the_length(
     baseline: list[tuple[int, int, int]], stretch: list[tuple[int, int, int]]
