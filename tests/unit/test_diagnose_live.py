@@ -26,8 +26,8 @@ Hog = Callable[[Scene, Actor, int], None]
 class Live:
     """A recording second by second; `changes` by the second after which they were seen."""
 
-    def __init__(self, scene: Scene, look: Callable[[], list[Change]]) -> None:
-        self._scene, self._look = scene, look
+    def __init__(self, scene: Scene, diagnosis: LiveDiagnosis) -> None:
+        self._scene, self._look, self.tracker = scene, diagnosis.look, diagnosis.tracker
         self._trainer = scene.process(100, "python")
         self._second = 0
         self.changes: list[tuple[int, Change]] = []
@@ -69,7 +69,7 @@ def live(folder: Path) -> Iterator[Live]:
     with Scene(path, seconds=300) as scene:
         scene.flush()
         with open_reader(path) as reader:
-            yield Live(scene, LiveDiagnosis(reader, begin_ns=BEGIN_NS).look)
+            yield Live(scene, LiveDiagnosis(reader, begin_ns=BEGIN_NS))
 
 
 def test_a_healthy_recording_tells_nothing(tmp_path: Path) -> None:
@@ -138,3 +138,25 @@ def test_a_loss_without_an_owner_is_told_only_when_it_lasts(tmp_path: Path) -> N
         assert recording.told() == []
         recording.seconds(4, HOGGED)
         assert recording.told()[0] == ("opened", "unexplained")
+
+
+def test_contention_is_told_when_a_second_look_sees_it_too(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(1, HOGGED, hog=stress)
+        assert (recording.told(), recording.tracker.is_undecided) == ([], True)
+        recording.seconds(1, HOGGED, hog=stress)
+        assert (recording.told(), recording.tracker.is_undecided) == ([("opened", "cpu-contention")], False)
+
+
+def test_a_slower_device_is_not_told_before_its_driver_has_said_why(tmp_path: Path) -> None:
+    def clocks(scene: Scene, _trainer: Actor, second: int) -> None:
+        """One sample a second, but that of the first slow second comes with the next."""
+        for sampled in {8: (), 9: (8, 9)}.get(second, (second,)):
+            scene.gpu(sampled + 0.99, mhz=1980 if sampled < 8 else 1320, reasons=0 if sampled < 8 else 0x20)
+
+    with live(tmp_path) as recording:
+        recording.seconds(8, hog=clocks)
+        recording.seconds(3, Step(busy_ms=9), hog=clocks)
+        assert ("opened", "gpu-slower") not in recording.told()
+        assert ("opened", "gpu-throttled") in recording.told()

@@ -72,6 +72,7 @@ class LiveFindings:
         with open_reader(self._writer.path) as reader:
             diagnosis = LiveDiagnosis(reader, begin_ns=self._begin_ns, first_number=reader.last_incident() + 1)
             allowance = CpuAllowance(MOST_OF_A_CORE, most_s=_SAVED_S)
+            is_owed = False  # the pause after the last look was put off
             while True:
                 self._is_due.wait()
                 self._is_due.clear()
@@ -79,7 +80,8 @@ class LiveFindings:
                 pause_s = allowance.spend(self._look(diagnosis))
                 if is_last:
                     break
-                self._is_over.wait(min(pause_s, _LONGEST_PAUSE_S))
+                is_owed = diagnosis.tracker.is_undecided and not is_owed
+                self._is_over.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
             for change in diagnosis.tracker.finish():
                 self._tell(change)
 

@@ -26,6 +26,10 @@ _GROWN = 1.2  # an update is worth telling when the loss has grown by this
 _UNEXPLAINED_HOLD_NS = 3 * SECOND_NS
 _BOTTLENECK_HOLD_NS = 30 * SECOND_NS
 
+# What is left when nothing better is seen: a second more of samples and sums often has a better name for it.
+_AT_SECOND_SIGHT = frozenset({"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower"})
+_SECOND_SIGHT_NS = 9 * SECOND_NS // 10  # looks are a second apart
+
 
 class ChangeKind(enum.Enum):
     """What happened to an incident."""
@@ -66,6 +70,12 @@ class IncidentTracker:
     def earliest_start_ns(self) -> int | None:
         """When the oldest open incident began."""
         return min((one.incident.start_ns for one in self._open.values()), default=None)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a second look would tell of something that the last one saw for the first time."""
+        known = self._open.keys() | self._closed.keys()
+        return any(key[0] in _AT_SECOND_SIGHT and not key[3] for key in self._waiting.keys() - known)
 
     def update(self, diagnosis: Diagnosis, now_ns: int) -> list[Change]:
         """What has changed by this diagnosis of the time until now_ns."""
@@ -132,7 +142,9 @@ def _key(one: Incident) -> _Key:
 def _hold_ns(one: Incident) -> int:
     if one.kind is FindingKind.BOTTLENECK:
         return _BOTTLENECK_HOLD_NS
-    return _UNEXPLAINED_HOLD_NS if one.cause == UNEXPLAINED else 0
+    if one.cause == UNEXPLAINED:
+        return _UNEXPLAINED_HOLD_NS
+    return _SECOND_SIGHT_NS if one.cause in _AT_SECOND_SIGHT and one.kind is FindingKind.INCIDENT else 0
 
 
 def _has_better_name(one: Incident, everything: Sequence[Incident]) -> bool:
