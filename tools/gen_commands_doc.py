@@ -51,7 +51,7 @@ def text() -> str:
 
 
 def _section(name: str) -> Iterator[str]:
-    context = click.Context(cli, info_name="ingero")
+    context = click.Context(cli, info_name="ingero", **cli.context_settings)
     command = cli.get_command(context, name)
     if command is None or not command.help or name not in MANUALS:
         raise UndocumentedError(f"ingero {name}: no help, or nothing in src/ingero/cli/manual.py")
@@ -59,7 +59,8 @@ def _section(name: str) -> Iterator[str]:
     yield f"## ingero {name}"
     yield ""
     yield "```"
-    yield " ".join(["ingero", name, *command.collect_usage_pieces(click.Context(command, info_name=name))])
+    pieces = command.collect_usage_pieces(click.Context(command, info_name=name, parent=context))
+    yield " ".join(["ingero", name, *pieces])
     yield "```"
     yield ""
     yield from _paragraphs("\n\n".join(filter(None, (command.help, command.epilog))))
