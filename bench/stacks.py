@@ -6,7 +6,7 @@ another depth of the C stack, so that each one sends a copy. The loop is the tra
 traced with and without stacks in turn; the agent's CPU time is told by thread: the first drains, the others write
 rows, and resolve stacks.
 
-Run as root: python -m bench.stacks [--rounds N] [--seconds S] [--short] [--json]
+Run as root: python -m bench.stacks [--rounds N] [--seconds S] [--python PROGRAM] [--short] [--json]
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ from ingero.demo.workloads.program import Program
 
 DEPTHS = (5, 10, 20, 40, 80)
 _CALLS = 200  # of a batch
+_BATCHES = {  # Python frames, different functions among them, whether each call has a stack of its own
+    **{f"{depth} frames": (depth, depth, False) for depth in DEPTHS},
+    "20 frames, 9 functions": (20, 9, False),  # such as forward() of nested modules, called by way of the same two
+    "copied": (20, 20, True),
+}
 _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 _CALLER = Path(__file__).with_name("stacks_load.py")
 _SOURCE = """
@@ -73,21 +78,21 @@ class Load:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process, self.pid = process, process.pid
 
-    def run(self, depth: int, *, is_copied: bool = False) -> None:
-        """One batch."""
+    def run(self, depth: int, functions: int, *, is_copied: bool = False) -> None:
+        """One batch. functions: how many different ones the stack is made of."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(f"{depth} {_CALLS} {int(is_copied)}\n")
+        self._process.stdin.write(f"{depth} {functions} {_CALLS} {int(is_copied)}\n")
         self._process.stdin.flush()
         self._process.stdout.readline()
 
 
 @contextmanager
-def _load(folder: Path) -> Iterator[Load]:
+def _load(folder: Path, python: str) -> Iterator[Load]:
     library = folder / "depth.so"
     (folder / "depth.c").write_text(_SOURCE)
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, folder / "depth.c"], check=True)
-    command = [sys.executable, _CALLER, build() / "libcudart.so.12", library]
+    command = [python, _CALLER, build() / "libcudart.so.12", library]
     variables = {**os.environ, **environment(build())}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
         assert process.stdout
@@ -98,26 +103,31 @@ def _load(folder: Path) -> Iterator[Load]:
             process.kill()
 
 
-def programs_us(folder: Path, *, rounds: int, batches: int) -> dict[str, dict[str, float]]:
-    """Microseconds of the programs per recorded call, by what was called and with or without stacks."""
+def programs_us(
+    folder: Path, *, rounds: int, batches: int, python: str = sys.executable
+) -> dict[str, dict[str, float]]:
+    """Microseconds of the programs per recorded call, by what was called and with or without stacks.
+
+    python: the interpreter whose frames are walked.
+    """
     found: dict[str, dict[str, float]] = {}
-    with _load(folder) as load:
+    with _load(folder, python) as load:
         for _ in range(rounds):
             for mode, option in _STACKS.items():
                 with agent(folder, pids=[load.pid], options=["--record-all", option]) as recording:
                     recording.wait_for("second")
-                    for name, depth, is_copied in (*((f"{n} frames", n, False) for n in DEPTHS), ("copied", 20, True)):
-                        least = min(_batch_us(load, recording.pid, depth, is_copied) for _ in range(batches))
+                    for name, (depth, functions, is_copied) in _BATCHES.items():
+                        least = min(_batch_us(load, recording.pid, depth, functions, is_copied) for _ in range(batches))
                         kept = found.setdefault(name, {})
                         kept[mode] = min(least, kept.get(mode, least))
                     recording.stop()
     return found
 
 
-def _batch_us(load: Load, agent_pid: int, depth: int, is_copied: bool) -> float:
+def _batch_us(load: Load, agent_pid: int, depth: int, functions: int, is_copied: bool) -> float:
     with _timed_programs():
         began = _programs_ns(agent_pid)
-        load.run(depth, is_copied=is_copied)
+        load.run(depth, functions, is_copied=is_copied)
         return (_programs_ns(agent_pid) - began) / _CALLS / 1e3
 
 
@@ -183,13 +193,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8, help="of each turn of the loop (default 8)")
+    parser.add_argument("--python", default=sys.executable, help="whose frames are walked (default: this one's)")
     parser.add_argument("--short", action="store_true", help="one round, for tests")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args(arguments)
     require_quiet_kernel()
     rounds, seconds, batches = (1, 2, 3) if options.short else (options.rounds, options.seconds, 20)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
-        programs = programs_us(Path(name), rounds=rounds, batches=batches)
+        programs = programs_us(Path(name), rounds=rounds, batches=batches, python=options.python)
         turns = loop(Path(name), rounds=rounds, seconds=seconds)
     if options.json:
         print(json.dumps({"programs_us": programs, "loop": turns}))
