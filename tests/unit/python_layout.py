@@ -6,7 +6,7 @@ LAYOUT = {
     "code_filename": 112,
     "code_name": 128,
     "code_first_line": 68,
-    "key_half_word": 0,
+    "has_half_word": 0,
     "is_key_short": 0,
     "bytes_size": 16,
     "bytes_data": 32,

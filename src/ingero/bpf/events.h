@@ -209,7 +209,7 @@ struct python_layout {
 	u8 has_owner;
 	u8 has_copies;
 	u8 owner_skipped; /* frames with an owner from here on are no Python function's */
-	u8 key_half_word; /* of this word of a code object only the lower half is constant; 0: of none */
+	u8 has_half_word; /* of one word of a code object only the lower half is constant: python_code.h */
 	u8 is_key_short;  /* no version number in code objects: the line table's beginning is mixed into the key */
 	u8 pad[5];
 };

@@ -11,7 +11,6 @@
 #include "arguments.h"
 #include "python_frames.h"
 
-#define PAGE_BYTES 4096
 #define NATIVE_STACK 1 /* `address` in `seen_python`: not a code object's */
 
 const volatile u64 native_stacks_ring_bytes = 1 << 20;

@@ -57,7 +57,7 @@ def layout_row(interpreter: Interpreter, dtype: np.dtype[Any]) -> np.ndarray[Any
     row["has_owner"] = version >= (3, 12)
     row["owner_skipped"] = _OWNED_BY_C
     row["has_copies"] = "code.copies" in layout.offsets
-    row["key_half_word"] = 6 if version == (3, 11) else 0  # co_warmup counts down beside the flags
+    row["has_half_word"] = version == (3, 11)  # co_warmup counts down beside the flags
     row["is_key_short"] = version <= (3, 11)
     return row
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from ingero.decode.python_lines import line_of
 from ingero.decode.python_strings import bytes_per_character, decode_string
 
-CODE_BYTES = 160  # python_frames.h: what of a code object its key is made of
-_KEY_WORDS = CODE_BYTES // 8
-_TABLE_BEGINNING_WORDS = 4
+CODE_BYTES = 160  # what is read of a code object: a header of 32 bytes, and what its key is made of
+_KEY_WORDS, _HALF_WORD = 16, 4  # python_code.h
+_TABLE_BEGINNING = struct.Struct("<4Q")
 _FNV_BASIS, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 _MASK = (1 << 64) - 1
 _HEADER_BYTES = 16  # PyObject: 64 bits of count, of which newer versions use 32, and flags in the highest 16; the type
@@ -93,18 +94,16 @@ def _is_alive(code: bytes, layout: Mapping[str, int]) -> bool:
 
 
 def code_key(read: Read, code: bytes, layout: Mapping[str, int]) -> int:
-    """The kernel side's key of a code object (python_frames.h, code_key)."""
-    first, last = layout["header_bytes"] // 8, layout["code_line_table"] // 8
-    value = _FNV_BASIS
-    for index in range(max(2, first), min(_KEY_WORDS, last + 1)):
-        word = _word(code, 8 * index)
-        value = _mixed(value, word & 0xFFFFFFFF if index == layout["key_half_word"] else word)
+    """The kernel side's key of a code object (python_code.h, code_key)."""
+    part = code[layout["header_bytes"] : layout["code_line_table"] + _WORD.size]
+    words = list(struct.unpack(f"<{_KEY_WORDS}Q", part.ljust(_KEY_WORDS * _WORD.size, b"\0")))
+    if layout["has_half_word"]:
+        words[_HALF_WORD] &= 0xFFFFFFFF
     if layout["is_key_short"]:
         table = _word(code, layout["code_line_table"])
-        value = _mixed(value, _WORD.unpack(read(table + layout["bytes_size"], 8))[0])
-        for word in struct.unpack(f"<{_TABLE_BEGINNING_WORDS}Q", read(table + layout["bytes_data"], 32)):
-            value = _mixed(value, word)
-    return value or 1
+        words += _WORD.unpack(read(table + layout["bytes_size"], _WORD.size))
+        words += _TABLE_BEGINNING.unpack(read(table + layout["bytes_data"], _TABLE_BEGINNING.size))
+    return reduce(_mixed, words, _FNV_BASIS) or 1
 
 
 def _mixed(value: int, word: int) -> int:

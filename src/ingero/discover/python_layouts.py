@@ -17,6 +17,9 @@ COOKIE = b"xdebugpy"  # how _Py_DebugOffsets begins
 _DEBUG_OFFSETS_SINCE = (3, 13)
 _HEADER = struct.Struct("<8sQQ")  # cookie, version, whether it is free-threaded
 _MAX_OFFSET = 1 << 24
+# what a walk reads at once (bpf/python_walk.h)
+_INTERPRETER_BYTES, _THREAD_BYTES, _FRAME_BYTES, _KEY_BYTES = 96, 192, 112, 128
+_IN_KEY = ("code.name", "code.qualname", "code.line_table", "code.first_line")
 
 
 class UnknownLayoutError(ValueError):
@@ -66,6 +69,8 @@ def _from_memory(version: tuple[int, int], positions: Mapping[str, int], memory:
     offsets = {name: int.from_bytes(memory[at : at + 8], "little") for name, at in positions.items() if name != "size"}
     if any(value > _MAX_OFFSET for value in offsets.values()):
         raise UnknownLayoutError("its offsets are out of any range")
+    if not is_within_reach(offsets):
+        raise UnknownLayoutError("its threads, frames or code objects are larger than those of any known build")
     # PyCompactUnicodeObject adds the length and the address of a UTF-8 copy
     offsets["string.wide_data"] = offsets["string.ascii_data"] + 16
     if not free_threaded:  # one copy of the bytecode for all threads
@@ -75,6 +80,20 @@ def _from_memory(version: tuple[int, int], positions: Mapping[str, int], memory:
     shift = 8 if free_threaded and version >= (3, 14) else 2
     return PythonLayout(
         version=version, is_free_threaded=bool(free_threaded), offsets=offsets, string_state_shift=shift
+    )
+
+
+def is_within_reach(offsets: Mapping[str, int]) -> bool:
+    """Whether a walk, which reads a part of each object at once, finds there what it needs."""
+    header, link = offsets["bytes.size"], offsets["interpreter.next"]
+    reach = {"thread": range(_THREAD_BYTES - 7), "frame": range(_FRAME_BYTES - 7)}
+    reach["interpreter.threads"] = range(link, link + _INTERPRETER_BYTES - 7)
+    reach |= dict.fromkeys(_IN_KEY, range(header, header + _KEY_BYTES - 7))
+    return all(
+        offset in reach[part]
+        for name, offset in offsets.items()
+        for part in (name, name.partition(".")[0])
+        if part in reach
     )
 
 

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* What the walk of a thread's Python frames works on: its memory, and where the interpreter keeps what it reads. */
+#pragma once
+#include "clocks.h"
+
+#define PAGE_BYTES 4096
+/*
+ * What is read at once: a read costs 70 ns here, and 1 ns for each 100 bytes. Interpreters of which more is needed are
+ * refused by discover/python_layouts.py.
+ */
+#define INTERPRETER_BYTES 96 /* from its link to the next one on */
+#define THREAD_BYTES 192
+#define FRAME_BYTES 112
+#define FRAMES_BELOW 1900 /* that lie below it: a dozen of its callers */
+#define KEY_WORDS 16	 /* of a code object: those after its header, up to its line table */
+#define TABLE_WORDS 6	 /* of a line table: its size, its hash, and the first characters */
+#define CODE_PLACE_BITS 6
+/* as the verifier must see that they are */
+#define INTERPRETER_OFFSET(offset) ((offset) & 127)
+#define THREAD_OFFSET(offset) ((offset) & 255)
+#define FRAMES_OFFSET(offset) ((offset) & 2047)
+#define FRAME_OFFSET(offset) ((offset) & 127)
+#define KEY_OFFSET(offset) ((offset) & 127)
+
+const volatile u32 has_bpf_loop = 0;
+/* 0: the agent reads Python frames from outside, and no verifier has to judge what would walk them here */
+const volatile u32 walks_python = 1;
+
+INLINE u64 user_word(u64 address)
+{
+	u64 word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)address);
+	return word;
+}
+
+/* Programs can be preempted, so a walk's memory belongs to the thread and not to the CPU. */
+struct python_walk {
+	u64 thread; /* the search for the interpreter's thread */
+	u64 interpreter;
+	u64 self; /* pthread_self(): the same in every PID namespace, and after fork */
+	u64 found;
+	u64 frame;
+	u64 hash;
+	u64 frames_at;	  /* the address of `frame_bytes` in the process */
+	u64 frames_below; /* so far into `frame_bytes` a frame can begin */
+	union {
+		struct { /* before the walk */
+			u64 interpreter_bytes[17]; /* INTERPRETER_BYTES are read, 127 + 8 can be asked for */
+			u64 thread_bytes[33];	   /* THREAD_BYTES are read, 255 + 8 can be asked for */
+		};
+		u64 frame_bytes[273]; /* FRAMES_BELOW + FRAME_BYTES are read, 2047 + 127 + 8 can be asked for */
+	};
+	u64 code_type; /* read with what follows it: the last word of every object's header */
+	u64 key_words[KEY_WORDS + 1]; /* 127 + 8 can be asked for */
+	u64 table_words[TABLE_WORDS];
+	u8 frame_of[1 << CODE_PLACE_BITS]; /* the last frame whose code object has this place, by its address */
+	u32 sent; /* of the frames in `stack` as the last walk left it: so many have a code object that was sent */
+	u32 sent_now;
+	struct python_stack_record stack;
+};
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_TASK_STORAGE);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_TYPE(key, int);
+	MAP_TYPE(value, struct python_walk);
+} python_walks MAP;
+
+/* What a step of a loop is given: by bpf_loop directly, else looked up again in a function of its own. */
+struct python_step {
+	struct python_layout *layout;
+	struct python_walk *walk;
+};
+
+INLINE bool own_step(struct python_step *step, u32 slot)
+{
+	slot &= MAX_PROCESSES - 1;
+	step->walk = bpf_task_storage_get(&python_walks, bpf_get_current_task_btf(), NULL, 0);
+	step->layout = bpf_map_lookup_elem(&python_layouts, &slot);
+	return step->walk && step->layout;
+}
