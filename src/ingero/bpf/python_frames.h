@@ -72,6 +72,20 @@ INLINE struct python_frame *frame_with(struct python_walk *walk, u64 code)
 	return index < walk->sent_now && frame->code == code ? frame : NULL;
 }
 
+/* As is_new(), which has the key on the stack. Any byte will do for the value. */
+INLINE bool is_new_to(struct python_walk *walk, u64 hash, u64 address)
+{
+	struct seen_key *key = &walk->seen_key;
+
+	key->hash = hash;
+	key->address = address;
+	key->pid = walk->stack.pid;
+	if (bpf_map_lookup_elem(&seen_python, key))
+		return false;
+	bpf_map_update_elem(&seen_python, key, key, BPF_ANY);
+	return true;
+}
+
 /* Reads the code object of a frame, and sends it if it is new. Returns why the walk must end, else 0. */
 INLINE u8 identify(struct python_layout *layout, struct python_walk *walk, u64 code, struct python_frame *to)
 {
@@ -91,11 +105,11 @@ INLINE u8 identify(struct python_layout *layout, struct python_walk *walk, u64 c
 	to->key = key;
 	to->first_line = *(s32 *)CODE_AT(layout, walk, layout->code_first_line);
 	if (!is_sent) {
-		is_sent = !is_new(key, code, stack->pid) ||
+		is_sent = !is_new_to(walk, key, code) ||
 			  send_code(layout, to, CODE_WORD(layout, walk, layout->code_name), line_table,
 				    stack->process_slot);
 		if (!is_sent)
-			forget_seen(key, code, stack->pid);
+			bpf_map_delete_elem(&seen_python, &walk->seen_key);
 	}
 	if (is_sent && walk->sent_now == stack->count)
 		walk->sent_now = stack->count + 1;
@@ -203,12 +217,12 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 	if (!stack->count && !stack->flags)
 		return 0;
 	stack->hash = mixed(step.walk->hash, stack->flags);
-	if (!is_new(stack->hash, 0, stack->pid))
+	if (!is_new_to(step.walk, stack->hash, 0))
 		return stack->hash;
 	if (bpf_ringbuf_output(&python_stacks, stack, sizeof(*stack),
 			       ring_wakeup(&python_stacks, python_stacks_ring_bytes, sizeof(*stack)))) {
 		count_loss(LOSS_STACKS_RING_FULL, 1);
-		forget_seen(stack->hash, 0, stack->pid);
+		bpf_map_delete_elem(&seen_python, &step.walk->seen_key);
 		return 0;
 	}
 	return stack->hash;

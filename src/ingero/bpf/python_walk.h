@@ -2,6 +2,7 @@
 /* What the walk of a thread's Python frames works on: its memory, and where the interpreter keeps what it reads. */
 #pragma once
 #include "clocks.h"
+#include "seen.h"
 
 #define PAGE_BYTES 4096
 /*
@@ -55,6 +56,7 @@ struct python_walk {
 	u64 key_words[KEY_WORDS + 1]; /* 127 + 8 can be asked for */
 	u64 table_words[TABLE_WORDS];
 	u8 frame_of[1 << CODE_PLACE_BITS]; /* the last frame whose code object has this place, by its address */
+	struct seen_key seen_key; /* here, as the stacks of nested functions may take 512 bytes together before Linux 6.13 */
 	u32 sent; /* of the frames in `stack` as the last walk left it: so many have a code object that was sent */
 	u32 sent_now;
 	struct python_stack_record stack;
