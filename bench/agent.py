@@ -90,9 +90,12 @@ class Agent:
 
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order; answers its losses by counter."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        losses: dict[str, int] = self.wait_for("finished")["losses"]
+        last = self.messages[-1] if self.messages else {"type": "nothing"}
+        if last["type"] != "finished":
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGINT)
+            last = self.wait_for("finished")
+        losses: dict[str, int] = last["losses"]
         self.process.wait()
         return losses
 
