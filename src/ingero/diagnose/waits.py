@@ -100,7 +100,8 @@ class Waits:
         """What led to a piece of a path: what its thread did and waited for in so much time before; latest first."""
         found: list[Segment] = []
         if segment.tid in self._of_thread:
-            self._walk(found, segment.tid, segment.begin_ns - length_ns, segment.begin_ns, segment.depth)
+            at_ns = segment.begin_ns  # a wait for a CPU begins within an interval: the sleep before it is its first part
+            self._walk(found, segment.tid, at_ns - length_ns, at_ns, segment.depth, is_within=True)
         return found
 
     def _interval(self, found: list[Segment], interval: Any, begin_ns: int, end_ns: int, depth: int) -> None:
@@ -139,13 +140,20 @@ class Waits:
         else:
             found.append(self._ran_or_unknown(sleeper, tid, begin_ns, at_ns, depth))
 
-    def _walk(self, found: list[Segment], tid: int, begin_ns: int, at_ns: int, depth: int) -> None:
-        """What a thread did until at_ns, back to begin_ns or to the sleep in which it waited for another thread."""
+    def _walk(
+        self, found: list[Segment], tid: int, begin_ns: int, at_ns: int, depth: int, *, is_within: bool = False
+    ) -> None:
+        """What a thread did until at_ns, back to begin_ns or to the sleep in which it waited for another thread.
+
+        is_within: at_ns may lie in an interval, which counts up to then; else the thread ran at that moment.
+        """
         now = at_ns
         for interval in reversed(list(self.intervals(tid, begin_ns, at_ns))):
             end = int(interval["start_ns"] + interval["duration_ns"])
             if end > now:
-                continue
+                if not is_within:
+                    continue
+                end = now
             if end < now:
                 found.append(_ran(interval, end, now, depth))
             self._interval(found, interval, begin_ns, end, depth)

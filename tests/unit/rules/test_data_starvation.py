@@ -114,16 +114,21 @@ def test_a_worker_behind_the_pinning_thread_and_a_launcher_is_found(tmp_path: Pa
     assert diagnosis.incidents[0].evidence["worker was"] == "asleep"
 
 
-def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to_cpu_ms", [0, 0.03])
+def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path, to_cpu_ms: float) -> None:
     def slow_disk(scene: Scene, trainer: Actor) -> None:
-        """The worker computes 5 ms for each step as it did before, and now waits 8 ms for a disk first."""
+        """The worker computes 5 ms for each step as it did before, and now waits 8 ms for a disk first.
+
+        On its way back to a CPU it is runnable for a moment, as it always was.
+        """
         worker = scene.process(101, "pt_data_worker", parent=trainer)
         for second in range(int(LENGTH_S)):
             per_step_ms = 13.05 if second >= QUIET_S else 6.55
-            scene.second(worker, second, run=5 / per_step_ms * 1000)
+            scene.second(worker, second, run=5 / per_step_ms * 1000, runq=to_cpu_ms / per_step_ms * 1000)
         for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=7.0, empty={"sleep": 6.5})):
             scene.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
-            scene.off_cpu(worker, begin - 0.0065, begin + 0.0015, "io", waker="block")
+            woken = begin + 0.0015
+            scene.off_cpu(worker, begin - 0.0065, woken + to_cpu_ms / 1e3, "io", woken_s=woken, waker="block")
 
     incident = diagnosed(tmp_path, slow_disk).incidents[0]
     assert incident.cause == "data-starvation"
