@@ -100,7 +100,7 @@ class Waits:
         """What led to a piece of a path: what its thread did and waited for in so much time before; latest first."""
         found: list[Segment] = []
         if segment.tid in self._of_thread:
-            at_ns = segment.begin_ns  # a wait for a CPU begins within an interval: the sleep before it is its first part
+            at_ns = segment.begin_ns  # a wait for a CPU begins within an interval, whose first part is the sleep
             self._walk(found, segment.tid, at_ns - length_ns, at_ns, segment.depth, is_within=True)
         return found
 
