@@ -39,8 +39,8 @@ class Table:
     def __init__(self) -> None:
         self.keys: list[bytes] = []
 
-    def key_batches(self) -> Iterator[bytes]:
-        yield b"".join(self.keys)
+    def batches(self) -> Iterator[tuple[bytes, bytes]]:
+        yield b"".join(self.keys), b""
 
     def delete(self, key: bytes) -> None:
         self.keys.remove(key)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.diagnose import live as live_module
+from ingero.diagnose.engine import diagnose_evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.live import LiveDiagnosis
+from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.rule import Rule
 from ingero.diagnose.tracking import Change, ChangeKind
 from ingero.events import CLOCKS
 from ingero.store import tables
@@ -160,3 +165,27 @@ def test_a_slower_device_is_not_told_before_its_driver_has_said_why(tmp_path: Pa
         recording.seconds(3, Step(busy_ms=9), hog=clocks)
         assert ("opened", "gpu-slower") not in recording.told()
         assert ("opened", "gpu-throttled") in recording.told()
+
+
+def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memory_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[Evidence] = []
+
+    def looking(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
+        looked_at.append(evidence)
+        return diagnose_evidence(evidence, rules)
+
+    monkeypatch.setattr(live_module, "_MOST_EPOCHS", 2000)
+    monkeypatch.setattr(live_module, "diagnose_evidence", looking)
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(40, HOGGED, hog=stress)
+        (epochs,) = (lane.epochs for lane in looked_at[-1].read_lanes())
+        window = looked_at[-1].window
+        assert 1000 < ((epochs["b_ns"] >= window.begin_ns) & (epochs["b_ns"] < window.end_ns)).sum() <= 2000
+        told = recording.told()
+        assert told.count(("opened", "cpu-contention")) == 1
+        assert "closed" not in [kind for kind, _ in told]
+        last = recording.changes[-1][1].incident
+        assert last.lost_ns == pytest.approx(40 * SECOND_NS * 2.45 / 10, rel=0.25)

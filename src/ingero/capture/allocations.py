@@ -134,7 +134,7 @@ class AllocationReader:
             self._forget_allocations(slot)
 
     def _forget_allocations(self, slot: int) -> None:
-        for batch in self._allocations.key_batches():
+        for batch, _ in self._allocations.batches():
             keys = np.frombuffer(batch, self._key)
             for key in keys[keys["owner"] >> _SLOT_SHIFT == slot]:
                 self._allocations.delete(key.tobytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ class CulpritReader:
         self._map = culprits
         self._key, self._value = layouts.dtype("culprit_key"), layouts.dtype("culprit_value")
         self._before: dict[bytes, tuple[int, int]] = {}
+        self._of_victim: dict[int, set[bytes]] = defaultdict(set)  # keys by process slot
         self.names: dict[int, str] = {}
         self._readings = 0
         self._grew: dict[bytes, int] = {}
@@ -45,14 +48,19 @@ class CulpritReader:
         """Growth of every pair that grew."""
         found = []
         self._readings += 1
-        for key, raw in self._map.items():
-            value = np.frombuffer(raw, self._value)[0]
-            ns, switches = int(value["ns"]), int(value["switches"])
-            ns_before, switches_before = self._before.get(key, (0, 0))
-            if ns == ns_before:
-                continue
-            self._before[key], self._grew[key] = (ns, switches), self._readings
-            found.append(self._charge(key, value, ns - ns_before, switches - switches_before))
+        for keys, raw in self._map.batches():
+            values = np.frombuffer(raw, self._value)
+            for index, (ns, switches) in enumerate(
+                zip(values["ns"].tolist(), values["switches"].tolist(), strict=True)
+            ):
+                key = keys[index * self._key.itemsize : (index + 1) * self._key.itemsize]
+                ns_before, switches_before = self._before.get(key, (0, 0))
+                if ns == ns_before:
+                    continue
+                if key not in self._before:
+                    self._of_victim[self._slot(key)].add(key)
+                self._before[key], self._grew[key] = (ns, switches), self._readings
+                found.append(self._charge(key, values[index], ns - ns_before, switches - switches_before))
         if len(self._before) > self._most_pairs:
             self._forget_ended_culprits()
             self._most_pairs = max(_FEW_PAIRS, 2 * len(self._before))
@@ -63,14 +71,20 @@ class CulpritReader:
         quiet = [key for key, at in self._grew.items() if self._readings - at >= _QUIET_READINGS]
         pids = {key: self._pid(key) for key in quiet}
         gone = {pid for pid in set(pids.values()) if pid and not Path(f"/proc/{pid}").exists()}
-        self._drop([key for key, pid in pids.items() if pid in gone])
+        ended = [key for key, pid in pids.items() if pid in gone]
+        self._drop(ended)
+        for key in ended:
+            self._of_victim[self._slot(key)].discard(key)
         kept = {self._pid(key) for key in self._before}
         self.names = {pid: name for pid, name in self.names.items() if pid in kept}
 
     def _pid(self, key: bytes) -> int:
         return int(np.frombuffer(key, self._key)[0]["culprit_pid"])
 
-    def _drop(self, keys: list[bytes]) -> None:
+    def _slot(self, key: bytes) -> int:
+        return int(np.frombuffer(key, self._key)[0]["process_slot"])
+
+    def _drop(self, keys: Iterable[bytes]) -> None:
         for key in keys:
             self._map.delete(key)
             del self._before[key], self._grew[key]
@@ -91,4 +105,4 @@ class CulpritReader:
 
     def forget(self, slot: int) -> None:
         """Removes the pairs of an ended victim: nobody adds to them any more."""
-        self._drop([key for key in self._before if int(np.frombuffer(key, self._key)[0]["process_slot"]) == slot])
+        self._drop(self._of_victim.pop(slot, ()))

@@ -6,7 +6,7 @@ minute or, while an incident is open, since shortly before it began.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -28,9 +28,10 @@ _Key: TypeAlias = "tuple[int, int, int]"
 
 LOOK_BACK_NS = 60 * SECOND_NS
 LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its loss is carried on
+_MOST_EPOCHS = 100_000  # the same for a program with thousands of epochs a second: what a look reads stays below 60 MB
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
-_KEPT_READS = 64
+_KEPT_BYTES = 16 << 20  # of whole epochs: those of the references are asked for again and again
 
 
 class LiveDiagnosis:
@@ -40,6 +41,7 @@ class LiveDiagnosis:
         self._reader = reader
         self._until_ns = self._forgot_ns = begin_ns
         self._lanes: dict[_Key, Lane] = {}
+        self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)  # until when, epochs that ended
         self._reads: OrderedDict[tuple[int, int, int], Array] = OrderedDict()
         self.tracker = IncidentTracker(first_number)
 
@@ -65,11 +67,22 @@ class LiveDiagnosis:
     def _begin_ns(self, until_ns: int) -> int:
         began_ns = self.tracker.earliest_start_ns
         back_ns = until_ns - LOOK_BACK_NS
-        return back_ns if began_ns is None else max(min(back_ns, began_ns - _BEFORE_NS), until_ns - LONGEST_NS)
+        if began_ns is not None:
+            back_ns = max(min(back_ns, began_ns - _BEFORE_NS), until_ns - LONGEST_NS)
+        return max(back_ns, self._dense_since_ns())
+
+    def _dense_since_ns(self) -> int:
+        """Since when as many epochs have ended as are looked at; 0 while there are fewer."""
+        while self._taken and sum(count for _, count in self._taken) - self._taken[0][1] >= _MOST_EPOCHS:
+            self._taken.popleft()
+        is_dense = sum(count for _, count in self._taken) >= _MOST_EPOCHS
+        return self._taken[0][0] if is_dense else 0
 
     def _take(self, window: Window) -> None:
         """The epochs that ended in a window that has not been read yet."""
-        for lane in self._reader.lanes(window):
+        lanes = self._reader.lanes(window)
+        self._taken.append((window.end_ns, sum(len(lane.epochs) for lane in lanes)))
+        for lane in lanes:
             key = (lane.process, lane.device, lane.stream)
             known = self._lanes.get(key)
             epochs = lane.epochs if known is None else np.concatenate([known.epochs, lane.epochs])
@@ -115,7 +128,7 @@ class _LiveEvidence(Evidence):
         key = (window.begin_ns, window.end_ns, process)
         if key not in self._reads:
             self._reads[key] = super().epochs(window, process)
-            if len(self._reads) > _KEPT_READS:
+            while len(self._reads) > 1 and sum(one.nbytes for one in self._reads.values()) > _KEPT_BYTES:
                 self._reads.popitem(last=False)
         self._reads.move_to_end(key)
         return self._reads[key]

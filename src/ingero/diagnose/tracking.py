@@ -18,6 +18,7 @@ _Key = tuple[str, str, str, bool]
 
 QUIET_NS = 6 * SECOND_NS  # an incident is over this long after its last loss; stretches bridge four quiet seconds
 SAME_NS = 10 * SECOND_NS  # it is the same one when it comes back within
+_KEPT_NS = 60 * SECOND_NS  # a closed one beyond the window that is looked at, which may reach back again
 UPDATE_NS = 5 * SECOND_NS
 _GROWN = 1.2  # an update is worth telling when the loss has grown by this
 
@@ -82,6 +83,8 @@ class IncidentTracker:
         latest = {_key(one): one for one in sorted(diagnosis.incidents, key=lambda one: one.start_ns)}
         changes = [change for key, one in latest.items() for change in self._see(key, one, diagnosis.incidents, now_ns)]
         self._waiting = {key: since for key, since in self._waiting.items() if key in latest}
+        kept_from_ns = diagnosis.window.begin_ns - _KEPT_NS
+        self._closed = {key: one for key, one in self._closed.items() if one.last_end_ns >= kept_from_ns}
         over = [key for key, one in self._open.items() if now_ns - one.last_end_ns > QUIET_NS]
         return changes + [self._close(key) for key in over]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ from ingero.store.vocabulary import CLOCK_COLUMNS, CLOCKS
 
 CHECKPOINTS = 8
 NOT_RECORDED = -1
+_AT_A_TIME = 4096  # rows as tuples of Python's numbers: 2 KB for an epoch, five times its place in an array
 
 _EPOCH_NUMBERS = (
     "process",
@@ -129,19 +132,23 @@ SAMPLE_COLUMNS = ", ".join(_SAMPLE_NUMBERS)
 CLOCK_SECOND_COLUMNS = ", ".join((*_SECOND_NUMBERS[:-1], f"coalesce(major_faults, {NOT_RECORDED})", *CLOCK_COLUMNS))
 
 
-def epochs(rows: Sequence[Sequence[int]], checkpoints: Sequence[bytes | None]) -> npt.NDArray[np.void]:
-    """Rows of `EPOCH_COLUMNS` and the checkpoint bytes of each as an array of `EPOCH_DTYPE`."""
-    array = _from_rows(rows, EPOCH_DTYPE)
-    for index, packed in enumerate(checkpoints):
-        if packed:
-            times = np.frombuffer(packed, dtype="<i8")[:CHECKPOINTS]
+def epochs(rows: Iterable[Sequence[Any]]) -> npt.NDArray[np.void]:
+    """Rows of `EPOCH_COLUMNS`, the checkpoint bytes last, as an array of `EPOCH_DTYPE`."""
+    return _joined((_epochs(some) for some in _some_at_a_time(rows)), EPOCH_DTYPE)
+
+
+def _epochs(rows: Sequence[Sequence[Any]]) -> npt.NDArray[np.void]:
+    array = _from_rows([row[:-1] for row in rows], EPOCH_DTYPE)
+    for index, row in enumerate(rows):
+        if row[-1]:
+            times = np.frombuffer(row[-1], dtype="<i8")[:CHECKPOINTS]
             array["checkpoint_ns"][index, : len(times)] = times
     return array
 
 
-def lane(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def lane(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `LANE_COLUMNS` as an array of `LANE_DTYPE`."""
-    return _from_rows(rows, LANE_DTYPE)
+    return _array(rows, LANE_DTYPE)
 
 
 def without_clocks(lane: npt.NDArray[np.void], *, process: int, pid: int) -> npt.NDArray[np.void]:
@@ -157,45 +164,57 @@ def without_clocks(lane: npt.NDArray[np.void], *, process: int, pid: int) -> npt
     return array
 
 
-def clock_seconds(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def clock_seconds(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `CLOCK_SECOND_COLUMNS` as an array of `CLOCK_SECOND_DTYPE`."""
-    return _from_rows(rows, CLOCK_SECOND_DTYPE)
+    return _array(rows, CLOCK_SECOND_DTYPE)
 
 
-def offcpu(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def offcpu(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `OFFCPU_COLUMNS` as an array of `OFFCPU_DTYPE`."""
-    return _from_rows(rows, OFFCPU_DTYPE)
+    return _array(rows, OFFCPU_DTYPE)
 
 
-def calls(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def calls(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `CALL_COLUMNS` as an array of `CALL_DTYPE`."""
-    return _from_rows(rows, CALL_DTYPE)
+    return _array(rows, CALL_DTYPE)
 
 
-def samples(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def samples(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `SAMPLE_COLUMNS` as an array of `SAMPLE_DTYPE`."""
-    return _from_rows(rows, SAMPLE_DTYPE)
+    return _array(rows, SAMPLE_DTYPE)
 
 
-def memory_seconds(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def memory_seconds(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `MEMORY_SECOND_COLUMNS` as an array of `MEMORY_SECOND_DTYPE`."""
-    return _from_rows(rows, MEMORY_SECOND_DTYPE)
+    return _array(rows, MEMORY_SECOND_DTYPE)
 
 
-def site_levels(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def site_levels(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `call_queries.SITE_LEVELS` as an array of `SITE_LEVEL_DTYPE`."""
-    return _from_rows(rows, SITE_LEVEL_DTYPE)
+    return _array(rows, SITE_LEVEL_DTYPE)
 
 
-def nccl_calls(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.void]:
+def nccl_calls(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
     """Rows of `call_queries.NCCL_CALLS` as an array of `NCCL_CALL_DTYPE`."""
-    return _from_rows(rows, NCCL_CALL_DTYPE)
+    return _array(rows, NCCL_CALL_DTYPE)
+
+
+def _array(rows: Iterable[Sequence[int]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    return _joined((_from_rows(some, dtype) for some in _some_at_a_time(rows)), dtype)
+
+
+def _some_at_a_time(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    rest = iter(rows)
+    while some := list(islice(rest, _AT_A_TIME)):
+        yield some
+
+
+def _joined(parts: Iterable[npt.NDArray[np.void]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 def _from_rows(rows: Sequence[Sequence[int]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
     array = np.zeros(len(rows), dtype=dtype)
-    if not rows:
-        return array
     numbers = np.array(rows, dtype=np.int64)
     column = 0
     for name in dtype.names or ():

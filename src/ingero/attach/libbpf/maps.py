@@ -64,8 +64,8 @@ class Map:
             if value is not None:
                 yield key, value
 
-    def key_batches(self) -> Iterator[bytes]:
-        """The keys of a hash, many in one piece; as for `items`, of what is added or removed meanwhile."""
+    def batches(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a hash, many in one piece; as for `items`, of what is added or removed meanwhile."""
         keys = c.create_string_buffer(_BATCH * self.key_bytes)
         values = c.create_string_buffer(_BATCH * self.value_bytes)
         place, begin, is_last = c.c_uint32(), None, False
@@ -76,7 +76,7 @@ class Map:
             if is_last and c.get_errno() not in (0, errno.ENOENT):
                 raise failure(f"map {self.name}: look up")
             begin = c.byref(place)
-            yield keys.raw[: count.value * self.key_bytes]
+            yield keys.raw[: count.value * self.key_bytes], values.raw[: count.value * self.value_bytes]
 
     def memory(self) -> mmap.mmap:
         """The elements of a BPF_F_MMAPABLE array as shared memory, each rounded up to 8 bytes."""

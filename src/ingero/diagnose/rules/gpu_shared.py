@@ -64,21 +64,25 @@ def find(case: Case) -> Iterator[Finding]:
 def _sharings(case: Case) -> Iterator[_Sharing]:
     """The other processes on the device, as far as it was slower only with them."""
     mine = case.process.process
+    lane, ratios = case.evidence.lanes[mine], _ratios(case)
+    inside = (lane["b_ns"] > case.window.begin_ns) & (lane["b_ns"] < case.window.end_ns)
     for number, theirs in case.evidence.lanes.items():
         other = case.evidence.processes.get(number)
-        devices = [(one, device_of(case.evidence, one)) for one in (mine, number)]
-        if other is None or number == mine or not same_gpu(case.evidence, devices[0], devices[1]):
+        if other is None or number == mine or inside[_while_there(lane, theirs)].sum() < MIN_EPOCHS:
             continue
-        sharing = _sharing(case, other, theirs)
+        devices = [(one, device_of(case.evidence, one)) for one in (mine, number)]
+        if not same_gpu(case.evidence, devices[0], devices[1]):
+            continue
+        sharing = _sharing(lane, other, theirs, ratios, inside)
         if sharing and sharing.slower >= MIN_SLOWER and sharing.slower_alone <= MOST_SLOWER_ALONE:
             yield sharing
 
 
-def _sharing(case: Case, other: Process, theirs: Array) -> _Sharing | None:
+def _sharing(lane: Array, other: Process, theirs: Array, ratios: Array, inside: Array) -> _Sharing | None:
     """None where too few epochs are with or without the other, or where it was as busy before and did no harm."""
-    lane = case.evidence.lanes[case.process.process]
-    ratios, overlap = _ratios(case, lane), _overlap_ns(lane, theirs)
-    inside = (lane["b_ns"] > case.window.begin_ns) & (lane["b_ns"] < case.window.end_ns)
+    overlap = np.zeros(len(lane), np.int64)
+    there = _while_there(lane, theirs)
+    overlap[there] = _overlap_ns(lane[there], theirs)
     shared = (overlap >= _AT_WORK * lane["x_ns"]) & (ratios > 0)
     alone = (overlap <= _NOT_THERE * lane["x_ns"]) & (ratios > 0)
     now, before = shared & inside, shared & ~inside
@@ -101,8 +105,15 @@ def _sharing(case: Case, other: Process, theirs: Array) -> _Sharing | None:
     )
 
 
-def _ratios(case: Case, lane: Array) -> Array:
+def _while_there(lane: Array, others: Array) -> slice:
+    """The epochs of a lane, which follow one another, that lie between the other's first and last."""
+    first, last = np.searchsorted(lane["b_ns"], (others["a_ns"][0], others["b_ns"].max()))
+    return slice(int(first), int(last) + 1)
+
+
+def _ratios(case: Case) -> Array:
     """The device's time of each epoch against the usual of its class; 0 where the class has none."""
+    lane = case.evidence.lanes[case.process.process]
     ratios = np.zeros(len(lane))
     for key, one in case.usual.items():
         if one.reference.can_judge_device and one.reference.x_ns > 0:

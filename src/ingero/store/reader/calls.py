@@ -32,7 +32,7 @@ class CallQuestions(Questions):
         of_ops = (
             "" if ops is None else f"AND (source, op) IN (VALUES {', '.join(f'({s}, {o})' for s, o in sorted(ops))})"
         )
-        rows = self._rows(
+        rows = self._each(
             f"SELECT {arrays.CALL_COLUMNS} FROM raw_events WHERE {within('start_ns')} "
             f"AND source IN ({listed(sources)}) {of_ops} AND {of_process()} ORDER BY start_ns",
             window,
@@ -95,7 +95,7 @@ class CallQuestions(Questions):
         view = views.query("nccl_events").replace(
             "WHERE e.source = 9", f"WHERE e.source = 9 AND {within('e.start_ns')}"
         )
-        rows = self._rows(call_queries.NCCL_CALLS.format(view=view), window, table="raw_communicators", limit=limit)
+        rows = self._each(call_queries.NCCL_CALLS.format(view=view), window, table="raw_communicators", limit=limit)
         return arrays.nccl_calls(rows)
 
     def last_collectives(self, window: Window, *, process: int, limit: int) -> list[Collective]:

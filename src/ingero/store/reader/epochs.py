@@ -18,14 +18,14 @@ class EpochQuestions(Questions):
 
     def epochs(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
         """Epochs that ended in the window, in that order: `arrays.EPOCH_DTYPE`."""
-        rows = self._rows(
+        rows = self._each(
             f"SELECT {arrays.EPOCH_COLUMNS}, e.checkpoints FROM raw_epochs e WHERE {within('e.b_ns')} "
             f"AND {of_process('e')} ORDER BY e.b_ns",
             window,
             table="raw_epochs",
             process=process,
         )
-        return arrays.epochs([row[:-1] for row in rows], [row[-1] for row in rows])
+        return arrays.epochs(rows)
 
     def lanes(self, window: Window) -> list[Lane]:
         """Every lane with the epochs that ended in the window, in short."""

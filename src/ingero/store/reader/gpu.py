@@ -31,10 +31,10 @@ class GpuQuestions(Questions):
 
         A row where a level changed, and each minute; first those, older than the window, that it begins with.
         """
-        rows = self._rows(memory_queries.SECONDS, window, table="raw_memory_seconds", process=process)
+        rows = self._each(memory_queries.SECONDS, window, table="raw_memory_seconds", process=process)
         return arrays.memory_seconds(rows)
 
     def memory_site_levels(self, window: Window) -> npt.NDArray[np.void]:
         """What call sites held, in order of time: `arrays.SITE_LEVEL_DTYPE`; rows as those of `memory_seconds`."""
-        rows = self._rows(call_queries.SITE_LEVELS, window, table="raw_allocations", process=None)
+        rows = self._each(call_queries.SITE_LEVELS, window, table="raw_allocations", process=None)
         return arrays.site_levels(rows)

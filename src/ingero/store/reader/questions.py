@@ -50,12 +50,18 @@ class Questions:
     def _rows(
         self, sql: str, window: Window | None = None, *, table: str = "", **values: Value
     ) -> list[tuple[Any, ...]]:
+        return list(self._each(sql, window, table=table, **values))
+
+    def _each(
+        self, sql: str, window: Window | None = None, *, table: str = "", **values: Value
+    ) -> Iterator[tuple[Any, ...]]:
+        """The same one by one: a hundred thousand rows as tuples take more memory than all they are made into."""
         if table and not self.is_recorded(table):
             by = f"Ingero {self.older_version}" if self.older_version else "the build of ingero that began this file"
             raise NotRecordedError(table.removeprefix("raw_").replace("_", " "), by)
         if window is not None:
             values |= {"begin": window.begin_ns, "end": window.end_ns}
-        return list(self._db.execute(sql, values))
+        return iter(self._db.execute(sql, values))
 
 
 def records(record: type[_Record], rows: Iterable[tuple[Any, ...]]) -> Iterator[_Record]:

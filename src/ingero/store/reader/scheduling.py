@@ -49,7 +49,7 @@ class SchedulingQuestions(Questions):
 
     def clock_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
         """The same per second, in order of time: `arrays.CLOCK_SECOND_DTYPE`."""
-        rows = self._rows(
+        rows = self._each(
             f"SELECT {arrays.CLOCK_SECOND_COLUMNS} FROM raw_clock_seconds WHERE {touches()} "
             f"AND {of_process()} ORDER BY start_ns",
             window,
@@ -130,7 +130,7 @@ class SchedulingQuestions(Questions):
 
     def offcpu_rows(self, window: Window) -> npt.NDArray[np.void]:
         """Intervals off the CPU that ended in the window or began in it, by their begin: `arrays.OFFCPU_DTYPE`."""
-        rows = self._rows(
+        rows = self._each(
             f"SELECT {arrays.OFFCPU_COLUMNS} FROM raw_offcpu WHERE start_ns >= :begin - {_LONGEST_SLEEP_NS} "
             f"AND start_ns < :end AND start_ns + duration_ns >= :begin ORDER BY start_ns",
             window,

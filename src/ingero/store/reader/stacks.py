@@ -61,7 +61,7 @@ class StackQuestions(Questions):
 
     def sample_rows(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
         """Where threads were outside traced calls, sample by sample in order of time: `arrays.SAMPLE_DTYPE`."""
-        rows = self._rows(
+        rows = self._each(
             f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_samples WHERE {within('time_ns')} "
             f"AND {of_process()} ORDER BY time_ns",
             window,

@@ -1,0 +1,89 @@
+"""What the kernel's table of who took the CPU from whom has grown by, and what is removed from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+
+from ingero.attach.libbpf import Map
+from ingero.attach.objects import object_path
+from ingero.capture import culprits
+from ingero.capture.culprits import CulpritReader
+from ingero.decode.btf import btf_of
+
+LAYOUTS = btf_of(object_path("scheduler"))
+NO_PID = 2**22 + 1  # beyond the highest there can be
+
+
+class Table:
+    """A hash of pairs, as the reader uses it."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[bytes, bytes] = {}
+
+    def batches(self) -> Iterator[tuple[bytes, bytes]]:
+        yield b"".join(self.pairs), b"".join(self.pairs.values())
+
+    def delete(self, key: bytes) -> None:
+        del self.pairs[key]
+
+    def charge(self, slot: int, pid: int, ns: int, name: bytes = b"hog") -> None:
+        key, value = np.zeros(1, LAYOUTS.dtype("culprit_key")), np.zeros(1, LAYOUTS.dtype("culprit_value"))
+        key["process_slot"], key["culprit_pid"] = slot, pid
+        value["ns"], value["switches"], value["comm"] = ns, ns // 10, name
+        self.pairs[key.tobytes()] = value.tobytes()
+
+    def pids(self, slot: int) -> list[int]:
+        keys: np.ndarray[Any, Any] = np.frombuffer(b"".join(self.pairs), LAYOUTS.dtype("culprit_key"))
+        return sorted(keys["culprit_pid"][keys["process_slot"] == slot].tolist())
+
+
+def reader_of(table: Table) -> CulpritReader:
+    return CulpritReader(cast(Map, table), LAYOUTS)
+
+
+def test_only_what_a_pair_has_grown_by_is_told() -> None:
+    table = Table()
+    reader = reader_of(table)
+    table.charge(3, 40, 1000)
+    table.charge(5, 41, 500)
+    assert {(one.slot, one.culprit_pid, one.ns, one.switches) for one in reader.read()} == {
+        (3, 40, 1000, 100),
+        (5, 41, 500, 50),
+    }
+    table.charge(3, 40, 1700)
+    assert [(one.slot, one.culprit_name, one.ns, one.switches) for one in reader.read()] == [(3, "hog", 700, 70)]
+
+
+def test_the_pairs_of_an_ended_victim_are_removed_and_no_others() -> None:
+    table = Table()
+    reader = reader_of(table)
+    for slot in (3, 5):
+        for pid in (40, 41):
+            table.charge(slot, pid, 1000)
+    reader.read()
+    reader.forget(3)
+    assert (table.pids(3), table.pids(5)) == ([], [40, 41])
+    table.charge(3, 40, 200)  # the next process in the slot
+    assert [(one.slot, one.ns) for one in reader.read()] == [(3, 200)]
+    reader.forget(3)
+    assert table.pids(3) == []
+
+
+def test_of_many_pairs_those_are_removed_whose_culprit_has_ended(monkeypatch: Any) -> None:
+    monkeypatch.setattr(culprits, "_FEW_PAIRS", 2)
+    table = Table()
+    reader = reader_of(table)
+    for pid in (NO_PID, NO_PID + 1):
+        table.charge(3, pid, 1000)
+    for _ in range(3):
+        reader.read()
+    table.charge(3, os.getpid(), 1000)
+    reader.read()
+    reader.forget(5)  # one that has no pairs
+    assert table.pids(3) == [os.getpid()]
+    reader.forget(3)
+    assert table.pids(3) == []
