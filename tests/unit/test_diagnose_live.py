@@ -50,6 +50,14 @@ class Live:
             self._scene.flush()
             self.changes += [(self._second, change) for change in self._look()]
 
+    def passing(self, count: int) -> list[int]:
+        """Processes that have come and gone by now; their numbers."""
+        numbers = []
+        for pid in range(5000, 5000 + count):
+            at_ns = self._scene.at(self._second)
+            numbers.append(self._scene.process(pid, "true", exit_ns=at_ns).number)
+        return numbers
+
     def pause(self, count: int) -> None:
         """Seconds without a step, as in a long evaluation."""
         for _ in range(count):
@@ -167,17 +175,37 @@ def test_a_slower_device_is_not_told_before_its_driver_has_said_why(tmp_path: Pa
         assert ("opened", "gpu-throttled") in recording.told()
 
 
-def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memory_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked_at: list[Evidence] = []
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Evidence]:
+    """The evidence of each look."""
+    found: list[Evidence] = []
 
     def looking(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
-        looked_at.append(evidence)
+        found.append(evidence)
         return diagnose_evidence(evidence, rules)
 
-    monkeypatch.setattr(live_module, "_MOST_EPOCHS", 2000)
     monkeypatch.setattr(live_module, "diagnose_evidence", looking)
+    return found
+
+
+def test_processes_that_ended_before_the_window_are_read_only_when_something_names_them(
+    tmp_path: Path, looked_at: list[Evidence]
+) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(2)
+        ended = recording.passing(20)
+        recording.seconds(2)
+        assert set(ended) <= set(looked_at[-1].processes)
+        recording.pause(62)
+        recording.seconds(1)
+        assert not set(ended) & set(looked_at[-1].processes)
+        assert looked_at[-1].processes[ended[0]].pid == 5000
+
+
+def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memory_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: list[Evidence]
+) -> None:
+    monkeypatch.setattr(live_module, "_MOST_EPOCHS", 2000)
     with live(tmp_path) as recording:
         recording.seconds(8)
         recording.seconds(40, HOGGED, hog=stress)

@@ -111,7 +111,11 @@ class Evidence:
     @cached_property
     def processes(self) -> dict[int, Process]:
         """Every process seen, by its number."""
-        return {one.process: one for one in self.reader.processes(only_targets=False)}
+        return {one.process: one for one in self.read_processes()}
+
+    def read_processes(self) -> list[Process]:
+        """The processes that there is something to say of."""
+        return self.reader.processes(only_targets=False)
 
     @cached_property
     def containers(self) -> dict[int, Container]:
@@ -341,13 +345,16 @@ class Evidence:
 
     @cached_property
     def _every_thread(self) -> list[Thread]:
-        return self.reader.threads() if self.reader.is_recorded("raw_threads") else []
+        return self.read_threads() if self.reader.is_recorded("raw_threads") else []
+
+    def read_threads(self) -> list[Thread]:
+        """The threads of those processes."""
+        return self.reader.threads()
 
     @cached_property
     def waker_names(self) -> dict[int, str]:
         """The names of processes that ended sleeps of traced threads, by pid; where that is not known by thread."""
-        is_there = self.reader.is_recorded("raw_wakers")
-        rows = [one for number in self.processes for one in self.wakers(number)] if is_there else []
+        rows = self.reader.wakers(self.window) if self.reader.is_recorded("raw_wakers") else []
         return {one.waker_pid or one.waker_tid: one.waker_name for one in rows if one.waker_name}
 
     def call_line(self, window: Window, process: int, source: int, op: int) -> CodeLine | None:

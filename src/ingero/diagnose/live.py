@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from ingero.diagnose.rule import all_rules
 from ingero.diagnose.tracking import Change, IncidentTracker
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
-from ingero.store.records import Window
+from ingero.store.records import Process, Thread, Window
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -112,6 +113,21 @@ def _is_kept(epochs: Array, begin_ns: int) -> Array:
     return kept
 
 
+class _Processes(dict[int, Process]):
+    """Processes by number; one that ended long ago is read when something names it: a rank, an owner of memory."""
+
+    def __init__(self, reader: Reader, known: list[Process]) -> None:
+        super().__init__((one.process, one) for one in known)
+        self._reader = reader
+
+    def __missing__(self, number: int) -> Process:
+        for one in self._reader.processes(only_targets=False):
+            if one.process == number:
+                self[number] = one
+                return one
+        raise KeyError(number)
+
+
 class _LiveEvidence(Evidence):
     """The evidence of a window whose lanes are at hand. reads: whole epochs that were read before, by window."""
 
@@ -123,6 +139,20 @@ class _LiveEvidence(Evidence):
 
     def read_lanes(self) -> list[Lane]:
         return self._lanes
+
+    @cached_property
+    def processes(self) -> dict[int, Process]:
+        return _Processes(self.reader, self.read_processes())
+
+    def read_processes(self) -> list[Process]:
+        """Without those that ended before the window: a server may have started thousands. Workers are kept, though.
+
+        They did the work of the references.
+        """
+        return self.reader.processes_since(self.window.begin_ns, also=[lane.process for lane in self._lanes])
+
+    def read_threads(self) -> list[Thread]:
+        return self.reader.threads(self.processes)
 
     def epochs(self, window: Window, process: int) -> Array:
         key = (window.begin_ns, window.end_ns, process)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +36,22 @@ class ContentQuestions(Questions):
         where = "WHERE is_target" if only_targets else ""
         return self._records(Process, f"SELECT {fields_of(Process)} FROM raw_processes {where} ORDER BY process")
 
-    def threads(self) -> list[Thread]:
-        """The threads seen of traced processes, those last that were seen last."""
+    def processes_since(self, since_ns: int, *, also: Iterable[int] = ()) -> list[Process]:
+        """Without those that had ended by then, except these and the children of these."""
+        numbers = listed(also)
+        pids = f"SELECT pid FROM raw_processes WHERE process IN ({numbers})"
         return self._records(
-            Thread, f"SELECT {fields_of(Thread)} FROM raw_threads ORDER BY last_seen_ns", table="raw_threads"
+            Process,
+            f"SELECT {fields_of(Process)} FROM raw_processes WHERE exit_ns IS NULL OR exit_ns >= :since "
+            f"OR process IN ({numbers}) OR parent_pid IN ({pids}) ORDER BY process",
+            since=since_ns,
+        )
+
+    def threads(self, processes: Iterable[int] | None = None) -> list[Thread]:
+        """The threads seen of traced processes (of these only), those last that were seen last."""
+        of_these = "" if processes is None else f"WHERE process IN ({listed(processes)})"
+        return self._records(
+            Thread, f"SELECT {fields_of(Thread)} FROM raw_threads {of_these} ORDER BY last_seen_ns", table="raw_threads"
         )
 
     def containers(self) -> list[Container]:
