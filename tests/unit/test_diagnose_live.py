@@ -10,7 +10,7 @@ import pytest
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose import live as live_module
-from ingero.diagnose.engine import diagnose_evidence
+from ingero.diagnose.engine import diagnose, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.diagnose.model import Diagnosis
@@ -19,6 +19,7 @@ from ingero.diagnose.tracking import Change, ChangeKind
 from ingero.events import CLOCKS
 from ingero.store import tables
 from ingero.store.reader import open_reader
+from ingero.store.records import Window
 
 SECOND_NS = 1_000_000_000
 HEALTHY = Step()
@@ -217,3 +218,30 @@ def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memor
         assert "closed" not in [kind for kind, _ in told]
         last = recording.changes[-1][1].incident
         assert last.lost_ns == pytest.approx(40 * SECOND_NS * 2.45 / 10, rel=0.25)
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_processes_that_have_come_and_gone_cost_no_question_each(tmp_path: Path, is_live: bool) -> None:
+    """A launcher of short-lived processes would otherwise be asked about for longer and longer."""
+    asked = [questions(tmp_path / f"{count}.db", count, is_live=is_live) for count in (10, 200)]
+    assert asked[0] == asked[1] > 10
+
+
+def questions(path: Path, processes: int, *, is_live: bool) -> int:
+    """How often the database is asked about a second in which so many processes made their first launch and ended."""
+    asked: list[str] = []
+    with Scene(path, seconds=2) as scene:
+        for number in range(processes):
+            actor = scene.process(1000 + number, "short")
+            scene.op(actor, "cudaLaunchKernel", 0, 5, 0.1)
+            scene.second(actor, 0, run=5)
+        scene.flush()
+        with open_reader(path) as reader:
+            diagnosis = LiveDiagnosis(reader, begin_ns=BEGIN_NS)
+            whole = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 2 * SECOND_NS)
+            reader.connection.set_exec_trace(lambda *question: not asked.append(str(question)))  # type: ignore[func-returns-value]
+            if is_live:
+                diagnosis.look()
+            else:
+                diagnose(reader, whole)
+    return len(asked)

@@ -73,7 +73,7 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
     return Diagnosis(
         window=evidence.window,
         incidents=incidents,
-        verdicts=tuple(_verdicts(evidence, incidents)),
+        verdicts=() if evidence.is_live else tuple(_verdicts(evidence, incidents)),
         not_evaluated=tuple(not_evaluated),
         not_traced=evidence.not_traced,
     )

@@ -64,7 +64,7 @@ _TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
 class Evidence:
     """The evidence of one window. Arrays are those of `store.arrays`; everything is read-only.
 
-    is_live: the recording goes on, and what is read is read again in a second.
+    is_live: the recording goes on, and what is read is read again in a second; verdicts are for its end.
     """
 
     def __init__(self, reader: Reader, window: Window, *, is_live: bool = False) -> None:
@@ -308,8 +308,15 @@ class Evidence:
             self._clocks[key] = self.reader.clock_totals(window) if is_there else []
         return self._clocks[key]
 
+    @cached_property
+    def _ops_of_window(self) -> dict[int, list[OpShare]]:
+        """At once: processes may come and go by the thousand, and each question reads the rows of all of them."""
+        return self.reader.op_shares_by_process(self.window)
+
     def ops(self, window: Window, process: int) -> list[OpShare]:
         """The calls of a process in a part of the window."""
+        if window == self.window:
+            return self._ops_of_window.get(process, [])
         key = (window.begin_ns, window.end_ns, process)
         if key not in self._ops:
             self._ops[key] = self.reader.op_shares(window, process=process)

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from ingero.store import answers, histograms
 from ingero.store.conditions import of_process, share, sums_of_clocks, touches
-from ingero.store.reader.questions import Questions
+from ingero.store.reader.questions import Questions, records
 from ingero.store.records import KernelLaunches, OpShare, OpTotals, Window
 from ingero.units import SECOND_NS
 
@@ -58,15 +58,22 @@ class OperationQuestions(Questions):
 
     def op_shares(self, window: Window, *, process: int) -> list[OpShare]:
         """Calls of one process per operation; of seconds that reach out of the window the share that lies in it."""
-        return self._records(
-            OpShare,
-            f"SELECT t.source, t.op, coalesce(o.name, t.source || '/' || t.op), sum(t.count * {share('t')}), "
-            f"sum(t.sum_ns * {share('t')}), sum(t.bytes * {share('t')}), sum(t.errors * {share('t')}) "
+        return self.op_shares_by_process(window, process=process).get(process, [])
+
+    def op_shares_by_process(self, window: Window, *, process: int | None = None) -> dict[int, list[OpShare]]:
+        """The same of all processes that called something, or of one."""
+        found: dict[int, list[OpShare]] = defaultdict(list)
+        for number, *of_op in self._rows(
+            f"SELECT t.process, t.source, t.op, coalesce(o.name, t.source || '/' || t.op), "
+            f"sum(t.count * {share('t')}), sum(t.sum_ns * {share('t')}), sum(t.bytes * {share('t')}), "
+            f"sum(t.errors * {share('t')}) "
             f"FROM raw_op_stats t LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
-            f"WHERE {touches('t')} AND {of_process('t')} GROUP BY t.source, t.op",
+            f"WHERE {touches('t')} AND {of_process('t')} GROUP BY t.process, t.source, t.op",
             window,
             process=process,
-        )
+        ):
+            found[number] += records(OpShare, [tuple(of_op)])
+        return found
 
     def kernel_launches(self, window: Window, *, process: int | None = None) -> list[KernelLaunches]:
         """Launches per process, GPU kernel and library that issued them, most first."""
