@@ -21,16 +21,12 @@ from ingero.serve.export.formats import Format, export
 from ingero.serve.export.gaps import gap_lines
 from ingero.serve.export.output import STANDARD_OUTPUT, output_file, refuse_recording
 from ingero.serve.export.timeline import Progress
-from ingero.store.errors import reading_error
+from ingero.store.errors import EmptyRecordingError, reading_error
 from ingero.store.locations import database_path
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 from ingero.store.streams import Streams
 from ingero.units import format_bytes, parse_duration_s
-
-
-class EmptyRecordingError(IngeroError):
-    """The database holds nothing."""
 
 
 class WindowError(IngeroError):
@@ -76,7 +72,7 @@ def command(
         with open_reader(path) as reader:
             whole = _whole(reader)
             if whole is None:
-                raise EmptyRecordingError(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+                raise EmptyRecordingError(path)
             window = _window(reader, whole, since, begin, end)
             check_pid(reader, pid)
             refuse_recording(output, path)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import time
 
 from ingero.cli.moments import MomentError, parse_moment_ns
-from ingero.errors import IngeroError
+from ingero.store.errors import EmptyRecordingError
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_moment, parse_duration_s
-
-
-class EmptyRecordingError(IngeroError):
-    """The database holds nothing."""
 
 
 def window_of(
@@ -25,7 +21,7 @@ def window_of(
     """
     whole = reader.window(None, time.time_ns())
     if whole is None:
-        raise EmptyRecordingError(f"{reader.path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+        raise EmptyRecordingError(reader.path)
     end_ns = min(parse_moment_ns(end, whole), whole.end_ns) if end else whole.end_ns
     begin_ns = max(parse_moment_ns(begin, whole), whole.begin_ns) if begin else whole.begin_ns
     if since_ns is not None:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
-from ingero.errors import IngeroError
 from ingero.events import CLOCKS
 from ingero.serve.sql import run_sql
+from ingero.store.errors import EmptyRecordingError
 from ingero.store.locations import database_path
 from ingero.store.reader import open_reader
 from ingero.store.records import OpTotals, Process, Session, Window
@@ -25,10 +25,6 @@ from ingero.store.sql_text import Row
 from ingero.units import parse_duration_s
 
 _CLOCKS_OF_EPOCHS = ("empty", "enqueue", "drain")
-
-
-class EmptyRecordingError(IngeroError):
-    """The database holds nothing."""
 
 
 class Table(dict[str, list[object]]):
@@ -82,7 +78,7 @@ class Recording:
         since_ns = int(parse_duration_s(since) * 1e9) if since else None
         window = self._reader.window(since_ns, time.time_ns())
         if window is None:
-            raise EmptyRecordingError(f"{self.path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+            raise EmptyRecordingError(self.path)
         return window
 
     @cached_property

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ingero.errors import IngeroError
 from ingero.units import QuantityError, parse_duration_s
 
 if TYPE_CHECKING:
@@ -30,13 +29,6 @@ _MAX_SINCE_S = 10 * 365 * 86_400
 _SINCE = re.compile(r"[0-9a-z. ]{0,32}")
 
 _Answer = TypeVar("_Answer")
-
-
-class EmptyRecordingError(IngeroError):
-    """The database holds nothing yet."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
 
 
 @dataclass(slots=True)
@@ -85,7 +77,7 @@ class RecordingSource:
         """
         import apsw  # noqa: PLC0415  # with numpy 80 ms that no handshake of a client waits for
 
-        from ingero.store.errors import reading_error  # noqa: PLC0415  # as above
+        from ingero.store.errors import EmptyRecordingError, reading_error  # noqa: PLC0415  # as above
         from ingero.store.reader import open_reader  # noqa: PLC0415  # as above
 
         since_ns = parse_since_ns(since)

@@ -52,6 +52,13 @@ class EmptyDatabaseError(StoreError):
         )
 
 
+class EmptyRecordingError(StoreError):
+    """A recording that holds no moment yet."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+
+
 class NewerDatabaseError(StoreError):
     """Written by a newer version."""
 

@@ -8,9 +8,8 @@ from starlette.responses import Response
 from ingero.errors import IngeroError
 from ingero.serve.dashboard.answers import NoIncidentError
 from ingero.serve.dashboard.stacks import NoStackError
-from ingero.serve.recording_source import EmptyRecordingError
 from ingero.serve.sql import SqlError, TimeLimitError
-from ingero.store.errors import NoDatabaseError, NotRecordedError, StoreError
+from ingero.store.errors import EmptyRecordingError, NoDatabaseError, NotRecordedError, StoreError
 from ingero.store.event_filter import UnknownOpError
 from ingero.units import QuantityError
 
