@@ -80,6 +80,14 @@ def test_a_folder_that_cannot_be_made_comes_with_a_way_out(tmp_path: Path) -> No
     assert RUN_FOLDER_VARIABLE in refused.value.hint
 
 
+def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "agent.lock").write_text("12345\n")
+    with pytest.raises(NoRunFolderError) as refused, only_agent(None, {}, folder=tmp_path):
+        pass
+    assert "another program" in str(refused.value)
+    assert (tmp_path / "agent.lock").read_text() == "12345\n"
+
+
 def test_a_lock_whose_holder_has_not_written_its_name_is_a_lock(tmp_path: Path) -> None:
     with only_agent(None, {}, folder=tmp_path):
         (tmp_path / "agent.lock").write_text("")

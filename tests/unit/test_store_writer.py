@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ingero.store import migrations, recording, tables
-from ingero.store.errors import DamagedError, NotWritableError, RecorderRunningError, StoreError
+from ingero.store.errors import DamagedError, ForeignLockError, NotWritableError, RecorderRunningError, StoreError
 from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
@@ -206,6 +206,32 @@ def test_second_recorder_is_refused_and_told_who_has_the_file(tmp_path: Path) ->
         assert rows_of(path, "SELECT count(*) FROM sessions") == [(1,)]
     with make_writer(path) as writer:
         assert writer.session == 2
+
+
+@pytest.mark.parametrize("content", [b"12345\n", b"INGERO", b"ingero is a word in my notes\n", bytes(3)])
+def test_a_file_of_somebody_else_beside_the_database_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    theirs = tmp_path / "a.db.lock"
+    theirs.write_bytes(content)
+    with pytest.raises(ForeignLockError, match=str(theirs)) as caught, make_writer(tmp_path / "a.db"):
+        pass
+    assert f"mv {theirs}" in caught.value.hint
+    assert theirs.read_bytes() == content
+    assert not (tmp_path / "a.db").exists()
+
+
+def test_a_named_pipe_beside_the_database_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.db.lock")
+    with pytest.raises(ForeignLockError), make_writer(tmp_path / "a.db"):
+        pass
+
+
+def test_the_lock_of_a_killed_recorder_is_taken_over(tmp_path: Path) -> None:
+    with make_writer(tmp_path / "a.db"):
+        left = (tmp_path / "a.db.lock").read_bytes()
+    for written in (left, left[:3], b""):  # killed while it wrote, too
+        (tmp_path / "a.db.lock").write_bytes(written)
+        with make_writer(tmp_path / "a.db"):
+            assert (tmp_path / "a.db.lock").read_bytes() == left
 
 
 def test_nothing_but_the_database_is_left_after_closing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from ingero.attach.libbpf import LibbpfMissingError
 from ingero.attach.machine_marks import Mark
 from ingero.errors import IngeroError
-from ingero.store.lock_file import HeldError, LockFile
+from ingero.store.lock_file import HeldError, LockFile, NotALockError
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +123,8 @@ def _locked(folder: Path, facts: AgentFacts) -> LockFile:
         return LockFile(folder / _LOCK, _text(facts))
     except HeldError as error:
         raise AgentRunningError(_first(error.owner)) from None
+    except NotALockError:
+        raise NoRunFolderError(folder, "a file of another program has this name") from None
     except OSError as error:
         raise NoRunFolderError(folder, error.strerror or str(error)) from error
 

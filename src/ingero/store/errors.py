@@ -89,6 +89,16 @@ class RecorderRunningError(StoreError):
         )
 
 
+class ForeignLockError(StoreError):
+    """A file of somebody else lies where the recorder's lock would."""
+
+    def __init__(self, path: Path, lock: Path) -> None:
+        super().__init__(
+            f"cannot record into {path}: {lock} is no lock of ingero's, and is left as it is",
+            hint=f"`mv {lock} {lock}.kept` if nobody needs it there, or record elsewhere with --db FILE",
+        )
+
+
 class DirectoryError(StoreError):
     """The name of the database is that of a folder."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 _MOST_BYTES = 64 << 10
+_BEGINNING = b"ingero\n"  # of each lock that a recorder wrote: other programs have files of such names, too
 
 
 class HeldError(Exception):
@@ -17,37 +19,40 @@ class HeldError(Exception):
         self.owner = owner
 
 
+class NotALockError(Exception):
+    """What lies there was not made by a `LockFile`; it is left as it is."""
+
+
 class LockFile:
     """Holds `path`, made where missing, from construction to `release`. Programs it starts do not inherit it.
 
     Raises:
         HeldError: another process, or another holder in this one, has it.
+        NotALockError: a file of somebody else has this name.
         OSError: the file cannot be made.
     """
 
     def __init__(self, path: Path, owner: str) -> None:
         self._path = path
-        while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                text = os.read(fd, _MOST_BYTES).decode("utf-8", "replace").strip()
-                os.close(fd)
-                raise HeldError(text) from error
-            except OSError:
-                os.close(fd)
-                raise
-            if self._is_still_at_path(fd):
-                break
-            os.close(fd)  # its last owner removed it between our open and our lock
-        self.fd = fd
-        os.ftruncate(fd, 0)
+        self.fd = self._locked()
         try:
-            os.write(fd, owner.encode()[:_MOST_BYTES])
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, _BEGINNING + owner.encode()[:_MOST_BYTES], 0)
         except OSError:
             self.release()
             raise
+
+    def _locked(self) -> int:
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+            try:
+                _lock(fd)
+                if self._is_still_at_path(fd):
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # its last owner removed it between our open and our lock
 
     def _is_still_at_path(self, fd: int) -> bool:
         try:
@@ -61,3 +66,21 @@ class LockFile:
         """Remove the file and let go of it."""
         self._path.unlink(missing_ok=True)
         os.close(self.fd)
+
+
+def _lock(fd: int) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise NotALockError
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise HeldError(_owner(fd)) from error
+    _owner(fd)  # of one that was killed
+
+
+def _owner(fd: int) -> str:
+    """What its holder wrote; "": nothing yet."""
+    content = os.pread(fd, len(_BEGINNING) + _MOST_BYTES, 0)
+    if not content.startswith(_BEGINNING[: len(content)]):
+        raise NotALockError
+    return content[len(_BEGINNING) :].decode("utf-8", "replace").strip()

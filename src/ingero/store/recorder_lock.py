@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ingero.store.errors import RecorderRunningError, writing_error
-from ingero.store.lock_file import HeldError, LockFile
+from ingero.store.errors import ForeignLockError, RecorderRunningError, writing_error
+from ingero.store.lock_file import HeldError, LockFile, NotALockError
 
 
 class RecorderLock(LockFile):
@@ -17,13 +17,17 @@ class RecorderLock(LockFile):
 
     Raises:
         RecorderRunningError: another process, or another recorder in this one, holds it.
+        ForeignLockError: a file of somebody else has this name.
         NotWritableError: the lock file cannot be made.
     """
 
     def __init__(self, database: Path) -> None:
+        path = database.with_name(f"{database.name}.lock")
         try:
-            super().__init__(database.with_name(f"{database.name}.lock"), str(os.getpid()))
+            super().__init__(path, str(os.getpid()))
         except HeldError as error:
             raise RecorderRunningError(database, error.owner) from error
+        except NotALockError:
+            raise ForeignLockError(database, path) from None
         except OSError as error:
             raise writing_error(database, error) from error
