@@ -175,8 +175,17 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_a_port_that_is_taken_is_said() -> None:
-    with listen(Address("127.0.0.1", 0)) as first, pytest.raises(AddressError, match="in use"):
+    with listen(Address("127.0.0.1", 0)) as first, pytest.raises(AddressError, match="in use") as caught:
         listen(Address("127.0.0.1", first.getsockname()[1]))
+    assert "another port" in caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["256.1.1.1", "192.0.2.1", "no-such-host.invalid"])
+def test_an_address_that_is_not_this_machines_is_said(host: str) -> None:
+    with pytest.raises(AddressError, match=f"cannot listen on {host}:9464") as caught:
+        listen(Address(host, 9464))
+    assert "ip -brief address" in caught.value.hint
+    assert "another port" not in caught.value.hint
 
 
 def test_a_wildcard_answers_to_the_machines_name_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -11,6 +12,10 @@ from ingero.errors import IngeroError
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MAX_PORT = 65535
+_PORT_FIXES = {
+    errno.EADDRINUSE: "name another port (`ss -ltnp` shows who has which)",
+    errno.EACCES: "name a port from 1024 on: those below are root's",
+}
 
 
 class AddressError(IngeroError):
@@ -82,6 +87,10 @@ def listen(address: Address) -> socket.socket:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        raise AddressError(
-            f"cannot listen on {address.host}:{address.port}: {error.strerror or error}", hint="name another port"
-        ) from error
+        raise AddressError(f"cannot listen on {address}: {error.strerror or error}", hint=_way_out(error)) from error
+
+
+def _way_out(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno not in _PORT_FIXES:
+        return "name an address of this machine (`ip -brief address` lists them), or the port alone, like :8443"
+    return _PORT_FIXES[error.errno]
