@@ -17,6 +17,7 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.communicators import CommunicatorRows
+from ingero.capture.drain_sums import DrainSums
 from ingero.capture.drainer import Drainer
 from ingero.capture.governor import Governor
 from ingero.capture.gpu_samples import GpuSamples
@@ -160,7 +161,7 @@ class Recorder:
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._unreadable = 0
         self._records = 0
-        self._epoch_rows: list[Row] = []
+        self._drains = DrainSums()  # of a second, which may last long where the machine is: no rows are kept
         self._sink_losses: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
@@ -239,13 +240,13 @@ class Recorder:
         self._count_own_losses(second)
         self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
         records, self._records = self._records, 0
-        epochs, self._epoch_rows = self._epoch_rows, []
+        drains, self._drains = self._drains, DrainSums()
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
         own = self.governor.observe(second)
         return replace(
             second,
             records=records,
-            epochs=epochs,
+            drains=drains,
             host=host,
             overhead_ratio=own.overhead.ratio,
             agent_cpu_ratio=own.agent_cpu_ratio,
@@ -344,7 +345,7 @@ class Recorder:
         self._kernel_names.note(batch, numbers)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
-        self._epoch_rows += self._rows.epochs(batch)
+        self._drains = self._drains.plus(self._rows.epochs(batch))
 
     def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
         self._rows.offcpu(batch)

@@ -15,6 +15,7 @@ from ingero.capture.call_sites import CallSiteRows
 from ingero.capture.cells import CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
 from ingero.capture.culprits import Charge, CulpritReader
+from ingero.capture.drain_sums import DrainSums
 from ingero.capture.host_sums import HostSum, HostSumReader
 from ingero.capture.identity import CgroupRows
 from ingero.capture.launches import Launches, LaunchReader
@@ -62,7 +63,7 @@ class Second:
     preemptions: int = 0
     host: list[HostSum] = field(default_factory=list)
     records: int = 0
-    epochs: list[Row] = field(default_factory=list)
+    drains: DrainSums = field(default_factory=DrainSums)
     system: SystemSample | None = None
     agent: AgentUsage | None = None
     gpus: tuple[tuple[Gpu, GpuSample], ...] = ()

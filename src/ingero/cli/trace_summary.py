@@ -45,7 +45,7 @@ class Summary:
             if charge.culprit_pid:
                 self._culprits[f"{charge.culprit_name}[{charge.culprit_pid}]"] += charge.ns
         self._clocks_ns += second.clocks_ns
-        self._epochs += len(second.epochs)
+        self._epochs += second.drains.count
 
     def write(self, recorder: Recorder, path: Path | None) -> None:
         """The closing lines. path: the database, None if nothing was kept."""

@@ -197,7 +197,7 @@ class JsonView:
             calls=dict(calls),
             records=second.records,
             records_not_shown=left_out if self._is_verbose else None,
-            epochs=len(second.epochs),
+            epochs=second.drains.count,
             in_flight=second.in_flight,
             clocks_ns={clock: int(second.clocks_ns[index]) for index, clock in enumerate(CLOCKS)},
             culprits=[

@@ -39,7 +39,7 @@ class Snapshots:
         """What is to be shown now."""
         last = window.last
         seconds = list(window.seconds())
-        drains = sum(len(second.epochs) for second in seconds)
+        drains = sum(second.drains.count for second in seconds)
         records = sum(second.records for second in seconds)
         measured = [second for second in reversed(seconds) if second.system]
         ops = window.ops()

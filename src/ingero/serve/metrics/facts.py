@@ -10,7 +10,6 @@ import numpy as np
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import SystemSample
 from ingero.ops import Source
-from ingero.store.sql_text import Row
 
 
 class CellFacts(Protocol):
@@ -47,6 +46,19 @@ class HostFacts(Protocol):
     def other_ns(self) -> int: ...
 
 
+class DrainFacts(Protocol):
+    """Drains of the device, and how the time from drain to drain divides."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def empty_ns(self) -> int: ...
+    @property
+    def busy_ns(self) -> int: ...
+    @property
+    def late_ns(self) -> int: ...
+
+
 class AgentFacts(Protocol):
     """What ingero itself used."""
 
@@ -80,7 +92,7 @@ class SecondFacts(Protocol):
     @property
     def records(self) -> int: ...
     @property
-    def epochs(self) -> Sequence[Row]: ...
+    def drains(self) -> DrainFacts: ...
     @property
     def system(self) -> SystemSample | None: ...
     @property

@@ -12,16 +12,11 @@ from ingero.discover.system import SystemSample
 from ingero.events import CLOCKS, THROTTLE_REASONS
 from ingero.ops import BY_ID
 from ingero.serve.metrics import catalogue as metrics
-from ingero.serve.metrics.facts import CellFacts, HostFacts, SecondFacts
+from ingero.serve.metrics.facts import CellFacts, DrainFacts, HostFacts, SecondFacts
 from ingero.serve.metrics.registry import Labels, Registry
-from ingero.store.sql_text import Row
-from ingero.store.tables import EPOCHS
 from ingero.store.vocabulary import HOST_OP_NAMES
 
 _HZ_PER_MHZ = 1_000_000
-_DRAIN_PARTS = {
-    part: EPOCHS.columns.index(column) for part, column in (("empty", "e_ns"), ("busy", "x_ns"), ("late", "p_ns"))
-}
 
 
 class Intake:
@@ -54,7 +49,7 @@ class Intake:
         registry = self._registry
         self._calls(second.cells)
         self._host(second.host)
-        self._drains(second.epochs)
+        self._drains(second.drains)
         for name, ns in zip(CLOCKS, second.clocks_ns.tolist(), strict=True):
             registry.add(metrics.THREAD_TIME, ns / 1e9, name)
         for counter, count in second.losses.items():
@@ -108,11 +103,10 @@ class Intake:
             registry.add(metrics.CALL_BYTES, int(growth["size_bytes"]), *labels)
             registry.observe(metrics.CALL_DURATION, cell.histogram, int(growth["sum_ns"]), cell.max_ns, *labels)
 
-    def _drains(self, epochs: Sequence[Row]) -> None:
-        self._registry.add(metrics.DRAINS, len(epochs))
-        for part, column in _DRAIN_PARTS.items():
-            spent_ns = sum(ns for row in epochs if isinstance(ns := row[column], int))
-            self._registry.add(metrics.DRAIN_TIME, max(0, spent_ns) / 1e9, part)
+    def _drains(self, drains: DrainFacts) -> None:
+        self._registry.add(metrics.DRAINS, drains.count)
+        for part, ns in (("empty", drains.empty_ns), ("busy", drains.busy_ns), ("late", drains.late_ns)):
+            self._registry.add(metrics.DRAIN_TIME, max(0, ns) / 1e9, part)
 
     def _host(self, sums: Sequence[HostFacts]) -> None:
         for one in sums:
