@@ -13,7 +13,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 SEC("uprobe")
 int call_session(struct pt_regs *context)
 {
-	return bpf_session_is_return() ? on_return(context, true) : on_entry(context, false);
+	return is_at_return(context) ? on_return(context, true) : on_entry(context, false);
 }
 
 SEC("uprobe")

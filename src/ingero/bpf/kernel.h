@@ -16,8 +16,6 @@ typedef _Bool bool;
 #define NOINLINE static __attribute__((noinline))
 /* A function that the verifier checks once, for any arguments, instead of once per path that leads to it: numbers only */
 #define GLOBAL __attribute__((noinline))
-#define WEAK __attribute__((weak))
-#define KFUNC __attribute__((section(".ksyms"))) WEAK
 
 #define MAP_UINT(name, value) int(*name)[value]
 #define MAP_TYPE(name, type) typeof(type) *name
@@ -71,11 +69,10 @@ static long (*bpf_probe_read_user_str)(void *to, u32 size, const void *from) = (
 static u64 (*bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 static void *(*bpf_task_storage_get)(void *map, struct task_struct *task, void *value, u64 flags) = (void *)156;
 static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
+static u64 (*bpf_get_func_ip)(void *ctx) = (void *)173; /* of a uprobe: where it sits */
 static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 static long (*bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*bpf_loop)(u32 count, void *step, void *context, u64 flags) = (void *)181;
-
-extern bool bpf_session_is_return(void) KFUNC;
 
 #define RELOCATED __attribute__((preserve_access_index))
 #define field_exists(field) __builtin_preserve_field_info(field, 2 /* BPF_FIELD_EXISTS */)

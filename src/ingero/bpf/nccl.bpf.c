@@ -431,7 +431,7 @@ INLINE int on_return(struct pt_regs *context)
 SEC("uprobe")
 int call_session(struct pt_regs *context)
 {
-	return bpf_session_is_return() ? on_return(context) : !on_entry(context, true);
+	return is_at_return(context) ? on_return(context) : !on_entry(context, true);
 }
 
 SEC("uprobe")
