@@ -40,7 +40,7 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
 FEATURES: Mapping[str, str] = {
     "ring_buffer": "BPF_MAP_TYPE_RINGBUF",
     "task_storage": "BPF_MAP_TYPE_TASK_STORAGE",
-    "attach_cookie": "bpf_get_attach_cookie",
+    "attach_cookie": "BPF_FUNC_get_attach_cookie",
     "task_iterator": "bpf_iter__task",
     "uprobe_multi": "BPF_TRACE_UPROBE_MULTI",
     "uprobe_session": "BPF_TRACE_UPROBE_SESSION",
