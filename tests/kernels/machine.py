@@ -47,8 +47,21 @@ def fetch(guest: Guest) -> Kernel:
     return Kernel(folder=folder, image=image, release=release, machine=guest.machine)
 
 
-def boot(kernel: Kernel, script: str, work: Path, *, limit_s: int, parameters: str = "", root: Path = Path("/")) -> str:
-    """Runs a script in a guest; what its console said. Results are what the script leaves in `work/share`."""
+def boot(
+    kernel: Kernel,
+    script: str,
+    work: Path,
+    *,
+    limit_s: int,
+    parameters: str = "",
+    cpus_take_turns: bool = False,
+    root: Path = Path("/"),
+) -> str:
+    """Runs a script in a guest; what its console said. Results are what the script leaves in `work/share`.
+
+    Args:
+        cpus_take_turns: emulate all CPUs in one thread, so that none runs code while another one changes it.
+    """
     share, disk = work / "share", work / "disk"
     share.mkdir(parents=True, exist_ok=True)
     (share / "run.sh").write_text(_run_script(kernel, script))
@@ -57,7 +70,7 @@ def boot(kernel: Kernel, script: str, work: Path, *, limit_s: int, parameters: s
         file.truncate(6 << 30)
     run(["/sbin/mkfs.ext4", "-q", "-E", "lazy_itable_init=1", disk])
     command = [
-        *("nice", *_MACHINES[kernel.machine](), "-m", "3072", "-smp", "2"),
+        *("nice", *_MACHINES[kernel.machine]("single" if cpus_take_turns else "multi"), "-m", "3072", "-smp", "2"),
         *("-nographic", "-no-reboot", "-nodefaults", "-serial", f"file:{work / 'console'}"),
         *("-kernel", kernel.image, "-initrd", _initramfs(kernel, root, work)),
         *_shared("host", root, ",readonly=on"),
@@ -92,14 +105,15 @@ def accelerator() -> str:
     return "kvm" if has_kvm else "tcg"
 
 
-def _x86_64() -> tuple[str, ...]:
+def _x86_64(threads: str) -> tuple[str, ...]:
     if accelerator() == "kvm":
         return ("qemu-system-x86_64", "-accel", "kvm", "-cpu", "host")
-    return ("qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max")
+    return ("qemu-system-x86_64", "-accel", f"tcg,thread={threads}", "-cpu", "max")
 
 
-def _aarch64() -> tuple[str, ...]:
-    return ("qemu-system-aarch64", "-machine", "virt", "-accel", "tcg,thread=multi", "-cpu", "max,pauth-impdef=on")
+def _aarch64(threads: str) -> tuple[str, ...]:
+    accelerated = ("-accel", f"tcg,thread={threads}", "-cpu", "max,pauth-impdef=on")
+    return ("qemu-system-aarch64", "-machine", "virt", *accelerated)
 
 
 _MACHINES = {"x86_64": _x86_64, "aarch64": _aarch64}
