@@ -115,11 +115,13 @@ def _run(guest: Guest, suites: Sequence[str], keyword: str) -> dict[str, Outcome
 
 
 def _suite_command(name: str, keyword: str) -> str:
-    options = [f"--junitxml='/share/{name}.xml'", "-o", f"timeout={_TEST_LIMIT_S}", "-p", "no:cacheprovider", "-s"]
+    plugins = "-p no:cacheprovider -p pytest_timeout"  # others take a minute to be imported on an emulated processor
+    options = [f"--junitxml='/share/{name}.xml'", "-o", f"timeout={_TEST_LIMIT_S}", plugins, "-s"]
     chosen = f"-k '{keyword}'" if keyword else ""
     command = f"python -m pytest {' '.join(SUITES[name])} {' '.join(options)} {chosen} --basetemp=/disk/pytest"
     limited = f"timeout -k 5 {_SUITE_LIMIT_S} {sys.prefix}/bin/{command}"
-    return f"cd {TREE} && PYTHONPATH={TREE}/src {limited} > '/share/{name}.log' 2>&1"
+    variables = f"PYTHONPATH={TREE}/src PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"
+    return f"cd {TREE} && {variables} {limited} > '/share/{name}.log' 2>&1"
 
 
 if __name__ == "__main__":

@@ -265,12 +265,16 @@ class _Reading:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Runs its body before all ordinary threads, so that two things read one after the other belong together."""
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    """Runs its body before all ordinary threads, so that two things read one after the other belong together.
+
+    What the body starts is ordinary again.
+    """
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     try:
         yield
     finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setscheduler(0, policy, parameters)
 
 
 def _read(accounts: Accounts, pid: int) -> _Reading:

@@ -16,7 +16,7 @@ from ingero.discover.kernel import throttles_tasks
 from tests.integration.emulation import IS_EMULATED
 
 from . import cgroups
-from .rig import Accounts, Window, Workload, measure, window
+from .rig import Accounts, Window, Workload, measure, undisturbed, window
 
 pytestmark = pytest.mark.integration
 WINDOW_S = 1.2
@@ -85,6 +85,7 @@ def seen(request: pytest.FixtureRequest, program: Path, hog: Path) -> Window:
     """One measured scenario, for all tests of this file."""
     scenario: Scenario = request.param
     with ExitStack() as stack:
+        stack.enter_context(undisturbed())  # behind 2,000 threads it would take an emulated processor minutes to begin
         accounts = stack.enter_context(Accounts())
         for _ in range(scenario.hogs):
             stack.enter_context(Workload(hog, "spin", 1))
