@@ -22,24 +22,25 @@ from tests.integration.targets import rows
 
 DROP_EVERY = 5
 SECONDS = 3
+SYNC_EVERY = 5
+MISSED = ("switch_in_missed", "switch_out_missed", "switch_count_mismatch", "wakeup_missed")
+OF_CALLS = "source IN (1, 4) AND run_ns IS NOT NULL"
 
 
-@pytest.fixture
-def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels whose scheduler events come only four times of five."""
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trainer beside hogs, recorded by kernel programs to whom scheduler events come only four times of five."""
+    folder = tmp_path_factory.mktemp("lossy")
+    database, gate = folder / "recording.db", folder / "go"
+    variables = environment(build(), ctl=folder / "knobs", sched="block")
+    arguments = ["--gate", gate, "--seconds", SECONDS, "--sync-every", SYNC_EVERY]
     constants = scheduler_constants() | {"drop_every": struct.pack("<I", DROP_EVERY)}
-    monkeypatch.setattr(kernel_side, "scheduler_constants", lambda: constants)
-
-
-@pytest.mark.usefixtures("lossy")
-def test_no_clock_of_a_call_is_negative_and_they_add_up(tmp_path: Path) -> None:
-    database, gate = tmp_path / "recording.db", tmp_path / "go"
-    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
-    arguments = ["--gate", gate, "--seconds", SECONDS, "--sync-every", 1]
     with (
+        pytest.MonkeyPatch.context() as patch,
         Program.module("train", *arguments, environment={**os.environ, **variables}) as program,
         disturbers("hog", [["100"]] * 2, name="hog"),
     ):
+        patch.setattr(kernel_side, "scheduler_constants", lambda: constants)
         pid = int(program.wait_for("loaded")[0])
         with (
             KernelSide(KernelSizes(), record_all=True) as kernel,
@@ -50,13 +51,31 @@ def test_no_clock_of_a_call_is_negative_and_they_add_up(tmp_path: Path) -> None:
             gate.touch()
             recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
             sink.flush()
-    clocks = " + ".join(CLOCK_COLUMNS)
-    ((calls, flawed, least_ns, most_off_ns),) = rows(
-        database,
-        f"SELECT count(*), sum((flags & {int(CallFlag.INCOMPLETE)}) != 0), min(min({', '.join(CLOCK_COLUMNS)})), "
-        f"max(abs({clocks} + residual_ns - duration_ns)) FROM raw_events WHERE source IN (1, 4) AND run_ns IS NOT NULL",
+    return database
+
+
+def _calls_and_incomplete_ones(database: Path) -> tuple[int, int]:
+    ((calls, incomplete),) = rows(
+        database, f"SELECT count(*), sum((flags & {int(CallFlag.INCOMPLETE)}) != 0) FROM raw_events WHERE {OF_CALLS}"
     )
-    print(f"\n{calls} calls, {flawed} of them incomplete, least clock {least_ns} ns")
-    assert flawed > 0
+    return calls, incomplete
+
+
+def test_no_clock_of_a_call_is_negative_and_they_add_up(database: Path) -> None:
+    clocks = " + ".join(CLOCK_COLUMNS)
+    ((least_ns, most_off_ns),) = rows(
+        database,
+        f"SELECT min(min({', '.join(CLOCK_COLUMNS)})), max(abs({clocks} + residual_ns - duration_ns)) FROM raw_events "
+        f"WHERE {OF_CALLS}",
+    )
+    assert _calls_and_incomplete_ones(database)[1] > 0
     assert least_ns >= 0
     assert not most_off_ns
+
+
+def test_a_missed_event_marks_no_call_but_the_one_that_was_open(database: Path) -> None:
+    counters = ", ".join(f"'{name}'" for name in MISSED)
+    ((missed,),) = rows(database, f"SELECT sum(count) FROM raw_losses WHERE counter IN ({counters})")
+    calls, incomplete = _calls_and_incomplete_ones(database)
+    print(f"\n{calls} calls, {incomplete} of them incomplete, {missed} events missed")
+    assert 0 < incomplete <= missed

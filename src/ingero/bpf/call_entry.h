@@ -7,6 +7,7 @@
 #include "inner_memory.h"
 #include "kernel_counts.h"
 #include "lanes.h"
+#include "own_clocks.h"
 #include "settings.h"
 
 #define DEVICE_TO_DEVICE 3 /* cudaMemcpyKind */

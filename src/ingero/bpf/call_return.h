@@ -7,6 +7,7 @@
 #include "kernel_counts.h"
 #include "lanes.h"
 #include "native_stack.h"
+#include "own_clocks.h"
 #include "settings.h"
 
 const volatile u32 with_stacks = 0;

@@ -2,16 +2,17 @@
 /*
  * A thread's account: eight clocks that stand still or run so that their sum is always the time since creation.
  *
- * Only the scheduler programs change clocks (scheduler.bpf.c). Everyone else creates the storage or takes a snapshot.
- * `sequence` is odd while an account changes; a reader that sees it odd or changed reads again.
+ * Only the scheduler programs change clocks (scheduler.bpf.c), and a thread whose switch-in they missed its own
+ * (repairs.h). Everyone else creates the storage or takes a snapshot. `sequence` is odd while an account changes; a reader
+ * that sees it odd or changed reads again.
  */
 #pragma once
 #include "maps.h"
 
 #define CLOCK(state) ((state)-STATE_RUN)
+#define OFFCPU_MIN_NS 100000
 #define OFFCPU_SLOTS 64	   /* intervals a thread can collect between two readings; 100 us and more each */
 #define OPEN_CALLS 2	   /* one per stack: a coroutine or signal stack keeps its own */
-#define SNAPSHOT_TRIES 3
 #define DUMP_TRIES 8
 
 struct clocks {
@@ -92,7 +93,7 @@ struct context_level {
  * call begins one.
  */
 struct thread {
-	u32 sequence;
+	u32 sequence; /* this and the next three are the thread's `standing` */
 	u8 state;
 	u8 hint;
 	u16 process_slot;
@@ -116,6 +117,7 @@ struct thread {
 	u32 wait_cpu; /* 1 + the CPU whose waiters this thread has joined; 0 = none */
 	u64 switch_base; /* nvcsw + nivcsw before the first switch-out seen */
 	u64 exec_at_off_ns;
+	u64 queue_clock_at_off_ns; /* 0: not known */
 	u64 throttled_at_off_ns;
 	u64 last_off_ns;
 	u64 last_on_ns;
@@ -143,6 +145,16 @@ struct thread {
 	u32 pad2;
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
+
+/* The first eight bytes of an account as one number, for who has to change two of them at once. */
+typedef u64 __attribute__((may_alias)) standing;
+#define STANDING_STATE 32 /* where `state` begins */
+#define STANDING_SLOT 48
+
+INLINE standing *standing_of(struct thread *thread)
+{
+	return (standing *)&thread->sequence;
+}
 
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -188,6 +200,16 @@ INLINE void inherit_device(struct thread *to, const struct thread *from)
 		to->below[i] = from->below[i];
 }
 
+INLINE bool is_sleep(u8 state)
+{
+	return state >= STATE_SLEEP && state <= STATE_STOPPED;
+}
+
+INLINE bool is_wait(u8 state)
+{
+	return state >= STATE_RUNQ && state <= STATE_YIELDED;
+}
+
 #define FLAWS_UNKNOWN (~0ULL) /* instead of a count: the clocks beside it are not to be trusted */
 
 /* Whether a missed or torn event lies between two readings of a thread's clocks, or in one of them. */
@@ -203,34 +225,6 @@ struct snapshot {
 	u64 preemptions;
 	u64 flaws;
 };
-
-/* Why clocks that were read cannot be trusted, or LOSS_NONE. `before`: the sequence when the reading began. */
-INLINE u32 fault_of_reading(struct thread *thread, u32 before, u8 state)
-{
-	if (unlikely((before & 1) || before != READ_ONCE(thread->sequence)))
-		return LOSS_SNAPSHOT_TORN;
-	return unlikely(state != STATE_RUN && state != STATE_INIT) ? LOSS_SNAPSHOT_NOT_RUNNING : LOSS_NONE;
-}
-
-/* A function of its own: which clock it is costs the caller's stack more than it may take before Linux 6.13. */
-GLOBAL int add_to_clock(struct clocks *clocks, u8 state, u64 ns)
-{
-	if (!clocks)
-		return 0;
-	for (int i = 0; i < CLOCKS; i++)
-		if (i == CLOCK(state))
-			clocks->ns[i] += ns;
-	return 0;
-}
-
-/* Adds what the present interval has lasted: of running, unless the switch-in was missed. Then a repair will follow. */
-INLINE void add_present(struct clocks *clocks, u8 state, u64 ns)
-{
-	if (likely(state == STATE_RUN || state == STATE_INIT))
-		clocks->ns[CLOCK(STATE_RUN)] += ns;
-	else
-		add_to_clock(clocks, state, ns);
-}
 
 /*
  * Time cannot be negative, but a repair between two readings may take from one clock what it gives to another. What is
@@ -257,75 +251,54 @@ GLOBAL int settle(struct clocks *spent)
 	return 0;
 }
 
-/*
- * The calling thread's clocks at the beginning of `call`, its running interval included. The time is read last: what
- * comes after it, lies inside the call's account.
- */
-INLINE void note_beginning(struct thread *thread, struct open_call *call)
+/* Nobody saw who ended the last sleep. */
+INLINE void forget_waker(struct thread *thread)
 {
-	u32 before, fault = LOSS_NONE;
-	u64 now, since;
-	u8 state;
-
-	for (int try = 0; try < SNAPSHOT_TRIES; try++) {
-		before = READ_ONCE(thread->sequence);
-		since = READ_ONCE(thread->since_ns);
-		state = READ_ONCE(thread->state);
-		call->clocks = thread->clocks;
-		call->switches = thread->switches;
-		call->preemptions = thread->preemptions;
-		call->flaws = thread->flaws;
-		call->sequence = before;
-		now = bpf_ktime_get_ns();
-		call->start_ns = now;
-		add_present(&call->clocks, state, now - since);
-		barrier();
-		fault = fault_of_reading(thread, before, state);
-		if (likely(fault != LOSS_SNAPSHOT_TORN))
-			break;
-	}
-	if (unlikely(fault)) {
-		call->flaws = FLAWS_UNKNOWN;
-		count_loss(fault, 1);
-	}
+	thread->waker_kind = WAKER_NONE;
+	thread->waker_pid = thread->waker_tid = 0;
 }
 
-/* The calling thread's clocks now, its running interval included. */
-INLINE void take_snapshot(struct thread *thread, struct snapshot *snapshot)
+/* The interval that ends at `at`, of a thread that comes on CPU `cpu`; its culprit is not known. */
+INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thread, u32 cpu, u64 at)
 {
-	u32 fault = LOSS_NONE;
+	bool has_slept = is_sleep(thread->last_off_state);
 
-	for (int try = 0; try < SNAPSHOT_TRIES; try++) {
-		u32 before = READ_ONCE(thread->sequence);
-		u64 now = bpf_ktime_get_ns(), since = READ_ONCE(thread->since_ns);
-		u8 state = READ_ONCE(thread->state);
-
-		snapshot->clocks = thread->clocks;
-		snapshot->switches = thread->switches;
-		snapshot->preemptions = thread->preemptions;
-		snapshot->flaws = thread->flaws;
-		snapshot->now_ns = now;
-		add_present(&snapshot->clocks, state, now - since);
-		barrier();
-		fault = fault_of_reading(thread, before, state);
-		if (fault != LOSS_SNAPSHOT_TORN)
-			break;
-	}
-	if (unlikely(fault)) {
-		snapshot->flaws = FLAWS_UNKNOWN;
-		count_loss(fault, 1);
-	}
+	interval->start_ns = thread->last_off_ns;
+	interval->end_ns = at;
+	interval->woken_ns = has_slept ? thread->last_wake_ns : 0;
+	interval->waker_pid = interval->woken_ns ? thread->waker_pid : 0;
+	interval->waker_tid = interval->woken_ns ? thread->waker_tid : 0;
+	interval->waker_kind = interval->woken_ns ? thread->waker_kind : WAKER_NONE;
+	interval->cpu = cpu;
+	interval->state = thread->last_off_state;
 }
 
-/* What `take_snapshot` would have found at `now_ns`, in a thread that has not left the CPU since the call began. */
-INLINE void snapshot_of_running(const struct open_call *call, u64 now_ns, struct snapshot *snapshot)
+INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *thread, struct task_struct *task)
 {
-	snapshot->now_ns = now_ns;
-	snapshot->clocks = call->clocks;
-	snapshot->clocks.ns[CLOCK(STATE_RUN)] += now_ns - call->start_ns;
-	snapshot->switches = call->switches;
-	snapshot->preemptions = call->preemptions;
-	snapshot->flaws = call->flaws;
+	struct offcpu_record *to = bpf_ringbuf_reserve(&offcpu, sizeof(*to), 0);
+
+	if (!to) {
+		count_loss(LOSS_OFFCPU_RING_FULL, 1);
+		return;
+	}
+	to->start_ns = from->start_ns;
+	to->end_ns = from->end_ns;
+	to->woken_ns = from->woken_ns;
+	to->culprit_ns = from->culprit_ns;
+	to->pid = task->tgid;
+	to->tid = task->pid;
+	to->culprit_pid = from->culprit_pid;
+	to->culprit_tid = from->culprit_tid;
+	to->waker_pid = from->waker_pid;
+	to->waker_tid = from->waker_tid;
+	to->process_slot = thread->process_slot;
+	to->cpu = from->cpu;
+	to->state = from->state;
+	to->waker_kind = from->waker_kind;
+	to->pad = 0;
+	read_comm(to->comm, task->comm);
+	__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
+	bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);
 }
 
 /* Moves finished off-CPU intervals to their ring. Called by the thread itself or the task iterator, one at a time. */
@@ -338,34 +311,10 @@ INLINE void empty_offcpu(struct thread *thread, struct task_struct *task)
 	tail = READ_ONCE(thread->offcpu_tail);
 	for (int i = 0; i < OFFCPU_SLOTS; i++) {
 		struct offcpu_interval *from = &thread->offcpu[tail & (OFFCPU_SLOTS - 1)];
-		struct offcpu_record *to;
 
 		if (tail == READ_ONCE(thread->offcpu_head))
 			break;
-		to = bpf_ringbuf_reserve(&offcpu, sizeof(*to), 0);
-		if (!to) {
-			count_loss(LOSS_OFFCPU_RING_FULL, 1);
-			tail++;
-			continue;
-		}
-		to->start_ns = from->start_ns;
-		to->end_ns = from->end_ns;
-		to->woken_ns = from->woken_ns;
-		to->culprit_ns = from->culprit_ns;
-		to->pid = task->tgid;
-		to->tid = task->pid;
-		to->culprit_pid = from->culprit_pid;
-		to->culprit_tid = from->culprit_tid;
-		to->waker_pid = from->waker_pid;
-		to->waker_tid = from->waker_tid;
-		to->process_slot = thread->process_slot;
-		to->cpu = from->cpu;
-		to->state = from->state;
-		to->waker_kind = from->waker_kind;
-		to->pad = 0;
-		read_comm(to->comm, task->comm);
-		__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
-		bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);
+		send_offcpu(from, thread, task);
 		tail++;
 	}
 	WRITE_ONCE(thread->offcpu_tail, tail);

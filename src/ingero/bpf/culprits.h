@@ -7,11 +7,9 @@
  */
 #pragma once
 #include "cgroup.h"
-#include "cpus.h"
+#include "waiters.h"
 
 #define FLUSH_SLOTS 64 /* per switch; the rest is charged at later ones */
-#define WAITERS_MASK 0xffff
-#define SUM_BITS 48
 
 /* preallocated: the scheduler programs insert into it while a run queue is locked */
 struct {
@@ -20,50 +18,6 @@ struct {
 	MAP_TYPE(key, struct culprit_key);
 	MAP_TYPE(value, struct culprit_value);
 } culprits MAP;
-
-/* `add` is followed by a full barrier; clang drops it on arm64 when the old value is not used. */
-INLINE void add_waiting(struct cpu *cpu, u32 slot, u64 add)
-{
-	u64 index = slot & (WAIT_SLOTS - 1), word, bit = 1ull << (index & 63), old;
-
-	asm volatile("%0 &= 511" : "+r"(index)); /* WAIT_SLOTS - 1 where the verifier sees it */
-	old = __sync_fetch_and_add(&cpu->waiters[index].joined, add);
-	OPAQUE(old);
-	word = index >> 6;
-	asm volatile("%0 &= 7" : "+r"(word));
-	if (!(READ_ONCE(cpu->active[word]) & bit)) {
-		old = __sync_fetch_and_or(&cpu->active[word], bit);
-		OPAQUE(old);
-	}
-	if (!(READ_ONCE(cpu->active_words) & (1ull << word)))
-		__sync_fetch_and_or(&cpu->active_words, 1ull << word);
-}
-
-INLINE u32 wait_slot(struct thread *thread)
-{
-	return thread->process_slot + (thread->state == STATE_YIELDED ? MAX_PROCESSES : 0);
-}
-
-/* The thread waits for a CPU from `at` on, which may lie in the past. */
-INLINE void join_waiters(struct thread *thread, u32 index, u64 at)
-{
-	struct cpu *cpu = cpu_at(index);
-
-	if (!cpu)
-		return;
-	add_waiting(cpu, wait_slot(thread), (at << 16) + 1);
-	thread->wait_cpu = index + 1;
-	thread->joined_ns = at;
-}
-
-INLINE void leave_waiters(struct thread *thread, u64 at)
-{
-	struct cpu *cpu = cpu_at(thread->wait_cpu - 1);
-
-	thread->wait_cpu = 0;
-	if (cpu)
-		add_waiting(cpu, wait_slot(thread), -((at << 16) + 1));
-}
 
 INLINE struct culprit_value *add_culprit(struct culprit_key *key, struct task_struct *task)
 {
@@ -127,8 +81,8 @@ GLOBAL int flush_slot(u32 slot, u64 now)
 	asm volatile("%0 &= 511" : "+r"(index));
 	joined = READ_ONCE(cpu->waiters[index].joined);
 	count = joined & WAITERS_MASK;
-	waited = (count * now - (joined >> 16)) & ((1ull << SUM_BITS) - 1);
-	grown = (s64)((waited - cpu->waiters[index].charged_ns) << (64 - SUM_BITS)) >> (64 - SUM_BITS);
+	waited = waited_until(joined, now);
+	grown = not_charged(waited, cpu->waiters[index].charged_ns);
 	if (grown > 0) {
 		cpu->waiters[index].charged_ns = waited;
 		charge(slot, bpf_get_current_task_btf(), grown);

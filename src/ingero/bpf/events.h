@@ -75,8 +75,8 @@ enum loss {
 	LOSS_FRAME_OVERFLOW,
 	LOSS_RETURN_UNMATCHED,
 	LOSS_SNAPSHOT_TORN,	     /* clocks changed in each of the retries */
-	LOSS_SNAPSHOT_NOT_RUNNING,   /* own state was not `run`: a switch-in is missing */
-	LOSS_SWITCH_IN_MISSED,	     /* repaired at the next switch-out */
+	LOSS_SNAPSHOT_NOT_RUNNING,   /* own state was not `run`, and stayed so */
+	LOSS_SWITCH_IN_MISSED,	     /* repaired at the thread's next call or switch-out */
 	LOSS_SWITCH_OUT_MISSED,
 	LOSS_SWITCH_COUNT_MISMATCH,  /* switches seen differ from nvcsw + nivcsw */
 	LOSS_WAKEUP_MISSED,

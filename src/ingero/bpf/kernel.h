@@ -124,6 +124,7 @@ struct sched_entity {
 } RELOCATED;
 
 struct sched_info {
+	unsigned long long last_arrival; /* on a CPU, by the run queue's clock */
 	unsigned long long run_delay;
 } RELOCATED;
 

@@ -16,7 +16,6 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-#define OFFCPU_MIN_NS 100000
 #define GLIMPSE_NS 200000 /* with cold caches the way back to a polling loop, and out of it, takes 20 to 100 us */
 
 /* For tests: ignore each N-th scheduler event of tracked threads, as if it had been lost. 0 = none. */
@@ -149,6 +148,8 @@ INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u
 			end_sleep(thread, STATE_SLEEP, at);
 	} else if (is_sleep(thread->state)) {
 		count_flaw(thread, LOSS_WAKEUP_MISSED);
+		if (thread->waking_ns <= thread->since_ns)
+			forget_waker(thread);
 		end_sleep(thread, thread->state, at);
 	}
 }
@@ -164,14 +165,7 @@ INLINE void keep_offcpu_interval(struct thread *thread, struct cpu *cpu, u32 ind
 	}
 	asm volatile("%0 &= 63" : "+r"(place)); /* OFFCPU_SLOTS - 1 */
 	interval = &thread->offcpu[place];
-	interval->start_ns = thread->last_off_ns;
-	interval->end_ns = at;
-	interval->woken_ns = is_sleep(thread->last_off_state) ? thread->last_wake_ns : 0;
-	interval->waker_pid = interval->woken_ns ? thread->waker_pid : 0;
-	interval->waker_tid = interval->woken_ns ? thread->waker_tid : 0;
-	interval->waker_kind = interval->woken_ns ? thread->waker_kind : WAKER_NONE;
-	interval->cpu = index;
-	interval->state = thread->last_off_state;
+	describe_offcpu(interval, thread, index, at);
 	interval->culprit_ns = culprit ? cpu->scan.longest_ns : 0;
 	interval->culprit_pid = culprit ? culprit->pid : 0;
 	interval->culprit_tid = culprit ? culprit->tid : 0;
@@ -244,6 +238,8 @@ INLINE void repair_switch_in(struct thread *thread, struct task_struct *task, st
 
 	count_flaw(thread, LOSS_SWITCH_IN_MISSED);
 	count_loss(LOSS_REPAIRED_NS, ran);
+	if (thread->wait_cpu == bpf_get_smp_processor_id() + 1)
+		charge_nobody(wait_slot(thread), now - ran);
 	switch_in(thread, task, cpu, now - ran);
 }
 
@@ -293,6 +289,7 @@ NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct 
 	step_sequence(thread);
 	add_clock(thread, STATE_RUN, now - thread->since_ns);
 	thread->exec_at_off_ns = task->se.sum_exec_runtime;
+	thread->queue_clock_at_off_ns = queue_clock(task);
 	thread->exec_is_known = 1;
 	count_switch(thread, task);
 	state = state_at_switch_out(task, departure->is_preempted, departure->task_state);

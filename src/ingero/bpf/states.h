@@ -46,20 +46,16 @@ INLINE u8 state_hint(struct task_struct *task)
 	return is_runnable(task) ? STATE_RUNQ : sleep_state(task, READ_ONCE(task->__state));
 }
 
+/* What the kernel's accounts of tasks are told by: unlike the clock that books run time, it never stands still. */
+INLINE u64 queue_clock(struct task_struct *task)
+{
+	return field_exists(task->se.cfs_rq) ? task->se.cfs_rq->rq->clock : 0;
+}
+
 /* The CPU whose run queue the task is on. */
 INLINE u32 cpu_of(struct task_struct *task)
 {
 	if (field_exists(task->thread_info.cpu))
 		return task->thread_info.cpu;
 	return task->cpu;
-}
-
-INLINE bool is_sleep(u8 state)
-{
-	return state >= STATE_SLEEP && state <= STATE_STOPPED;
-}
-
-INLINE bool is_wait(u8 state)
-{
-	return state >= STATE_RUNQ && state <= STATE_YIELDED;
 }
