@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from ingero.cli.main import cli
 from ingero.cli.moments import MomentError
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.ops import HostOp
 from ingero.store import tables
 from ingero.units import QuantityError
 from tests.unit.rules.golden import LENGTH_S, QUIET_S
@@ -143,6 +144,71 @@ def test_per_process_names_workers_stalls_and_takers(hogged: Path) -> None:
     assert re.search(r"off the CPU against its will 1\.50 s of 13\.0 s \(12 %.*77 context switches", shown)
     assert "stress-ng [900]: CPU stolen 1.80 s, 600 switches" in shown
     assert re.search(r"cudaLaunchKernel +[\d,]+ +\S+ us +\S+ us +\S+ us", shown)
+
+
+def test_the_worst_stall_is_the_longest_wait_for_a_cpu_however_long_others_slept(tmp_path: Path) -> None:
+    path = tmp_path / "stalls.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        one = trainer(scene)
+        scene.train(one, 0, LENGTH_S, Step(), calls=CALLS)
+        for nap in range(300):
+            scene.off_cpu(one, nap / 50, nap / 50 + 0.018, "sleep", waker="timer", woken_s=nap / 50 + 0.0179)
+        scene.off_cpu(one, 7.0, 7.004, "runq", culprit=(900, "stress-ng"), cpu=3)
+    assert any(
+        "worst stall 4.00 ms of python [100] on CPU 3, stress-ng [900] ran" in line
+        for line in lines(path, "--per-process")
+    )
+    process, worker = found(path, "--per-process")["per_process"]
+    assert (process["worst_stall"]["duration_ns"], process["worst_stall"]["cpu"]) == (4_000_000, 3)
+    assert (process["is_worker"], worker["is_worker"], worker["worst_stall"]) == (False, True, None)
+
+
+def test_takers_are_in_the_json_with_what_they_took(hogged: Path) -> None:
+    (taker,) = found(hogged, "--per-process")["takers"]
+    assert taker == {"pid": 900, "name": "stress-ng", "stolen_ns": 1_800_000_000, "switches": 600}
+
+
+def stored(path: Path) -> Path:
+    """A recording with an incident of the trainer that tracing found."""
+    with Scene(path, seconds=LENGTH_S) as scene:
+        scene.train(trainer(scene), 0, LENGTH_S, Step())
+        victims = json.dumps(
+            [{"process": 1, "pid": 100, "name": "python", "lost_ns": 5, "rank": None, "container": ""}]
+        )
+        scene.append(
+            tables.INCIDENTS,
+            incident=1,
+            cause="cpu-contention",
+            root="host",
+            severity="HIGH",
+            kind="incident",
+            start_ns=scene.at(2),
+            end_ns=scene.at(4),
+            lost_ns=10**9,
+            lost_ratio=0.5,
+            summary="python [100] lost 1.00 s",
+            victims=victims,
+        )
+    return path
+
+
+def test_what_tracing_found_is_shown_as_json_by_cause_and_by_process_with_its_exit_code(tmp_path: Path) -> None:
+    path = stored(tmp_path / "stored.db")
+    answer = found(path, "--chains")
+    jsonschema.validate(answer, SCHEMA)
+    assert [one["summary"] for one in answer["incidents"]] == ["python [100] lost 1.00 s"]
+    wanted = {("--rule", "cpu-contention"): 1, ("--rule", "gil"): 0, ("--pid", "100"): 1, ("--pid", "101"): 0}
+    assert {options: run(path, "--chains", *options).exit_code for options in wanted} == wanted
+    assert lines(path, "--chains", "--rule", "gil") == ["Nothing was found while this was recorded."]
+
+
+def test_an_event_of_another_process_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "stopped.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        for pid in (100, 200):
+            scene.train(scene.process(pid, "python"), 0, LENGTH_S, Step())
+        scene.host_event(HostOp.OOM_KILL, 5, actor=Actor(number=1, pid=100, name="python"), arg1=100)
+    assert [run(path, "--pid", pid).exit_code for pid in ("100", "200")] == [1, 0]
 
 
 def test_the_account_is_short_where_there_is_a_verdict_and_whole_when_asked(hogged: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
+from ingero.serve.stored_findings import stored, stored_lines
 from ingero.store.reader import open_reader
 from tests.unit.test_store_legacy import DATA
 
@@ -29,6 +30,20 @@ def test_a_starved_gpu_is_one_incident_and_no_contention(tmp_path: Path) -> None
     facts = diagnosis.incidents[0].evidence
     assert facts["idle (ratio)"] == pytest.approx(0.99, abs=0.01)
     assert facts["own switches (ratio)"] == pytest.approx(0.019, abs=0.001)
+
+
+def test_all_316_chains_that_it_stored_are_one_incident(tmp_path: Path) -> None:
+    diagnosis = diagnosis_of(tmp_path, "pytorch-dataloader-starvation")
+    with open_reader(tmp_path / "pytorch-dataloader-starvation.db") as reader:
+        assert len(stored(reader, diagnosis.window).chains) == 316
+        short = list(stored_lines(stored(reader, diagnosis.window), most=4))
+    assert (len(diagnosis.incidents), short[-1]) == (1, "and 312 more: --chains")
+
+
+def test_a_cause_that_was_found_is_not_among_those_that_were_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosis_of(tmp_path, "pytorch-dataloader-starvation")
+    silent = {one.cause for one in diagnosis.not_evaluated}
+    assert ("data-starvation" in silent, "block-io" in silent) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["pytorch-dataloader-starvation", "sample-gpu-node-01"])

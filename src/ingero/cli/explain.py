@@ -13,6 +13,7 @@ import rich_click as click
 
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
+from ingero.diagnose.concerned import is_about
 from ingero.diagnose.engine import UNEXPLAINED, diagnose
 from ingero.diagnose.model import Diagnosis
 from ingero.diagnose.rule import all_rules
@@ -20,14 +21,15 @@ from ingero.errors import IngeroError
 from ingero.serve.account import Extent, account_text, header_lines
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import not_looked_at_lines, verdict_lines
-from ingero.serve.per_process import per_process_json, per_process_lines
-from ingero.serve.stored_findings import stored_lines
+from ingero.serve.per_process import per_process_json, per_process_lines, takers_json
+from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
 from ingero.serve.system_context import system_lines
 from ingero.store.locations import database_path
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 
 EXIT_FOUND = 1
+_MOST_CHAINS = 4  # of an older version's own, below a verdict that is not theirs
 
 
 class UnknownRuleError(IngeroError):
@@ -83,19 +85,27 @@ def command(
         window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
         check_pid(reader, pid)
         if chains:
-            for line in stored_lines(reader, window):
-                click.echo(line)
-            return
+            has_found = _show_stored(stored(reader, window, pid=pid, rule=rule), window, as_json=as_json)
+            sys.exit(EXIT_FOUND if has_found else 0)
         diagnosis = chosen(diagnose(reader, window), pid=pid, rule=rule)
         if as_json:
             found = diagnosis_json(diagnosis)
-            extra = {"per_process": per_process_json(reader, window, pid=pid)} if per_process else {}
-            click.echo(json.dumps(found | extra, indent=2))
+            if per_process:
+                found["per_process"] = per_process_json(reader, window, pid=pid)
+                found["takers"] = takers_json(reader, window, pid=pid)
+            click.echo(json.dumps(found, indent=2))
         else:
             for line in _text(reader, window, diagnosis, wanted):
                 click.echo(line)
     if diagnosis.incidents:
         sys.exit(EXIT_FOUND)
+
+
+def _show_stored(found: Stored, window: Window, *, as_json: bool) -> bool:
+    """Answers whether anything was found."""
+    for line in [json.dumps(stored_json(found, window), indent=2)] if as_json else stored_lines(found):
+        click.echo(line)
+    return bool(found)
 
 
 def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
@@ -104,7 +114,7 @@ def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagno
         one
         for one in diagnosis.incidents
         if (rule is None or one.cause == rule)
-        and (pid is None or not one.victims or any(victim.pid == pid for victim in one.victims))
+        and (pid is None or is_about(pid, [victim.pid for victim in one.victims], one.root))
     )
     return replace(
         diagnosis,
@@ -125,7 +135,7 @@ def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted)
         yield ""
     if reader.older_version:
         yield f"Recorded by Ingero {reader.older_version}, which kept no epochs and no clocks. What it found itself:"
-        yield from stored_lines(reader, window)
+        yield from stored_lines(stored(reader, window), most=_MOST_CHAINS)
         return
     if wanted.per_process:
         yield from per_process_lines(reader, window, pid=wanted.pid)

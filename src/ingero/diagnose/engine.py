@@ -70,6 +70,7 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
     not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]
     found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
+    not_evaluated = _silent(not_evaluated, incidents)
     return Diagnosis(
         window=evidence.window,
         incidents=incidents,
@@ -77,6 +78,12 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
         not_evaluated=tuple(not_evaluated),
         not_traced=evidence.not_traced,
     )
+
+
+def _silent(not_evaluated: list[NotEvaluated], incidents: Iterable[Incident]) -> list[NotEvaluated]:
+    """Without the causes that a rule of the same name has found: of those there is no silence."""
+    found = {one.cause for one in incidents}
+    return [one for one in not_evaluated if one.cause not in found]
 
 
 def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) -> Iterator[Finding]:

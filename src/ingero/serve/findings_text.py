@@ -160,10 +160,10 @@ def _victims(victims: Sequence[Victim]) -> Iterator[str]:
 
 def _culprits(culprits: Sequence[Culprit]) -> Iterator[str]:
     for one in culprits[:_TOP_CULPRITS]:
-        switches = f", {format_count(one.switches)} switches" if one.switches else ""
         place = f" in {one.container}" if one.container else ""
-        spent = f"{format_ns(one.lost_ns)}" if one.lost_ns else ""
-        yield f"  culprit: {one.name} [{one.pid}]{place}  {spent}{switches}".rstrip()
+        took = [format_ns(one.lost_ns)] if one.lost_ns else []
+        took += [f"{format_count(one.switches)} switches"] if one.switches else []
+        yield f"  culprit: {one.name} [{one.pid}]{place}  {', '.join(took)}".rstrip()
     if len(culprits) > _TOP_CULPRITS:
         rest = culprits[_TOP_CULPRITS:]
         more = "1 more culprit" if len(rest) == 1 else f"{len(rest)} more culprits"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ingero.diagnose.incident_json import Object
 from ingero.store.reader import Reader
@@ -11,7 +12,17 @@ from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, OpTotals, P
 from ingero.units import format_count, format_ns, format_percent
 
 _TOP_OPS = 12
-_WORST_LOOKED_AT = 200  # intervals per process, among which its worst involuntary stall is looked for
+_TOP_TAKERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """A process that is not traced, with the CPU time that traced ones waited for while it ran."""
+
+    pid: int
+    name: str
+    stolen_ns: int
+    switches: int
 
 
 def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None) -> Iterator[str]:
@@ -27,7 +38,9 @@ def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None)
     for one in seen:
         worst = _worst_stall(reader, window, one)
         yield from _process(one, traced, clocks.get(one.process), totals[one.process], worst, window)
-    yield from _takers(reader.culprits(window), {one.process for one in seen}, traced)
+    for taker in _takers(reader.culprits(window), {one.process for one in seen}, traced)[:_TOP_TAKERS]:
+        stolen = format_ns(taker.stolen_ns)
+        yield f"  {taker.name} [{taker.pid}]: CPU stolen {stolen}, {format_count(taker.switches)} switches"
     yield ""
 
 
@@ -45,8 +58,10 @@ def _process(
     if clocks:
         yield f"    {_off_cpu(clocks, window)}"
     if worst:
+        place = f" on CPU {worst.cpu}" if worst.cpu is not None else ""
         culprit = f", {worst.culprit_name} [{worst.culprit_pid}] ran" if worst.culprit_pid else ""
-        yield f"    worst stall {format_ns(_involuntary_ns(worst))} by {worst.comm} [{worst.tid}]{culprit}"
+        stall = format_ns(worst.waited_ns)
+        yield f"    worst stall {stall} of {worst.comm} [{worst.tid}]{place}{culprit}"
     shown = [total for total in totals if total.count][:_TOP_OPS]
     if shown:
         yield f"    {'call':30}{'calls':>12}{'p50':>10}{'p95':>10}{'p99':>10}{'max':>10}"
@@ -68,23 +83,12 @@ def _off_cpu(total: ClockTotals, window: Window) -> str:
 
 
 def _worst_stall(reader: Reader, window: Window, one: Process) -> OffCpu | None:
-    """The longest single wait to run among its longest intervals off the CPU."""
-    if not reader.is_recorded("raw_offcpu"):
-        return None
-    intervals = reader.offcpu(window, process=one.process, limit=_WORST_LOOKED_AT)
-    known = [interval for interval in intervals if interval.state is not None and _involuntary_ns(interval) > 0]
-    return max(known, key=_involuntary_ns, default=None)
+    """The longest single wait to run."""
+    return reader.longest_wait(window, one.process) if reader.is_recorded("raw_offcpu") else None
 
 
-def _involuntary_ns(interval: OffCpu) -> int:
-    """All of an interval that was no sleep; of a sleep what followed the wake-up."""
-    if interval.state in ("runq", "throttled", "yielded"):
-        return interval.duration_ns
-    return max(0, interval.start_ns + interval.duration_ns - interval.woken_ns) if interval.woken_ns else 0
-
-
-def _takers(culprits: Sequence[CulpritTotals], victims: set[int], traced: set[int]) -> Iterator[str]:
-    """Processes that are not traced, by the CPU time that traced ones waited for."""
+def _takers(culprits: Sequence[CulpritTotals], victims: set[int], traced: set[int]) -> list[_Taker]:
+    """Processes that are not traced, by the CPU time that traced ones waited for, most first."""
     spent: dict[tuple[int, str], int] = defaultdict(int)
     switches: dict[tuple[int, str], int] = defaultdict(int)
     for one in culprits:
@@ -92,8 +96,8 @@ def _takers(culprits: Sequence[CulpritTotals], victims: set[int], traced: set[in
             key = (one.culprit_pid, one.culprit_name)
             spent[key] += one.ns
             switches[key] += one.switches
-    for (pid, name), ns in sorted(spent.items(), key=lambda item: -item[1])[:_TOP_OPS]:
-        yield f"  {name} [{pid}]: CPU stolen {format_ns(ns)}, {format_count(switches[pid, name])} switches"
+    found = [_Taker(pid, name, ns, switches[pid, name]) for (pid, name), ns in spent.items()]
+    return sorted(found, key=lambda one: -one.stolen_ns)
 
 
 def _optional(value_ns: float | None) -> str:
@@ -101,25 +105,56 @@ def _optional(value_ns: float | None) -> str:
 
 
 def per_process_json(reader: Reader, window: Window, *, pid: int | None = None) -> list[Object]:
-    """The same as JSON."""
+    """The same as JSON: traced processes."""
     clocks = {one.process: one for one in reader.clock_totals(window)}
     totals: dict[int, list[OpTotals]] = defaultdict(list)
     for total in reader.op_totals(window):
         totals[total.process].append(total)
+    seen = [one for one in reader.processes() if one.process in clocks or one.process in totals]
+    traced = {one.pid for one in seen}
     return [
-        _process_json(one, clocks.get(one.process), totals[one.process])
-        for one in reader.processes()
-        if (pid is None or one.pid == pid) and (one.process in clocks or one.process in totals)
+        _process_json(one, clocks.get(one.process), totals[one.process], window)
+        | {
+            "is_worker": one.parent_pid in traced,
+            "worst_stall": _stall_json(_worst_stall(reader, window, one)),
+        }
+        for one in seen
+        if pid is None or one.pid == pid
     ]
 
 
-def _process_json(one: Process, clocks: ClockTotals | None, totals: Sequence[OpTotals]) -> Object:
+def takers_json(reader: Reader, window: Window, *, pid: int | None = None) -> list[Object]:
+    """Processes that are not traced, with what they took from traced ones (or from one)."""
+    seen = [one for one in reader.processes() if pid is None or one.pid == pid]
+    traced = {one.pid for one in reader.processes()}
+    takers = _takers(reader.culprits(window), {one.process for one in seen}, traced)
+    return [{"pid": one.pid, "name": one.name, "stolen_ns": one.stolen_ns, "switches": one.switches} for one in takers]
+
+
+def _stall_json(worst: OffCpu | None) -> Object | None:
+    if worst is None:
+        return None
+    return {
+        "start_ns": worst.start_ns,
+        "duration_ns": worst.waited_ns,
+        "tid": worst.tid,
+        "comm": worst.comm,
+        "cpu": worst.cpu,
+        "culprit_pid": worst.culprit_pid,
+        "culprit_name": worst.culprit_name,
+    }
+
+
+def _process_json(one: Process, clocks: ClockTotals | None, totals: Sequence[OpTotals], window: Window) -> Object:
+    lost = _involuntary_total_ns(clocks) if clocks else None
     return {
         "pid": one.pid,
         "name": one.name,
         "parent_pid": one.parent_pid,
         "rank": one.rank,
-        "involuntary_ns": _involuntary_total_ns(clocks) if clocks else None,
+        "involuntary_ns": lost,
+        "involuntary_ratio": None if lost is None else lost / max(window.duration_ns, 1),
+        "threads": clocks.threads if clocks else None,
         "switches": clocks.switches if clocks else None,
         "preemptions": clocks.preemptions if clocks else None,
         "ops": [

@@ -2,25 +2,85 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
+from ingero.diagnose.concerned import is_about
+from ingero.diagnose.incident_json import Object
+from ingero.serve.findings_json import VERSION, window_json
 from ingero.store.reader import Reader
-from ingero.store.records import Window
-from ingero.units import format_moment, format_ns, format_percent
+from ingero.store.records import CausalChain, StoredIncident, Window
+from ingero.units import SECOND_NS, format_count, format_moment, format_ns, format_percent
+
+_FOUND_LATER_NS = 10 * SECOND_NS  # an older Ingero stored a chain up to so long after what it is about
+_JSON_COLUMNS = ("victims", "culprits", "evidence", "fixes", "line", "chain", "account")
 
 
-def stored_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """A line or two each, oldest first."""
-    count = 0
-    for one in reader.incidents(window) if reader.is_recorded("incidents") else ():
-        count += 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What was found while it was recorded, oldest first; chains: only where there are no incidents."""
+
+    incidents: tuple[StoredIncident, ...]
+    chains: tuple[CausalChain, ...]
+
+    def __bool__(self) -> bool:
+        """Whether anything was found."""
+        return bool(self.incidents or self.chains)
+
+
+def stored(reader: Reader, window: Window, *, pid: int | None = None, rule: str | None = None) -> Stored:
+    """Of one process and of one cause, if asked. Of whom a chain is, an older Ingero did not store."""
+    incidents = reader.incidents(window) if reader.is_recorded("incidents") else []
+    later_ns = _FOUND_LATER_NS if reader.older_version else 0
+    until = Window(begin_ns=window.begin_ns, end_ns=window.end_ns + later_ns)
+    chains = [] if incidents else reader.causal_chains(until)
+    return Stored(
+        incidents=tuple(one for one in incidents if rule in (None, one.cause) and _is_about(one, pid)),
+        chains=tuple(one for one in chains if rule in (None, one.root_cause)),
+    )
+
+
+def stored_lines(found: Stored, *, most: int | None = None) -> Iterator[str]:
+    """A line or two each. most: of the chains, with how many more there are."""
+    for one in found.incidents:
         ended = "goes on" if one.end_ns is None else f"until {format_moment(one.end_ns)}"
         lost = f", lost {format_ns(one.lost_ns)} ({format_percent(one.lost_ratio or 0)})" if one.lost_ns else ""
         yield f"{format_moment(one.start_ns)}  {one.severity}  {one.cause}  {ended}{lost}"
         yield f"  {one.summary}"
-    for chain in () if count else reader.causal_chains(window):
-        count += 1
+    for chain in found.chains[:most]:
         yield f"{format_moment(chain.detected_ns)}  {chain.severity}  {chain.root_cause}"
         yield f"  {chain.summary}"
-    if not count:
+    if most is not None and len(found.chains) > most:
+        yield f"and {format_count(len(found.chains) - most)} more: --chains"
+    if not found:
         yield "Nothing was found while this was recorded."
+
+
+def stored_json(found: Stored, window: Window) -> Object:
+    """The same with the keys of a diagnosis, which says what could not be looked at; here nobody looked again."""
+    return {
+        "version": VERSION,
+        "window": window_json(window),
+        "incidents": [_incident_json(one) for one in found.incidents],
+        "verdicts": [],
+        "not_evaluated": [],
+        "not_traced": {},
+        "stored_chains": [asdict(one) for one in found.chains],
+    }
+
+
+def _incident_json(one: StoredIncident) -> Object:
+    plain = {name: value for name, value in asdict(one).items() if name not in ("incident", "session", "peak")}
+    parsed = {name: json.loads(plain[name]) for name in _JSON_COLUMNS}
+    ratios = {name: plain[name] or 0.0 for name in ("lost_ratio", "explained_ratio")}
+    return (
+        plain
+        | parsed
+        | ratios
+        | {"number": one.incident, "peak_ratio": one.peak or 0.0, "impact": None, "timeline": []}
+    )
+
+
+def _is_about(one: StoredIncident, pid: int | None) -> bool:
+    return pid is None or is_about(pid, [victim["pid"] for victim in json.loads(one.victims)], one.root)

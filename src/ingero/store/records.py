@@ -301,6 +301,13 @@ class OffCpu:
     waker_tid: int | None
     waker_name: str
 
+    @property
+    def waited_ns(self) -> int:
+        """How long the thread could have run: all of it that was no sleep, of a sleep what followed the wake-up."""
+        if self.state in ("runq", "throttled", "yielded"):
+            return self.duration_ns
+        return max(0, self.start_ns + self.duration_ns - self.woken_ns) if self.woken_ns else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ingero.events import THREAD_STATES
 from ingero.store import answers, arrays, machine, views
 from ingero.store.conditions import of_process, share, sums_of_clocks, touches, within
 from ingero.store.reader.questions import Questions
@@ -12,6 +13,11 @@ from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, Throttling,
 from ingero.units import SECOND_NS
 
 _LONGEST_SLEEP_NS = 30 * SECOND_NS  # of intervals off the CPU that began before a window and reach into it
+_INVOLUNTARY = ", ".join(str(THREAD_STATES.index(name)) for name in ("runq", "throttled", "yielded"))
+_WAITED_NS = (  # all of an interval that was no sleep; of a sleep what followed the wake-up
+    f"(CASE WHEN state IN ({_INVOLUNTARY}) THEN duration_ns WHEN state IS NULL OR woken_ns = 0 THEN 0 "
+    "ELSE start_ns + duration_ns - woken_ns END)"
+)
 
 _CULPRITS = (
     f"SELECT c.process, t.name, c.culprit_pid, coalesce(s.text, ''), c.culprit_cgroup_id, {{ns}}, {{switches}} "
@@ -113,9 +119,17 @@ class SchedulingQuestions(Questions):
 
     def offcpu(self, window: Window, *, process: int | None = None, limit: int) -> list[OffCpu]:
         """The longest intervals off the CPU that began in the window, longest first."""
+        return self._most(window, "duration_ns", process=process, limit=limit)
+
+    def longest_wait(self, window: Window, process: int) -> OffCpu | None:
+        """The interval of a process that began in the window and in which a thread could have run for longest."""
+        found = self._most(window, _WAITED_NS, process=process, limit=1)
+        return next((one for one in found if one.waited_ns), None)
+
+    def _most(self, window: Window, by: str, *, process: int | None, limit: int) -> list[OffCpu]:
+        """Intervals off the CPU that began in the window, those first that are most by an expression."""
         inner = (
-            f"SELECT * FROM raw_offcpu WHERE {within('start_ns')} AND {of_process()} "
-            "ORDER BY duration_ns DESC LIMIT :limit"
+            f"SELECT * FROM raw_offcpu WHERE {within('start_ns')} AND {of_process()} ORDER BY {by} DESC LIMIT :limit"
         )
         view = views.query("offcpu").replace("FROM raw_offcpu i", f"FROM ({inner}) i")
         return self._records(
