@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
+from ingero.store.reader import open_reader
+from ingero.store.records import Window
+from ingero.units import SECOND_NS
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
 
 
@@ -64,3 +68,14 @@ def test_a_process_that_never_waits_for_the_device_is_told_that_its_steps_have_n
     diagnosis = diagnosed_file(tmp_path / "scene.db")
     assert causes(diagnosis) == []
     assert "made 60,000 launches and was never seen to wait" in verdict_of(diagnosis)
+
+
+def test_a_part_of_the_recording_without_the_end_of_a_step_does_not_say_so(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, 3, Step(busy_ms=2_900.0), calls={"cudaLaunchKernel": (80.0, 0.005)})
+        scene.op(trainer, "cudaLaunchKernel", 8, 5_000, 0.005)
+        scene.op(trainer, "cudaStreamSynchronize", 8, 1, 900.0)
+    with open_reader(tmp_path / "scene.db") as reader:
+        part = Window(begin_ns=BEGIN_NS + 8 * SECOND_NS, end_ns=BEGIN_NS + 9 * SECOND_NS)
+        assert diagnose(reader, part).verdicts == ()

@@ -32,7 +32,7 @@ from ingero.diagnose.stretches import MIN_RATIO
 from ingero.diagnose.verdicts import verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
-from ingero.store.records import Window
+from ingero.store.records import OpShare, Window
 
 logger = logging.getLogger(__name__)
 
@@ -191,6 +191,10 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     yield from _without_steps(evidence, hit)
 
 
+def _count(calls: Iterable[OpShare], kind: Kind) -> float:
+    return sum(one.count for one in calls if kind_of_op(one.source, one.op) & kind)
+
+
 def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
     """Of processes that launch and were never seen to wait for the device: no step of theirs has an end."""
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing(("epochs",)):
@@ -199,8 +203,8 @@ def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict
         if not process.is_target or number in evidence.lanes or number in evidence.waiting:
             continue
         calls = evidence.ops(evidence.window, number)
-        launches = round(sum(one.count for one in calls if kind_of_op(one.source, one.op) & Kind.LAUNCH))
-        if launches:
+        launches = round(_count(calls, Kind.LAUNCH))
+        if launches and not _count(calls, Kind.DRAIN):
             text = without_steps(launches)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
