@@ -36,6 +36,47 @@ def test_copies_that_became_slow_are_named_with_their_bandwidth(tmp_path: Path) 
     assert diagnosis.incidents[0].evidence["bytes per second"] == pytest.approx(BYTES / 8e-3, rel=0.03)
 
 
+@pytest.mark.parametrize(("kind", "words"), [(1, "copying from host to device:"), (2, "copying from device to host:")])
+def test_the_direction_is_that_of_the_recorded_copies(tmp_path: Path, kind: int, words: str) -> None:
+    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        steps(scene, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
+        steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
+        scene.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg2=kind)
+        scene.call(trainer, "cudaMemcpy", 9, 0.1, arg0=64, arg2=3 - kind)
+    incident = diagnosed_file(tmp_path / "copies.db").incidents[0]
+    assert words in incident.summary
+    assert incident.evidence["direction"] == words.removeprefix("copying ").rstrip(":")
+
+
+def test_a_process_that_has_pinned_nothing_copies_from_pageable_memory(tmp_path: Path) -> None:
+    found = {}
+    for pinned in (False, True):
+        path = tmp_path / f"{pinned}.db"
+        with Scene(path, seconds=LENGTH_S) as scene:
+            trainer = scene.process(100, "python", start_s=0)
+            steps(scene, trainer, 0.5, QUIET_S, copy_ms=2, busy_ms=6)
+            steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
+            scene.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg2=1)
+            if pinned:
+                scene.memory(trainer, "cudaHostAlloc", 1, 1, BYTES)
+        found[pinned] = diagnosed_file(path).incidents[0]
+    assert "copying from memory that is not pinned to device" in found[False].summary
+    assert (found[False].evidence["pageable"], found[True].evidence["pageable"]) == (True, None)
+
+
+def test_an_asynchronous_copy_that_blocks_is_from_pageable_memory(tmp_path: Path) -> None:
+    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin, end, ms in ((0.0, QUIET_S, 2.0), (QUIET_S, LENGTH_S, 8.0)):
+            calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (1.0, ms)}
+            step = Step(busy_ms=4 + ms, enqueue_ms=1 + ms)
+            scene.train(trainer, begin, end, step, calls=calls, sizes={"cudaMemcpyAsync": BYTES})
+    diagnosis = diagnosed_file(tmp_path / "copies.db")
+    assert causes(diagnosis) == ["memcpy-bound"]
+    assert diagnosis.incidents[0].evidence["pageable"] is True
+
+
 def test_a_slower_device_with_the_same_copies_is_not(tmp_path: Path) -> None:
     assert causes(diagnosis_of(tmp_path, copy_ms=2, busy_ms=12)) == ["gpu-slower"]
 

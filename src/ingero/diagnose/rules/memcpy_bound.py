@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import Growth, growth
 from ingero.diagnose.cases import Case
+from ingero.diagnose.copies import Way, is_pageable, way_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, Fix, Part
 from ingero.diagnose.rule import Rule
@@ -30,6 +31,7 @@ def find(case: Case) -> Iterator[Finding]:
     if not claims:
         return
     one = blocking.largest
+    way, from_pageable = way_of(case, one), is_pageable(case, one)
     lost = sum(claims.values())
     speed = one.size_bytes / max(one.ns, 1) * 1e9
     usual = one.usual_bytes / max(one.usual_ns, 1) * 1e9
@@ -37,8 +39,9 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="copies",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} copying: {one.totals.name} {format_ns(int(one.ns))} per step for "
-        f"{format_bytes(int(one.size_bytes))}, {format_bytes(int(speed))}/s (usually {format_bytes(int(usual))}/s)",
+        summary=f"{case.who} lost {case.amount(lost)} copying{_words(way, from_pageable=from_pageable)}: "
+        f"{one.totals.name} {format_ns(int(one.ns))} per step for {format_bytes(int(one.size_bytes))}, "
+        f"{format_bytes(int(speed))}/s{f' (usually {format_bytes(int(usual))}/s)' if usual else ''}",
         claims=claims,
         line=case.line_of(one),
         chain=(
@@ -48,12 +51,41 @@ def find(case: Case) -> Iterator[Finding]:
                 order="the next launches came after it",
             ),
         ),
-        fixes=(
-            Fix(text="pinned memory", command="DataLoader(pin_memory=True)"),
-            Fix(text="asynchronous copies", command="x.to('cuda', non_blocking=True)"),
-            Fix(text="look at the link", command="nvidia-smi -q | grep -A9 'PCIe Generation'"),
-        ),
-        evidence={"bytes per second": int(speed), "usually": int(usual)},
+        fixes=_fixes(way),
+        evidence={
+            "bytes per second": int(speed),
+            "usually": int(usual),
+            "direction": way.value or None,
+            "pageable": from_pageable or None,
+        },
+    )
+
+
+def _words(way: Way, *, from_pageable: bool) -> str:
+    kind = " memory that is not pinned" if from_pageable else ""
+    if way is Way.TO_DEVICE:
+        return f" from{kind or ' host'} to device"
+    if way is Way.TO_HOST:
+        return f" from device to{kind or ' host'}"
+    return f" with{kind}" if kind else ""
+
+
+def _fixes(way: Way) -> tuple[Fix, ...]:
+    """What makes such copies faster, and what lets the host go on meanwhile."""
+    link = Fix(text="look at the link", command="nvidia-smi -q | grep -A9 'PCIe Generation'")
+    if way is Way.TO_HOST:
+        return (
+            Fix(
+                text="copy into pinned memory without waiting, and read it a step later",
+                command="host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True); host.copy_(x, non_blocking=True)",
+            ),
+            Fix(text="or copy less, or less often: reduce on the device first"),
+            link,
+        )
+    return (
+        Fix(text="pinned memory", command="DataLoader(pin_memory=True)"),
+        Fix(text="asynchronous copies", command="x.to('cuda', non_blocking=True)"),
+        link,
     )
 
 
@@ -66,7 +98,9 @@ RULE = Rule(
     title="copies between host and device took the time",
     order=58,
     needs=("epochs", "op_stats"),
-    shows="time and bytes of copies that block, and their bandwidth against the reference",
-    limits="of copies that do not block only the size is known: a slow one looks like a slower device",
+    shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
+    limits="of copies that do not block only the size is known: a slow one looks like a slower device; that memory is "
+    "not pinned is told of asynchronous copies that block, and of processes that were seen to begin and have pinned "
+    "none; else it is not known",
     find=find,
 )
