@@ -37,7 +37,8 @@ def _section(rule: Rule) -> Iterator[str]:
     yield f"{_sentence(rule.title)}\n"
     yield f"- Evidence: {rule.shows}."
     yield f"- Limits: {rule.limits}."
-    yield f"- Needs: {', '.join(rule.needs)}.\n"
+    part = f"; for a part of it {', '.join(rule.wants)}" if rule.wants else ""
+    yield f"- Needs: {', '.join(rule.needs)}{part}.\n"
 
 
 def _undetectable() -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.engine import FAILED, diagnose_evidence
+from ingero.diagnose.engine import FAILED, UNEXPLAINED, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Finding
 from ingero.diagnose.rule import Rule, all_rules
@@ -34,3 +34,11 @@ def test_the_other_rules_answer_and_the_failure_is_told(tmp_path: Path) -> None:
         diagnosis = diagnose_evidence(evidence, but_one(all_rules()))
     assert [one.cause for one in diagnosis.incidents] == ["cpu-contention"]
     assert [one.reason.startswith(FAILED) for one in diagnosis.not_evaluated if one.cause == "gil"] == [True]
+
+
+def test_what_is_unexplained_names_what_was_not_traced_of_that_part(tmp_path: Path) -> None:
+    missing = {"culprits": "switched off", "GPU": "NVML: no driver"}
+    (incident,) = diagnosed(tmp_path, hogged, not_traced=missing).incidents
+    assert incident.cause == UNEXPLAINED
+    assert incident.summary.endswith("it may be what this recording cannot show (culprits not traced: switched off)")
+    assert incident.evidence["not traced"] == "culprits not traced: switched off"

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from ingero.diagnose.blind_spots import blind_spots, silent, unseen
 from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
 from ingero.diagnose.evidence import SAMPLES, Evidence
@@ -53,37 +54,38 @@ def diagnose(reader: Reader, window: Window) -> Diagnosis:
 
 def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
     """The same with chosen rules."""
-    usable: list[Rule] = []
-    not_evaluated: list[NotEvaluated] = []
-    for rule in rules:
-        reason = evidence.missing(rule.needs)
-        if reason:
-            not_evaluated.append(NotEvaluated(cause=rule.cause, reason=reason))
-        else:
-            usable.append(rule)
+    rules = tuple(rules)
+    usable = [rule for rule in rules if not evidence.missing(rule.needs)]
+    not_evaluated = list(blind_spots(evidence, rules))
     cases = list(find_cases(evidence))
     for case in cases:
         case.siblings = cases
     failed: dict[str, str] = {}
     found = [Found(finding, case) for case in cases for finding in _explain(case, usable, failed)]
+    found = [_with_blind_spots(one, evidence, rules) for one in found]
     seen = [one for rule in usable if rule.watch for one in _guarded(rule, rule.watch(evidence), failed)]
     not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]
     found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
-    not_evaluated = _silent(not_evaluated, incidents)
     return Diagnosis(
         window=evidence.window,
         incidents=incidents,
         verdicts=() if evidence.is_live else tuple(_verdicts(evidence, incidents)),
-        not_evaluated=tuple(not_evaluated),
+        not_evaluated=tuple(silent(not_evaluated, incidents)),
         not_traced=evidence.not_traced,
     )
 
 
-def _silent(not_evaluated: list[NotEvaluated], incidents: Iterable[Incident]) -> list[NotEvaluated]:
-    """Without the causes that a rule of the same name has found: of those there is no silence."""
-    found = {one.cause for one in incidents}
-    return [one for one in not_evaluated if one.cause not in found]
+def _with_blind_spots(found: Found, evidence: Evidence, rules: Iterable[Rule]) -> Found:
+    """What is unexplained says what could not be seen of it."""
+    finding = found.finding
+    place = max(finding.claims, key=lambda bucket: finding.claims[bucket], default=None)
+    if finding.cause != UNEXPLAINED or place is None:
+        return found
+    reasons = "; ".join(unseen(evidence, rules, place.part))
+    text = f"; it may be what this recording cannot show ({reasons})" if reasons else ""
+    facts = {**finding.evidence, "not traced": reasons or None}
+    return replace(found, finding=replace(finding, summary=finding.summary + text, evidence=facts))
 
 
 def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) -> Iterator[Finding]:

@@ -23,7 +23,8 @@ class Rule:
 
     cause: its name, the one in reports and databases. title: in words. order: rules with stronger proof claim lost time
     first (10 the kernel's word, 30 a named owner, 50 calls, 70 the device, 90 what is left over).
-    needs: names of `evidence` tables or sources without which it is not evaluated.
+    needs: names of `evidence` tables or sources without which it is not evaluated. wants: without these a part of it is
+    not seen.
     find: called for each case; it answers findings whose claims come from `case.take`.
     watch: called once; for causes that matter without lost time on a lane.
     shows: the evidence it gives; limits: what it cannot tell, both for docs/detections.md.
@@ -35,6 +36,7 @@ class Rule:
     needs: tuple[str, ...]
     shows: str
     limits: str
+    wants: tuple[str, ...] = ()
     find: OfCase | None = None
     watch: OfRecording | None = None
 

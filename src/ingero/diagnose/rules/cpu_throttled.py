@@ -96,7 +96,7 @@ RULE = Rule(
     cause=CAUSE,
     title="throttled by a CPU quota",
     order=10,
-    needs=("epochs",),
+    needs=("epochs", "clock_seconds"),
     shows="the kernel's own throttled clock of the thread on the path, the quota and its period, and in how many "
     "periods it was used up",
     limits="before Linux 6.18 a task throttled through a parent group is seen by its own run queue's clock",

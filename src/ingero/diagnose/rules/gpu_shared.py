@@ -249,6 +249,7 @@ RULE = Rule(
     title="another process worked on the same GPU",
     order=72,
     needs=("epochs",),
+    wants=("gpu_samples", "GPU"),
     shows="the device's time for epochs of the same class with and without another traced process's work on it, and "
     "which share each of them got",
     limits="of a process that is not traced only the driver's list of processes tells that it came; two that started "

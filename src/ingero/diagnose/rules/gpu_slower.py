@@ -17,6 +17,8 @@ def find(case: Case) -> Iterator[Finding]:
     """What is left of the device's time, where the classes repeat themselves well enough and the work did not grow."""
     if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or has_more_to_do(case):
         return
+    if case.process.rank is not None and case.evidence.missing(("NCCL", "communicators")):
+        return  # a wait for another rank looks the same
     claims = case.take((Part.DEVICE,), (DEVICE,))
     if not claims:
         return
@@ -54,10 +56,10 @@ RULE = Rule(
     cause=CAUSE,
     title="the device was slower, for a reason not seen from the host",
     order=75,
-    needs=("epochs",),
+    needs=("epochs", "clock_seconds", "op_stats"),
     shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a device that becomes slower little by little looks like work that "
-    "grows, unless its driver says why",
+    "grows, unless its driver says why; of a rank nothing is said where NCCL was not traced: it may wait for another",
     find=find,
 )

@@ -115,7 +115,7 @@ RULE = Rule(
     cause=CAUSE,
     title="a full GPU makes the key-value cache of a server wait for memory",
     order=47,
-    needs=("allocations", "gpu_samples", "GPU", "offcpu"),
+    needs=("allocations", "gpu_samples", "GPU", "offcpu", "samples"),
     shows="a process that waits for requests, on a GPU that is more than 95 % full, whose cache code asked for memory "
     "in vain and again with success, or took the lost time while fewer kernels were launched",
     limits="a cache whose blocks are allocated once at the start makes no calls later; how full it is and whom it "

@@ -97,6 +97,7 @@ RULE = Rule(
     title="memory was short",
     order=15,
     needs=("epochs", "offcpu", "HOST"),
+    wants=("IO",),
     shows="reclaim and compaction of the thread on the path and of the worker it waited for, each with its time and "
     "whose limit it was for; block reads of pages that had been in memory before",
     limits="work of the kernel's own reclaim threads costs the job only what others see as their CPU time; whether a "

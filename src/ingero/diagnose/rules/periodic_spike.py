@@ -209,6 +209,7 @@ RULE = Rule(
     title="a step in every so many takes much longer",
     order=85,
     needs=("epochs",),
+    wants=("samples",),
     shows="steps at a regular distance that hold most of the loss, with the line or the call they have in common",
     limits="claims only what no other cause owns, and only from four spikes on; without samples or recorded calls "
     "there is no name for the spike, and it stays unexplained",

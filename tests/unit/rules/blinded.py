@@ -1,0 +1,59 @@
+"""Recordings as they would be if something had not been traced: its rows are gone, and the session says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ingero.ops import Source
+
+_SCHEDULER = ("offcpu", "culprits", "wakers", "clock_seconds", "scheduling")
+_TABLES: Mapping[str, tuple[str, ...]] = {
+    "offcpu": ("offcpu", "wakers"),
+    "clock_seconds": _SCHEDULER,
+    "samples": ("samples",),
+    "gpu_samples": ("gpu_samples",),
+    "GPU": ("gpu_samples",),
+    "allocations": ("allocations", "memory_seconds"),
+    "op_stats": ("op_stats", "call_sites"),
+    "NCCL": ("communicators",),
+    "raw_cgroups": ("cgroups",),
+}
+
+
+def without(path: Path, name: str) -> Path:
+    """A copy of a recording for which this table or source of `diagnose.evidence` was not traced."""
+    copy = path.with_name(f"{path.stem} without {name}.db")
+    shutil.copy(path, copy)
+    with sqlite3.connect(copy) as database:
+        for table in _TABLES.get(name, () if name in Source.__members__ else (name,)):
+            database.execute(f"DELETE FROM raw_{table}")
+        if name in Source.__members__:
+            for table in ("events", "in_flight"):
+                database.execute(f"DELETE FROM raw_{table} WHERE source = ?", (int(Source[name]),))
+        if further := _FURTHER.get(name):
+            further(database)
+        gone = dict.fromkeys(_SCHEDULER if name == "clock_seconds" else (name,), "switched off")
+        told = json.loads(database.execute("SELECT not_traced FROM raw_sessions").fetchone()[0])
+        database.execute("UPDATE raw_sessions SET not_traced = ?", (json.dumps(told | gone),))
+    database.close()
+    return copy
+
+
+def _no_clocks(database: sqlite3.Connection) -> None:
+    """Without the scheduler no epoch has clocks."""
+    names = [row[1] for row in database.execute("PRAGMA table_info(raw_epochs)")]
+    clocks = [name for name in names if name.count("_") > 1 and name.startswith(("empty_", "enqueue_", "drain_"))]
+    database.execute(f"UPDATE raw_epochs SET {', '.join(f'{name} = NULL' for name in clocks)}")
+
+
+def _no_stacks(database: sqlite3.Connection) -> None:
+    """Samples and stacks are switched off together."""
+    for table in ("events", "allocations", "in_flight"):
+        database.execute(f"UPDATE raw_{table} SET stack_hash = 0")
+
+
+_FURTHER: Mapping[str, Callable[[sqlite3.Connection], None]] = {"clock_seconds": _no_clocks, "samples": _no_stacks}
