@@ -32,7 +32,7 @@ LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; bef
 _MOST_EPOCHS = 100_000  # the same for a program with thousands of epochs a second: what a look reads stays below 60 MB
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
-_KEPT_BYTES = 16 << 20  # of whole epochs: those of the references are asked for again and again
+_KEPT_BYTES = 16 << 20  # of epochs read before; a reference may lie in hundreds of short windows
 
 
 class LiveDiagnosis:

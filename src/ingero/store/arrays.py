@@ -87,6 +87,8 @@ OFFCPU_DTYPE = np.dtype([(name, "<i8") for name in _OFFCPU_NUMBERS])
 # One recorded call or host event; caller_library, detail and comm are numbers of texts. Clocks are -1 where none exist.
 CALL_DTYPE = np.dtype([(name, "<i8") for name in _CALL_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
 
+_NUMBER_BYTES = 8
+
 OFFCPU_COLUMNS = ", ".join(f"coalesce({name}, {NOT_RECORDED if name == 'state' else 0})" for name in _OFFCPU_NUMBERS)
 CALL_COLUMNS = ", ".join(
     [f"coalesce({name}, 0)" for name in _CALL_NUMBERS]
@@ -214,13 +216,8 @@ def _joined(parts: Iterable[npt.NDArray[np.void]], dtype: np.dtype[np.void]) -> 
 
 
 def _from_rows(rows: Sequence[Sequence[int]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    array = np.zeros(len(rows), dtype=dtype)
+    """Rows in the order of the fields, all of which are 64-bit numbers; fields at the end that they lack are 0."""
+    flat = np.zeros((len(rows), dtype.itemsize // _NUMBER_BYTES), np.int64)
     numbers = np.array(rows, dtype=np.int64)
-    column = 0
-    for name in dtype.names or ():
-        width = int(np.prod(dtype[name].shape, dtype=int))
-        if column + width > numbers.shape[1]:
-            break
-        array[name] = numbers[:, column : column + width].reshape((len(rows), *dtype[name].shape))
-        column += width
-    return array
+    flat[:, : numbers.shape[1]] = numbers
+    return flat.view(dtype).reshape(len(rows))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,8 @@ def _regular(excess: Array) -> Array:
     nothing = np.zeros(0, np.int64)
     where = np.sort(np.argsort(-excess)[:_MOST_SPIKES])
     where = where[excess[where] > 0]
-    runs = [_run(where, first, second - first) for i, first in enumerate(where) for second in where[i + 1 :]]
+    steps = where.tolist()
+    runs = [_run(steps, first, second - first) for i, first in enumerate(steps) for second in steps[i + 1 :]]
     best = max(runs, key=lambda run: float(excess[run].sum()), default=nothing)
     if len(best) < MIN_SPIKES:
         return nothing
@@ -112,12 +114,13 @@ def _regular(excess: Array) -> Array:
     return best if are_alike and len(best) >= MIN_SHARE * like.sum() else nothing
 
 
-def _run(where: Array, first: int, distance: int) -> Array:
-    """Those of `where` that follow `first` at this distance, each near enough to where it is due."""
+def _run(where: Sequence[int], first: int, distance: int) -> Array:
+    """Those of `where` (ascending) that follow `first` at this distance, each near enough to where it is due."""
     found = [first]
     while distance >= MIN_DISTANCE:
         due = found[-1] + distance
-        nearest = int(where[np.abs(where - due).argmin()])
+        after = bisect_left(where, due)
+        nearest = min(where[max(after - 1, 0) : after + 1], key=lambda at: abs(at - due))
         if abs(nearest - due) > MOST_SPREAD * distance or nearest <= found[-1]:
             break
         found.append(nearest)
