@@ -20,6 +20,11 @@ def identity_text(rank: int | None, world_size: int | None, container_id: str | 
     return ", ".join(parts)
 
 
+def waiting_mark(thread: str) -> str:
+    """Marks Python frames as not of the thread that made the call: it has none, and this one, PID/TID, waits for it."""
+    return f"[Python, of the thread that waits: {thread}]"
+
+
 def ending(status: int | None) -> str:
     """How a process ended, by the status that the kernel keeps: a code in the second byte, or a signal in the first."""
     if status is None:

@@ -19,6 +19,7 @@ export interface Line {
   file: string;
   line: number;
   function: string;
+  waiting_thread?: string;
 }
 
 export interface Culprit {
@@ -256,6 +257,8 @@ export interface RecordedCall {
   clocks: Clocks | null;
   stack: string;
   place: string;
+  waiting_thread: string;
+  waiting: string;
 }
 
 export interface Stack {
@@ -272,6 +275,7 @@ export interface StackShare {
   stack: string;
   frames: Stack["frames"];
   note: string;
+  waiting_thread: string;
 }
 
 export interface IncidentStacks extends State {
@@ -296,6 +300,7 @@ export interface Tree extends State {
   of: string;
   root: Node;
   total_ns: number;
+  note: string;
 }
 
 export interface Group {

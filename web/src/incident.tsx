@@ -3,6 +3,7 @@
 import type { Culprit, Impact, Incident, Victim } from "./api";
 import { address } from "./api";
 import { bytes, clock, count, moment, ns, percent } from "./format";
+import { waitingText } from "./frames";
 import { IncidentStacks } from "./incident_stacks";
 import { type ViewProps, cost, when } from "./incidents";
 import { Answered, useAnswer } from "./live";
@@ -49,7 +50,7 @@ function Account(props: ViewProps & { incident: Incident }) {
       {one.line && (
         <section>
           <h3>Line of code</h3>
-          <p><code>{one.line.line ? `${one.line.file}:${one.line.line}` : one.line.file}</code> in <code>{one.line.function}()</code></p>
+          <p><code>{one.line.line ? `${one.line.file}:${one.line.line}` : one.line.file}</code> in <code>{one.line.function}()</code>{one.line.waiting_thread && ` [${waitingText(one.line.waiting_thread)}]`}</p>
         </section>
       )}
       {one.culprits.length > 0 && (

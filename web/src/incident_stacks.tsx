@@ -64,7 +64,7 @@ function Shares(props: { title: string; shares: StackShare[]; all: string; isOpe
       {shares.map((one, at) => (
         <details key={`${one.what} ${one.stack}`} open={isOpen && at === 0}>
           <summary>{STATE_TEXTS[one.what] ?? one.what}: {ns(one.ns)}, {count(one.count)} times{place(one)}</summary>
-          <FrameList frames={one.frames} note={one.note} />
+          <FrameList frames={one.frames} note={one.note} waitingThread={one.waiting_thread} />
         </details>
       ))}
       <p><a href={all}>{isOnLine(shares) ? "All through the line" : "All of this time"}, as a flame graph</a></p>

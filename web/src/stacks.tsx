@@ -5,7 +5,7 @@ import type { Facts, Node, RecordedCall, Stack, State, Tree } from "./api";
 import { address } from "./api";
 import { clockColumns } from "./clock_columns";
 import { clock, count, moment, ns, percent } from "./format";
-import { FrameList } from "./frames";
+import { FrameList, waitingText } from "./frames";
 import type { ViewProps } from "./incidents";
 import { Answered, type Asked, useAnswer } from "./live";
 import { ClockLegend } from "./parts";
@@ -58,7 +58,7 @@ function OfProcess(props: StacksProps & { known: Facts }) {
         <a href={go(process, { of: "samples" })} aria-current={of === "samples" ? "page" : undefined}>outside calls</a>
       </p>
       <Only only={only} of={of} go={common.go} />
-      {parameters.stack && <OneStack hash={parameters.stack} />}
+      {parameters.stack && <OneStack hash={parameters.stack} waiting={parameters.waiting ?? ""} waitingThread={parameters.waiting_thread ?? ""} />}
       <Flame {...common} of={of} at={parameters.at ?? ""} />
       {of === "calls" && <Longest {...common} />}
     </>
@@ -116,7 +116,7 @@ function Longest(props: OneProcessProps) {
                 call.text("culprit", "who ran instead"),
                 ...clockColumns((one: RecordedCall) => one.op),
                 call.number("ret_code", "returned"),
-                { key: "stack", head: "stack", value: (one) => one.stack, show: (one) => one.stack && <a href={props.go({ stack: one.stack })}>{one.place || "show"}</a> },
+                { key: "stack", head: "stack", value: (one) => one.stack, show: (one) => one.stack && <a href={props.go({ stack: one.stack, waiting: one.waiting, waiting_thread: one.waiting_thread })}>{one.place || "show"}</a> },
               ]}
             />
             <ClockLegend />
@@ -127,7 +127,7 @@ function Longest(props: OneProcessProps) {
   );
 }
 
-function OneStack(props: { hash: string }) {
+function OneStack(props: { hash: string; waiting: string; waitingThread: string }) {
   const asked = useAnswer<Stack>(address(`stacks/${encodeURIComponent(props.hash)}`, {}), 0);
   const place = useRef<HTMLElement>(null);
   useEffect(() => place.current?.scrollIntoView({ block: "nearest" }), [props.hash]); // its link lies far below
@@ -137,7 +137,21 @@ function OneStack(props: { hash: string }) {
       <Answered asked={asked}>
         {(found) => <FrameList frames={found.frames} note={found.note} />}
       </Answered>
+      {props.waiting && <Waiting hash={props.waiting} thread={props.waitingThread} />}
     </section>
+  );
+}
+
+// The thread of the call has no Python frames; these are of the one that waits for it.
+function Waiting(props: { hash: string; thread: string }) {
+  const asked = useAnswer<Stack>(address(`stacks/${encodeURIComponent(props.hash)}`, {}), 0);
+  return (
+    <>
+      <h4>{waitingText(props.thread)}</h4>
+      <Answered asked={asked}>
+        {(found) => <FrameList frames={found.frames.filter((one) => one.kind === "python")} note="" />}
+      </Answered>
+    </>
   );
 }
 
@@ -177,14 +191,15 @@ function Frames(props: { found: Tree; at: string; op: string; go: Go }) {
   return (
     <section aria-labelledby="flame">
       <h3 id="flame">{found.of === "samples" ? "Time outside calls" : "Time inside recorded calls"}: {ns(found.root.ns)}{of}</h3>
+      {found.note && <p class="quiet">{found.note}</p>}
       {way.length > 0 && <p><a href={go({ at: "" })}>The whole again</a></p>}
       <ul class="flame" style={{ height: `${rows * 22}px` }}>
         {placed.map((one) => (
           <li key={one.path.join(BETWEEN)} style={{ left: `${100 * one.left}%`, width: `${100 * one.width}%`, top: `${22 * one.depth}px` }}>
             <a
-              class={`${one.node.kind}${one.node.is_own ? " own" : ""}`}
+              class={one.node.is_own && one.node.kind === "python" ? "python own" : one.node.kind}
               href={go({ at: one.path.join(BETWEEN) })}
-              title={`${one.node.name}: ${ns(one.node.ns)}, ${percent(one.node.ns / found.root.ns)}, ${count(one.node.count)} times`}
+              title={`${label(one.node)}: ${ns(one.node.ns)}, ${percent(one.node.ns / found.root.ns)}, ${count(one.node.count)} times`}
             >
               {one.node.name}
             </a>
@@ -194,6 +209,7 @@ function Frames(props: { found: Tree; at: string; op: string; go: Go }) {
       <p class="legend">
         <span class="entry"><span class="dot flame-own" aria-hidden="true" /> own code</span>
         <span class="entry"><span class="dot flame-python" aria-hidden="true" /> other Python</span>
+        {found.of !== "samples" && <span class="entry"><span class="dot flame-waiting" aria-hidden="true" /> Python, of the thread that waits</span>}
         <span class="entry"><span class="dot flame-native" aria-hidden="true" /> native</span>
         <span class="entry"><span class="dot flame-op" aria-hidden="true" /> {found.of === "samples" ? "state" : "call"}</span>
       </p>
@@ -217,7 +233,7 @@ function reached(root: Node, path: string[]): [Node, string[]] {
   let node = root;
   const way: string[] = [];
   for (const name of path) {
-    const next = node.children.find((one) => one.name === name);
+    const next = node.children.find((one) => label(one) === name);
     if (!next) break;
     node = next;
     way.push(name);
@@ -231,20 +247,25 @@ function place(placed: Placed[], node: Node, path: string[], depth: number, left
   let begin = left;
   for (const child of node.children) {
     const share = (width * child.ns) / node.ns;
-    place(placed, child, [...path, child.name], depth + 1, begin, share);
+    place(placed, child, [...path, label(child)], depth + 1, begin, share);
     begin += share;
   }
+}
+
+function label(node: Node): string {
+  return node.kind === "waiting" ? `${node.name} [${waitingText("")}]` : node.name;
 }
 
 // Per name with all that it called; a recursive function counts once.
 function lines(root: Node): { name: string; is_own: boolean; ns: number; count: number }[] {
   const sums = new Map<string, { name: string; is_own: boolean; ns: number; count: number }>();
   const walk = (node: Node, above: Set<string>) => {
-    if (node.kind !== "all" && !above.has(node.name)) {
-      const sum = sums.get(node.name) ?? { name: node.name, is_own: node.is_own, ns: 0, count: 0 };
-      sums.set(node.name, { ...sum, ns: sum.ns + node.ns, count: sum.count + node.count });
+    const name = label(node);
+    if (node.kind !== "all" && !above.has(name)) {
+      const sum = sums.get(name) ?? { name, is_own: node.is_own, ns: 0, count: 0 };
+      sums.set(name, { ...sum, ns: sum.ns + node.ns, count: sum.count + node.count });
     }
-    const inside = new Set(above).add(node.name);
+    const inside = new Set(above).add(name);
     for (const child of node.children) walk(child, inside);
   };
   walk(root, new Set());

@@ -40,6 +40,7 @@ from ingero.store.records import (
     WakerTotals,
     Window,
 )
+from ingero.store.waiters import Waiters
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -76,6 +77,7 @@ class Evidence:
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
         self._samples: dict[tuple[int, int, int], Array] = {}
+        self._waiters: dict[tuple[int, int, int], Waiters] = {}
         self._host_events: dict[tuple[int, int, Source], list[HostEvent]] = {}
 
     # What was there
@@ -367,12 +369,14 @@ class Evidence:
     def call_line(self, window: Window, process: int, source: int, op: int) -> CodeLine | None:
         """The Python line that spent most of the recorded time in one operation; None where no stack has one."""
         times = [one for one in self.reader.stack_times(window, process=process, sources=(source,)) if one.op == op]
-        self.stacks.read(one.stack_hash for one in times)
+        key = (window.begin_ns, window.end_ns, process)
+        waiters = self._waiters.setdefault(key, Waiters(self.reader, window, process=process))
+        placed, _ = waiters.placed(times, self.stacks)
         spent: dict[CodeLine, int] = defaultdict(int)
-        for one in times:
-            line = self.own_line(one.stack_hash)
+        for one in placed:
+            line = self.own_line(one.waiter.stack_hash if one.waiter else one.time.stack_hash)
             if line:
-                spent[line] += one.sum_ns
+                spent[replace(line, waiting_thread=one.waiter.thread) if one.waiter else line] += one.time.sum_ns
         return max(spent, key=lambda line: spent[line], default=None)
 
     def sampled_line(self, window: Window, process: int, *, states: Sequence[str] = ()) -> CodeLine | None:

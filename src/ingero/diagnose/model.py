@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ingero.identity import waiting_mark
 from ingero.store.records import Window
 
 Fact: TypeAlias = "int | float | str | bool | None"
@@ -41,15 +42,20 @@ class FindingKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeLine:
-    """A place in the workload's own code; line 0: only the function is known."""
+    """A place in the workload's own code; line 0: only the function is known.
+
+    waiting_thread: PID/TID of the thread that is there, where it is not the calling one but waits for it.
+    """
 
     file: str
     line: int
     function: str
+    waiting_thread: str = ""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{self.function}() at {place}" if self.function else place
+        mark = f" {waiting_mark(self.waiting_thread)}" if self.waiting_thread else ""
+        return (f"{self.function}() at {place}" if self.function else place) + mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

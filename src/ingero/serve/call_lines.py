@@ -75,15 +75,13 @@ def code_lines(
 ) -> Iterator[str]:
     """The lines that cost most, and those of the longest calls."""
     times = reader.stack_times(window, process=process.process, sources=_CALL_SOURCES)
-    book.read(one.stack_hash for one in times)
-    known = {one.stack_hash: stack for one in times if (stack := book.of(one.stack_hash))}
     waiters = Waiters(reader, window, process=process.process)
-    waited = waiters.calls([number for number, stack in known.items() if stack.is_frameless])
-    book.read(one.waiter.stack_hash for one in waited)
-    known |= {one.waiter.stack_hash: stack for one in waited if (stack := book.of(one.waiter.stack_hash))}
-    costs = line_costs(times, known, waited)
-    yield from line_cost_lines(costs, [one for one in totals if one.source in _CALL_SOURCES])
-    worst = CallPlaces(book, waiters, is_whole=whole_stacks) if known else None
+    placed, not_looked_for = waiters.placed(times, book)
+    yield from line_cost_lines(line_costs(placed, book), [one for one in totals if one.source in _CALL_SOURCES])
+    if not_looked_for:
+        yield f"  {not_looked_for}"
+    has_stacks = any(book.of(one.stack_hash) for one in times)
+    worst = CallPlaces(book, waiters, is_whole=whole_stacks) if has_stacks else None
     yield from _worst(reader, window, process, worst)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ingero.serve.stack_lines import waiting_text
-from ingero.store.call_stacks import CallStack
-from ingero.store.records import OpTotals, StackTime
-from ingero.store.waiters import WaitedCalls
+from ingero.store.call_stacks import CallStack, StackBook
+from ingero.store.records import OpTotals
+from ingero.store.waiters import PlacedTime
 from ingero.units import format_count, format_ns
 
 _TOP_LINES = 8
@@ -28,33 +28,16 @@ class LineCost:
     recorded: int
 
 
-def line_costs(
-    times: Sequence[StackTime], stacks: Mapping[int, CallStack], waited: Sequence[WaitedCalls] = ()
-) -> list[LineCost]:
-    """Recorded time by (call, line of the user's own code), most first.
-
-    waited: of the same calls those from threads without Python frames that another thread waited for.
-    """
+def line_costs(placed: Sequence[PlacedTime], book: StackBook) -> list[LineCost]:
+    """Recorded time by (call, line of the user's own code), most first."""
     spent: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    waits: dict[tuple[int, int, int], list[WaitedCalls]] = defaultdict(list)
-    for wait in waited:
-        waits[wait.source, wait.op, wait.stack_hash].append(wait)
-    for one in times:
-        stack, left_ns, left = stacks.get(one.stack_hash), one.sum_ns, one.count
-        for wait in waits.get((one.source, one.op, one.stack_hash), ()):
-            text = waiting_text(wait.waiter, stacks.get(wait.waiter.stack_hash))
-            if text:
-                _add(spent[one.name, text], wait.sum_ns, wait.count)
-                left_ns, left = left_ns - wait.sum_ns, left - wait.count
-        if left:
-            _add(spent[one.name, _place(stack)], left_ns, left)
+    for one in placed:
+        waiting = waiting_text(one.waiter, book.of(one.waiter.stack_hash)) if one.waiter else ""
+        total = spent[one.time.name, waiting or _place(book.of(one.time.stack_hash))]
+        total[0] += one.time.sum_ns
+        total[1] += one.time.count
     costs = [LineCost(name, place, ns, recorded) for (name, place), (ns, recorded) in spent.items()]
     return sorted(costs, key=lambda cost: -cost.ns)
-
-
-def _add(total: list[int], ns: int, count: int) -> None:
-    total[0] += ns
-    total[1] += count
 
 
 def _place(stack: CallStack | None) -> str:

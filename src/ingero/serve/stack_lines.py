@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ingero.identity import waiting_mark
 from ingero.store.call_stacks import CallStack
 from ingero.store.waiters import Waiter
 
@@ -30,17 +31,14 @@ def _python_text(stack: CallStack) -> str:
 
 def waiting_text(waiter: Waiter, stack: CallStack | None) -> str:
     """The line of the thread that waited for a call; "" where it has none."""
-    return f"{_python_text(stack)} {_mark(waiter)}" if stack and stack.python else ""
+    return f"{_python_text(stack)} {waiting_mark(waiter.thread)}" if stack and stack.python else ""
 
 
 def waiting_lines(waiter: Waiter, stack: CallStack | None) -> Iterator[str]:
     """The Python frames of the thread that waited for a call, innermost first."""
     if stack:
-        yield from (f"{_mark(waiter)} {place.full}()" for place in stack.python)
-
-
-def _mark(waiter: Waiter) -> str:
-    return f"[Python, of the thread that waits: {waiter.pid}/{waiter.tid}]"
+        mark = waiting_mark(waiter.thread)
+        yield from (f"{mark} {place.full}()" for place in stack.python)
 
 
 def stack_lines(stack: CallStack) -> Iterator[str]:

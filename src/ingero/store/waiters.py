@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ingero.events import WAKER_KINDS
+from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
-from ingero.store.records import Window
+from ingero.store.records import StackTime, Window
+from ingero.units import format_count
 
 _WAKER_THREAD = WAKER_KINDS.index("thread")
+_MOST_CALLS = 500_000  # are looked at one by one, in a second
 _LONGEST_SLEEP_NS = 600 * 1_000_000_000  # that begins before the window and is still found
 _SLEEPS = (
     "SELECT start_ns, woken_ns, pid, tid, waker_tid FROM raw_offcpu WHERE start_ns >= :begin - :before "
@@ -30,7 +34,8 @@ _LOOKS = (
 )
 _CALLS = (
     "SELECT source, op, stack_hash, tid, start_ns, start_ns + duration_ns FROM raw_events "
-    "WHERE start_ns >= :begin AND start_ns < :end AND process = :process AND stack_hash IN ({})"
+    "WHERE start_ns >= :begin AND start_ns < :end AND process = :process AND stack_hash IN ({}) "
+    "AND tid IN ({})"
 )
 
 
@@ -41,6 +46,11 @@ class Waiter:
     pid: int
     tid: int
     stack_hash: int
+
+    @property
+    def thread(self) -> str:
+        """As texts name it."""
+        return f"{self.pid}/{self.tid}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,14 @@ class WaitedCalls:
     waiter: Waiter
     count: int
     sum_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTime:
+    """Recorded calls of one operation with one stack. waiter: whose Python line they have; None: their own, or none."""
+
+    time: StackTime
+    waiter: Waiter | None = None
 
 
 @dataclass(slots=True)
@@ -76,9 +94,6 @@ class Waiters:
         self._values = {
             "begin": window.begin_ns, "end": window.end_ns, "before": _LONGEST_SLEEP_NS, "process": process,
         }  # fmt: skip
-        self._sleeps: dict[int, dict[int, _Sleeps]] = defaultdict(lambda: defaultdict(_Sleeps))  # by waker, by sleeper
-        if reader.is_recorded("raw_samples") and reader.is_recorded("raw_offcpu"):
-            self._read()
 
     def of(self, tid: int, begin_ns: int, end_ns: int) -> Waiter | None:
         """Who waited for this thread all the while; None where nobody is known to have, or several have."""
@@ -96,24 +111,65 @@ class Waiters:
                 total[1] += end_ns - begin_ns
         return [WaitedCalls(*key, count, sum_ns) for key, (count, sum_ns) in sums.items()]
 
+    def placed(self, times: Sequence[StackTime], book: StackBook) -> tuple[list[PlacedTime], str]:
+        """Recorded calls of the process, those without Python frames by who waited for them, most time first.
+
+        Beside them why nobody was looked for; "" where somebody was. The book then has the stacks of all of them.
+        """
+        book.read(one.stack_hash for one in times)
+        frameless = {one.stack_hash for one in times if (stack := book.of(one.stack_hash)) and stack.is_frameless}
+        count = sum(one.count for one in times if one.stack_hash in frameless)
+        if count > _MOST_CALLS:
+            return [PlacedTime(one) for one in times], (
+                f"{format_count(count)} recorded calls of threads without Python frames are too many to look for the "
+                "threads that waited for them: ask about a shorter time"
+            )
+        waited = self.calls(frameless) if frameless else []
+        book.read(one.waiter.stack_hash for one in waited)
+        with_line = [one for one in waited if (stack := book.of(one.waiter.stack_hash)) and stack.python]
+        return sorted(_split(times, with_line), key=lambda one: -one.time.sum_ns), ""
+
     def _calls(self, stack_hashes: Collection[int]) -> Iterator[tuple[int, int, int, int, int, int]]:
         numbers = ",".join(str(int(number)) for number in stack_hashes)
+        callers = ",".join(map(str, self._sleeps))
         values = {name: value for name, value in self._values.items() if name != "before"}
-        yield from self._reader.connection.execute(_CALLS.format(numbers), values)
+        yield from self._reader.connection.execute(_CALLS.format(numbers, callers), values)
 
-    def _read(self) -> None:
-        looks: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        for time_ns, tid, stack_hash in self._reader.connection.execute(_LOOKS, self._values):
-            looks[tid][0].append(time_ns)
-            looks[tid][1].append(stack_hash)
-        if not looks:
-            return
+    @cached_property
+    def _sleeps(self) -> dict[int, dict[int, _Sleeps]]:
+        """By waker, by sleeper."""
+        found: dict[int, dict[int, _Sleeps]] = defaultdict(lambda: defaultdict(_Sleeps))
+        looks = self._looks()
         values = self._values | {"kind": _WAKER_THREAD}
-        for begin_ns, end_ns, pid, tid, waker in self._reader.connection.execute(_SLEEPS, values):
+        for begin_ns, end_ns, pid, tid, waker in self._reader.connection.execute(_SLEEPS, values) if looks else ():
             times, hashes = looks.get(tid, ((), ()))
             index = bisect_right(times, end_ns) - 1
             if index >= 0 and times[index] >= begin_ns:
-                sleeps = self._sleeps[waker][tid]
+                sleeps = found[waker][tid]
                 sleeps.begins_ns.append(begin_ns)
                 sleeps.ends_ns.append(end_ns)
                 sleeps.waiters.append(Waiter(pid, tid, hashes[index]))
+        return found
+
+    def _looks(self) -> dict[int, tuple[list[int], list[int]]]:
+        """When threads off the CPU were looked at, and the hashes of their stacks, by thread."""
+        looks: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        if self._reader.is_recorded("raw_samples") and self._reader.is_recorded("raw_offcpu"):
+            for time_ns, tid, stack_hash in self._reader.connection.execute(_LOOKS, self._values):
+                looks[tid][0].append(time_ns)
+                looks[tid][1].append(stack_hash)
+        return looks
+
+
+def _split(times: Sequence[StackTime], waited: Sequence[WaitedCalls]) -> Iterator[PlacedTime]:
+    """The same calls, those that were waited for by themselves."""
+    waits: dict[tuple[int, int, int], list[WaitedCalls]] = defaultdict(list)
+    for wait in waited:
+        waits[wait.source, wait.op, wait.stack_hash].append(wait)
+    for one in times:
+        left, left_ns = one.count, one.sum_ns
+        for wait in waits.get((one.source, one.op, one.stack_hash), ()):
+            yield PlacedTime(replace(one, count=wait.count, sum_ns=wait.sum_ns), wait.waiter)
+            left, left_ns = left - wait.count, left_ns - wait.sum_ns
+        if left:
+            yield PlacedTime(replace(one, count=left, sum_ns=left_ns))

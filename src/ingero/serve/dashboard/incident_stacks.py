@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingero.diagnose.model import Incident, Victim
-from ingero.serve.dashboard.selection import ALL, Selection, sample_times, stack_times
+from ingero.serve.dashboard.selection import ALL, Selection, placed_times, sample_times
 from ingero.serve.dashboard.stacks import Frame, frames_of, hash_text
 from ingero.serve.dashboard.state import State
 from ingero.store.call_stacks import PythonPlace, StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import Window
+from ingero.store.waiters import Waiter
 from ingero.units import SECOND_NS
 
 _SHOWN = 3  # stacks of a kind; the view of stacks has all
@@ -23,7 +24,8 @@ class StackShare:
     """Time at one stack. what: the call, or, outside calls, the state of the thread.
 
     is_on_line: it goes through the incident's line. frames: innermost first, native functions before Python's. note:
-    what is missing of them, and why.
+    what is missing of them, and why. waiting_thread: PID/TID of the thread whose Python frames these are, where the
+    calling one has none; else "".
     """
 
     what: str
@@ -33,6 +35,7 @@ class StackShare:
     stack: str
     frames: list[Frame]
     note: str
+    waiting_thread: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +71,14 @@ def incident_stacks(reader: Reader, window: Window, state: Mapping[str, Any], in
     only, book = selection_of(incident), StackBook(reader)
     victim: Victim | None = max(incident.victims, key=lambda one: one.lost_ns, default=None)
     process = victim.process if victim else None
-    times = [] if process is None else stack_times(reader, window, process, ALL, book)
+    placed = [] if process is None else placed_times(reader, window, process, ALL, book)[0]
     samples = [] if process is None else sample_times(reader, window, process, ALL, book)
-    calls = _shares(((one.name, one.stack_hash, one.sum_ns, one.count) for one in times), only, book)
-    outside = _shares(((one.state, one.stack_hash, one.ns, one.count) for one in samples), only, book)
+    calls = _shares(
+        ((one.time.name, one.time.stack_hash, one.waiter, one.time.sum_ns, one.time.count) for one in placed),
+        only,
+        book,
+    )
+    outside = _shares(((one.state, one.stack_hash, None, one.ns, one.count) for one in samples), only, book)
     is_on_line = only.line and any(one.is_on_line for one in (*calls, *outside))
     where = {"begin_ns": str(window.begin_ns), "end_ns": str(window.end_ns), "line": only.line if is_on_line else ""}
     return IncidentStacks(
@@ -80,28 +87,31 @@ def incident_stacks(reader: Reader, window: Window, state: Mapping[str, Any], in
         calls=calls[:_SHOWN],
         samples=outside[:_SHOWN],
         count=len(calls) + len(outside),
-        without_stack=sum(one.count for one in times if book.of(one.stack_hash) is None),
+        without_stack=sum(one.time.count for one in placed if book.of(one.time.stack_hash) is None),
         where={name: value for name, value in where.items() if value},
     )
 
 
-def _shares(rows: Iterable[tuple[str, int, int, int]], only: Selection, book: StackBook) -> list[StackShare]:
-    """Of rows of (what, stack, ns, count); those without a stack are none."""
-    sums: dict[tuple[str, int], tuple[int, int]] = {}
-    for what, stack_hash, ns, count in rows:
-        known_ns, known_count = sums.get((what, stack_hash), (0, 0))
-        sums[what, stack_hash] = known_ns + ns, known_count + count
+def _shares(
+    rows: Iterable[tuple[str, int, Waiter | None, int, int]], only: Selection, book: StackBook
+) -> list[StackShare]:
+    """Of rows of (what, stack, who waited, ns, count); those without a stack are none."""
+    sums: dict[tuple[str, int, Waiter | None], tuple[int, int]] = {}
+    for what, stack_hash, waiter, ns, count in rows:
+        known_ns, known_count = sums.get((what, stack_hash, waiter), (0, 0))
+        sums[what, stack_hash, waiter] = known_ns + ns, known_count + count
     found = [
         StackShare(
             what=what,
             ns=ns,
             count=count,
-            is_on_line=bool(only.line) and only.has(stack),
+            is_on_line=bool(only.line) and only.has_call(stack, waiter, book),
             stack=hash_text(stack_hash),
-            frames=frames_of(stack),
+            frames=frames_of(stack, book.of(waiter.stack_hash) if waiter else None),
             note=stack.note,
+            waiting_thread=waiter.thread if waiter else "",
         )
-        for (what, stack_hash), (ns, count) in sums.items()
+        for (what, stack_hash, waiter), (ns, count) in sums.items()
         if (stack := book.of(stack_hash)) is not None
     ]
     return sorted(found, key=lambda one: (not one.is_on_line, -one.ns))

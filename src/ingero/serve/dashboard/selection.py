@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from ingero.ops import Source
 from ingero.store.call_stacks import CallStack, StackBook
 from ingero.store.event_filter import op_pair
 from ingero.store.reader import Reader
-from ingero.store.records import SampleTotals, StackTime, Window
+from ingero.store.records import SampleTotals, Window
+from ingero.store.waiters import PlacedTime, Waiter, Waiters
 
 CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
-
-_Row = TypeVar("_Row", StackTime, SampleTotals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +42,30 @@ class Selection:
         """Whether the stack goes through the line."""
         return not self.line or (stack is not None and any(place.full == self.line for place in stack.python))
 
+    def has_call(self, stack: CallStack | None, waiter: Waiter | None, book: StackBook) -> bool:
+        """Whether calls with this stack go through the line, or the thread that waits for them does."""
+        return self.has(stack) or (waiter is not None and self.has(book.of(waiter.stack_hash)))
+
 
 ALL = Selection()
 
 
-def stack_times(reader: Reader, window: Window, process: int, only: Selection, book: StackBook) -> list[StackTime]:
-    """The selected recorded calls of one process by operation and stack, longest sum first."""
+def placed_times(
+    reader: Reader, window: Window, process: int, only: Selection, book: StackBook
+) -> tuple[list[PlacedTime], str]:
+    """The selected recorded calls of one process by operation and stack, longest sum first.
+
+    Beside them why no waiting threads were looked for; "" where they were.
+    """
     pair = only.op_pair
     times = reader.stack_times(window, process=process, sources=CALL_SOURCES if pair is None else pair[:1])
-    return _through([one for one in times if pair is None or one.op == pair[1]], only, book)
+    mine = [one for one in times if pair is None or one.op == pair[1]]
+    placed, note = Waiters(reader, window, process=process).placed(mine, book)
+    return [one for one in placed if only.has_call(book.of(one.time.stack_hash), one.waiter, book)], note
 
 
 def sample_times(reader: Reader, window: Window, process: int, only: Selection, book: StackBook) -> list[SampleTotals]:
     """The selected samples of one process outside calls by thread, state and stack; op says nothing about them."""
     samples = reader.samples(window, process=process) if reader.is_recorded("raw_samples") else []
-    return _through(samples, only, book)
-
-
-def _through(rows: Sequence[_Row], only: Selection, book: StackBook) -> list[_Row]:
-    book.read(one.stack_hash for one in rows)
-    return [one for one in rows if only.has(book.of(one.stack_hash))]
+    book.read(one.stack_hash for one in samples)
+    return [one for one in samples if only.has(book.of(one.stack_hash))]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ingero.errors import IngeroError
-from ingero.serve.dashboard.selection import ALL, CALL_SOURCES, Selection, sample_times, stack_times
+from ingero.serve.dashboard.selection import ALL, CALL_SOURCES, Selection, placed_times, sample_times
 from ingero.serve.dashboard.state import State
-from ingero.serve.stack_lines import where_text
+from ingero.serve.stack_lines import waiting_text, where_text
 from ingero.store.call_stacks import CallStack, StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import Call, Window
+from ingero.store.waiters import Waiter, Waiters
 
-Kind = Literal["all", "python", "native", "op"]
+Kind = Literal["all", "python", "native", "waiting", "op"]
 
 _LEAST_SHARE = 0.002  # of the tree's time; what is shorter stands in its parent alone
 _DEEPEST = 100
+_LOOKED_AT = 2000  # longest calls of threads without Python frames, among which those of a waiting line are looked for
 _NO_STACK = "no stack was stored"
 
 
@@ -27,7 +29,11 @@ class NoStackError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One recorded call. stack: its hash, "" where it has none. place: its line, in short. clocks: ns by state."""
+    """One recorded call. stack: its hash, "" where it has none. place: its line, in short. clocks: ns by state.
+
+    waiting_thread, waiting: PID/TID of the thread that waits for a call without Python frames, and the hash of what it
+    has meanwhile; "" where none is known to wait.
+    """
 
     id: str
     op: str
@@ -44,6 +50,8 @@ class RecordedCall:
     clocks: dict[str, int] | None
     stack: str
     place: str
+    waiting_thread: str
+    waiting: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +63,12 @@ class Calls(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One function of a stack. line: 0 where it is not known, and of native functions. is_own: the user's own code."""
+    """One function of a stack. line: 0 where it is not known, and of native functions. is_own: the user's own code.
 
-    kind: Literal["python", "native"]
+    kind: waiting is Python, too, but of the thread that waits for the calling one.
+    """
+
+    kind: Literal["python", "native", "waiting"]
     function: str
     file: str
     line: int
@@ -90,12 +101,13 @@ class Tree(State):
     """of: "calls", the time inside recorded calls; "samples", the time outside calls that samples stand for.
 
     total_ns: of "calls", the exact time of all calls (of the operation asked for), recorded or not, through whatever
-    line; else what the samples stand for.
+    line; else what the samples stand for. note: what it does not show, and why.
     """
 
     of: str
     root: Node
     total_ns: int
+    note: str
 
 
 def calls(
@@ -104,17 +116,45 @@ def calls(
     """Of GPU and NCCL calls. Each source that was called costs a look at every recorded call of the window."""
     pair, book = only.op_pair, StackBook(reader)
     called = {one.source for one in reader.op_totals(window, process=process)} & set(CALL_SOURCES)
-    stacks = _stacks_through(reader, window, process, only, book)
-    worst = (
-        one
-        for source in sorted(called if pair is None else called & {pair[0]})
-        for one in reader.worst_calls(
-            window, process=process, source=source, op=pair[1] if pair else None, stacks=stacks, limit=limit
+    sources = sorted(called if pair is None else called & {pair[0]})
+
+    def worst(stacks: set[int] | None, most: int) -> list[Call]:
+        found = (
+            reader.worst_calls(
+                window, process=process, source=one, op=pair[1] if pair else None, stacks=stacks, limit=most
+            )
+            for one in sources
         )
-    )
-    found = sorted(worst, key=lambda one: -one.duration_ns)[:limit]
+        return [call for calls_of_source in found for call in calls_of_source]
+
+    waiters = _Waiters(reader, window, book)
+    if only.line:
+        own, waited = _stacks_through(reader, window, process, only, book)
+        through = worst(own, limit) + [
+            one for one in worst(waited, _LOOKED_AT) if only.has_call(None, waiters.of(one), book)
+        ]
+    else:
+        through = worst(None, limit)
+    found = sorted(through, key=lambda one: -one.duration_ns)[:limit]
     book.read(one.stack_hash for one in found)
-    return Calls(**state, calls=[_call(one, book.of(one.stack_hash)) for one in found])
+    return Calls(**state, calls=[_call(one, book, waiters.of(one)) for one in found])
+
+
+class _Waiters:
+    """Who waits for single calls of any process."""
+
+    def __init__(self, reader: Reader, window: Window, book: StackBook) -> None:
+        self._reader, self._window, self._book = reader, window, book
+        self._known: dict[int, Waiters] = {}
+
+    def of(self, call: Call) -> Waiter | None:
+        """Where the call's own thread has no Python frames."""
+        found = self._book.of(call.stack_hash)
+        if found is None or not found.is_frameless:
+            return None
+        if call.process not in self._known:
+            self._known[call.process] = Waiters(self._reader, self._window, process=call.process)
+        return self._known[call.process].of(call.tid, call.start_ns, call.start_ns + call.duration_ns)
 
 
 def stack(reader: Reader, stack_hash: int) -> Stack:
@@ -131,12 +171,12 @@ def stack(reader: Reader, stack_hash: int) -> Stack:
 
 def _stacks_through(
     reader: Reader, window: Window, process: int | None, only: Selection, book: StackBook
-) -> set[int] | None:
-    """The stacks that go through the line; None: all may."""
-    if not only.line:
-        return None
+) -> tuple[set[int], set[int]]:
+    """The stacks that go through the line, and those of calls that some thread there waits for."""
     numbers = [process] if process is not None else [one.process for one in reader.processes()]
-    return {one.stack_hash for number in numbers for one in stack_times(reader, window, number, only, book)}
+    placed = [one for number in numbers for one in placed_times(reader, window, number, only, book)[0]]
+    waited = {one.time.stack_hash for one in placed if one.waiter}
+    return {one.time.stack_hash for one in placed} - waited, waited
 
 
 def tree(
@@ -144,20 +184,23 @@ def tree(
 ) -> Tree:
     """What one process spent its time at, outermost function first."""
     book = StackBook(reader)
-    root = Node("all", "all", is_own=False)
+    root, note = Node("all", "all", is_own=False), ""
     if of == "calls":
-        for one in stack_times(reader, window, process, only, book):
-            _add(root, [*_outermost_first(book.of(one.stack_hash)), _Step(one.name, "op")], one.sum_ns, one.count)
+        placed, note = placed_times(reader, window, process, only, book)
+        for one in placed:
+            waiting = book.of(one.waiter.stack_hash) if one.waiter else None
+            steps = [*_outermost_first(book.of(one.time.stack_hash), waiting), _Step(one.time.name, "op")]
+            _add(root, steps, one.time.sum_ns, one.time.count)
         pair = only.op_pair
         mine = (one for one in reader.op_totals(window, process=process) if one.source in CALL_SOURCES)
-        total_ns = sum(one.sum_ns for one in mine if pair in (None, (one.source, one.op)))
+        total_ns = sum(total.sum_ns for total in mine if pair in (None, (total.source, total.op)))
     else:
         for sample in sample_times(reader, window, process, only, book):
             steps = [*_outermost_first(book.of(sample.stack_hash)), _Step(f"[{sample.state}]", "op")]
             _add(root, steps, sample.ns, sample.count)
         total_ns = root.ns
     _prune(root, int(root.ns * _LEAST_SHARE))
-    return Tree(**state, of=of, root=root, total_ns=total_ns)
+    return Tree(**state, of=of, root=root, total_ns=total_ns, note=note)
 
 
 def hash_text(stack_hash: int) -> str:
@@ -171,7 +214,9 @@ def hash_of(text: str) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _call(one: Call, found: CallStack | None) -> RecordedCall:
+def _call(one: Call, book: StackBook, waiter: Waiter | None) -> RecordedCall:
+    found = book.of(one.stack_hash)
+    waiting = waiting_text(waiter, book.of(waiter.stack_hash)) if waiter else ""
     return RecordedCall(
         id=one.event_id,
         op=one.name,
@@ -187,17 +232,21 @@ def _call(one: Call, found: CallStack | None) -> RecordedCall:
         culprit=one.culprit_name,
         clocks=asdict(one.clocks) if one.clocks else None,
         stack=hash_text(one.stack_hash) if found else "",
-        place=where_text(found) if found else "",
+        place="  ".join(filter(None, (where_text(found) if found else "", waiting))),
+        waiting_thread=waiter.thread if waiter and waiting else "",
+        waiting=hash_text(waiter.stack_hash) if waiter and waiting else "",
     )
 
 
-def frames_of(found: CallStack) -> list[Frame]:
-    """Innermost first, native functions before Python's."""
+def frames_of(found: CallStack, waiting: CallStack | None = None) -> list[Frame]:
+    """Innermost first, native functions before Python's. waiting: what the thread that waits for these calls has."""
     native = [Frame(kind="native", function=one.symbol, file=one.file, line=0, is_own=False) for one in found.native]
-    return native + [
-        Frame(kind="python", function=one.function, file=one.file, line=one.line, is_own=one.is_own)
-        for one in found.python
-    ]
+    return [*native, *_python(found, "python"), *(_python(waiting, "waiting") if waiting else ())]
+
+
+def _python(found: CallStack, kind: Literal["python", "waiting"]) -> Iterator[Frame]:
+    for one in found.python:
+        yield Frame(kind=kind, function=one.function, file=one.file, line=one.line, is_own=one.is_own)
 
 
 class _Step(NamedTuple):
@@ -206,10 +255,11 @@ class _Step(NamedTuple):
     is_own: bool = False
 
 
-def _outermost_first(found: CallStack | None) -> list[_Step]:
+def _outermost_first(found: CallStack | None, waiting: CallStack | None = None) -> list[_Step]:
     if found is None:
         return [_Step(_NO_STACK, "native")]
-    steps = [_Step(place.short, "python", place.is_own) for place in reversed(found.python)]
+    steps = [_Step(place.short, "waiting", place.is_own) for place in reversed(waiting.python if waiting else ())]
+    steps += [_Step(place.short, "python", place.is_own) for place in reversed(found.python)]
     steps += [_Step(native.text, "native") for native in reversed(found.native)]
     return steps[:_DEEPEST]
 

@@ -7,14 +7,16 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ingero.events import CLOCKS
+from ingero.identity import waiting_mark
 from ingero.ops import Source
 from ingero.serve.mcp.untrusted import traced
 from ingero.units import format_count, format_ns, format_percent
 
 if TYPE_CHECKING:
-    from ingero.store.call_stacks import CallStack
+    from ingero.store.call_stacks import CallStack, StackBook
     from ingero.store.reader import Reader
     from ingero.store.records import OpTotals, Process, Snapshot, StackTime, Window
+    from ingero.store.waiters import PlacedTime, Waiter
 
 MAX_OPS = 40  # an assistant reads no more; the rest is counted
 _MAX_FRAMES = 24  # of each kind in a stack
@@ -48,45 +50,53 @@ def stats_text(stats: dict[str, Any]) -> str:
     return "\n".join([*(lines or ["No call was recorded."]), *more, *lost, stats["note"]]).rstrip()
 
 
-def stack_times(reader: Reader, window: Window) -> list[StackTime]:
-    """Recorded calls by process, operation and stack, longest sum first; those without a stack are left out."""
-    found = [
-        one
-        for process in reader.processes()
-        for one in reader.stack_times(window, process=process.process, sources=CALL_SOURCES)
-        if one.stack_hash
-    ]
-    return sorted(found, key=lambda one: -one.sum_ns)
+def stack_times(reader: Reader, window: Window) -> tuple[list[PlacedTime], list[str]]:
+    """Recorded calls by process, operation, stack and who waited for them, longest sum first; those without a stack are
+    left out. Beside them what to know of them."""
+    from ingero.store.call_stacks import StackBook  # noqa: PLC0415  # numpy; see source.py
+    from ingero.store.waiters import Waiters  # noqa: PLC0415  # as above
+
+    book, found, notes = StackBook(reader), [], []
+    for process in reader.processes():
+        times = reader.stack_times(window, process=process.process, sources=CALL_SOURCES)
+        placed, note = Waiters(reader, window, process=process.process).placed(times, book)
+        found += [one for one in placed if one.time.stack_hash]
+        notes += [f"pid {process.pid}: {note}"] if note else []
+    return sorted(found, key=lambda one: -one.time.sum_ns), notes
 
 
 def chosen(
-    times: Iterable[StackTime], *, processes: Container[int] | None, source: int | None, op: tuple[int, int] | None
-) -> list[StackTime]:
+    times: Iterable[PlacedTime], *, processes: Container[int] | None, source: int | None, op: tuple[int, int] | None
+) -> list[PlacedTime]:
     """Those of these processes, this library, this operation; None: of any."""
     return [
         one
         for one in times
-        if (processes is None or one.process in processes)
-        and source in (None, one.source)
-        and op in (None, (one.source, one.op))
+        if (processes is None or one.time.process in processes)
+        and source in (None, one.time.source)
+        and op in (None, (one.time.source, one.time.op))
     ]
 
 
-def stack_rows(reader: Reader, times: Sequence[StackTime]) -> list[dict[str, Any]]:
+def stack_rows(reader: Reader, times: Sequence[PlacedTime]) -> list[dict[str, Any]]:
     """The same with their frames, innermost first."""
     from ingero.store.call_stacks import StackBook  # noqa: PLC0415  # numpy; see source.py
 
     book = StackBook(reader)
-    book.read(one.stack_hash for one in times)
+    book.read(one.time.stack_hash for one in times)
+    book.read(one.waiter.stack_hash for one in times if one.waiter)
     pids = {one.process: one.pid for one in reader.processes(only_targets=False)}
-    return [_stack(one, pids.get(one.process, 0), book.of(one.stack_hash)) for one in times]
+    return [
+        _stack(one.time, pids.get(one.time.process, 0), book.of(one.time.stack_hash)) | _waiting(one.waiter, book)
+        for one in times
+    ]
 
 
 def stacks_text(rows: Iterable[dict[str, Any]]) -> str:
     """A line per stack."""
     lines = [
         f"{one['op']} (pid {one['pid']}): {format_count(one['count'])} stored calls, {format_ns(one['sum_ns'])}, "
-        f"from {one['line'] or 'no known line'}"
+        f"from {one['line'] or one['waiting_line'] or 'no known line'}"
         for one in rows
     ]
     return "\n".join(lines) or "No stored call of this kind has a stack."
@@ -139,6 +149,17 @@ def _stack(one: StackTime, pid: int, stack: CallStack | None) -> dict[str, Any]:
         "python": [traced(place.full) for place in stack.python[:_MAX_FRAMES]] if stack else [],
         "native": [traced(place.text) for place in stack.native[:_MAX_FRAMES]] if stack else [],
         "note": traced(stack.note) if stack else "the stack is no longer stored",
+    }
+
+
+def _waiting(waiter: Waiter | None, book: StackBook) -> dict[str, Any]:
+    stack = book.of(waiter.stack_hash) if waiter else None
+    if waiter is None or stack is None or stack.own is None:
+        return {"waiting_thread": "", "waiting_line": "", "waiting_python": []}
+    return {
+        "waiting_thread": waiter.thread,
+        "waiting_line": f"{traced(stack.own.full)} {waiting_mark(waiter.thread)}",
+        "waiting_python": [traced(place.full) for place in stack.python[:_MAX_FRAMES]],
     }
 
 

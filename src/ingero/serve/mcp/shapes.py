@@ -72,11 +72,13 @@ class StatsAnswer(TypedDict, total=False):
 
 
 class LineShape(TypedDict, total=False):
-    """A place in the workload's code; line 0: only the function is known."""
+    """A place in the workload's code; line 0: only the function is known. waiting_thread: whose it is, where the thread
+    that made the calls has no Python frames and this one waits for it."""
 
     file: str
     line: int
     function: str
+    waiting_thread: str
 
 
 class ActorShape(TypedDict, total=False):
@@ -193,7 +195,11 @@ class ExplainAnswer(FindingsAnswer, total=False):
 
 
 class StackShape(TypedDict, total=False):
-    """Recorded calls of one operation with one stack. line: the innermost line of the user's own code."""
+    """Recorded calls of one operation with one stack. line: the innermost line of the user's own code.
+
+    waiting_*: of calls from a thread without Python frames, the thread that provably waits for them (PID/TID), and its
+    line and frames.
+    """
 
     op: str
     pid: int
@@ -204,6 +210,9 @@ class StackShape(TypedDict, total=False):
     python: list[str]
     native: list[str]
     note: str
+    waiting_thread: str
+    waiting_line: str
+    waiting_python: list[str]
 
 
 class StacksAnswer(TypedDict, total=False):

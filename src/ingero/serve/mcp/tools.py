@@ -21,7 +21,7 @@ from ingero.serve.recording_source import RecordingSource
 
 if TYPE_CHECKING:
     from ingero.discover.checks import Row
-    from ingero.store.records import StackTime
+    from ingero.store.waiters import PlacedTime
 
 Since = Annotated[str, Field(description='Only the end of the recording: "90s", "5m", "1h30m". Empty: all of it.')]
 Pid = Annotated[int | None, Field(description="Only this process id.", ge=1)]
@@ -149,15 +149,15 @@ class Tools:
         from ingero.store.event_filter import op_pair  # noqa: PLC0415  # the handshake does not wait for it
 
         pair = op_pair(op) if op else None
-        all_times = self._source.kept(("stacks", since), lambda: self._stack_times(since))
+        all_times, notes = self._source.kept(("stacks", since), lambda: self._stack_times(since))
         with self._source.open(since) as (reader, window):
             processes = None if pid is None else {one.process for one in reader.processes() if one.pid == pid}
             times = calls.chosen(
                 all_times, processes=processes, source=None if source is None else _SOURCES[source], op=pair
             )
             rows = calls.stack_rows(reader, times[:limit])
-        answer = {"window": incidents.window_json(window), "stacks": rows, "more": len(times[limit:]), "note": RULE}
-        return _reply(answer, calls.stacks_text(rows), tsc)
+        answer = {"window": incidents.window_json(window), "stacks": rows, "more": len(times[limit:])}
+        return _reply(answer | {"note": " ".join([*notes, RULE])}, calls.stacks_text(rows), tsc)
 
     def graph_lifecycle(
         self, pid: Pid = None, since: Since = "", tsc: Compact = True
@@ -273,7 +273,7 @@ class Tools:
         del action, since, pid, query, limit  # the arguments are those of older versions; there is nobody to ask
         return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
 
-    def _stack_times(self, since: str) -> list[StackTime]:
+    def _stack_times(self, since: str) -> tuple[list[PlacedTime], list[str]]:
         with self._source.open(since) as (reader, window):
             return calls.stack_times(reader, window)
 
