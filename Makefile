@@ -75,8 +75,8 @@ test: lint types imports generated build ## all tests
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
 
-test-torch: build ## the real PyTorch wheel on the simulated GPU (downloads 1 GB into build/torch)
-	@PYTHON=$(BIN)/python tests/torch/run.sh
+test-torch: build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
+	@$(AS_ROOT) $(BIN)/python -m tests.torch
 
 test-kernels: build ## boot other kernels under qemu and run the capture tests in them (docs/kernels.md)
 	$(BIN)/python -m tests.kernels
