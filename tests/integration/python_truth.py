@@ -76,7 +76,9 @@ class Comparison:
         return f"{right}, {len(self.missing)} incomplete" if self.missing else right
 
 
-def compare(subject: Subject, folder: Path, reused: int) -> Comparison:
+def compare(
+    subject: Subject, folder: Path, reused: int, *, agent_variables: Mapping[str, str] | None = None
+) -> Comparison:
     """Records the workload and compares. reused: code objects freed at once, so that their addresses are used again."""
     place = subject.root / "tmp" / "stacks" if subject.root else folder
     place.mkdir(exist_ok=True)
@@ -84,7 +86,7 @@ def compare(subject: Subject, folder: Path, reused: int) -> Comparison:
     with _workload(subject, place, truth_file, reused) as (process, pid):
         assert process.stdout
         assert process.stdin
-        with tracing(folder, pids=[pid], options=["--record-all"]) as tracer:
+        with tracing(folder, pids=[pid], options=["--record-all"], environment=agent_variables) as tracer:
             process.stdin.write("\n")
             process.stdin.flush()
             assert process.stdout.readline() == "done\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ from tests.integration.interpreters import interpreters
 from tests.integration.python_truth import Subject, compare
 
 _REUSED = 300
+_WITHOUT_LOOP = """
+import os, pathlib, ingero.attach.kernel_side as kernel_side
+from ingero.attach.libbpf.features import Helper, has_helper
+def without_loop(helper):
+    pathlib.Path(os.environ["ASKED"]).touch()
+    return helper is not Helper.LOOP and has_helper(helper)
+kernel_side.has_helper = without_loop
+"""  # to the agent this kernel is one without bpf_loop(), such as 5.15
 
 
 @pytest.mark.parametrize("name", interpreters())
@@ -17,3 +26,15 @@ def test_the_line_of_every_call_is_the_one_that_was_executing(name: str, tmp_pat
     found = compare(Subject(name, interpreters()[name]), tmp_path, _REUSED)
     assert not found.wrong, (found.wrong_by_case, found.wrong[-2:])
     assert not found.missing, (found.missing_by_case, found.lost)
+
+
+def test_the_lines_are_the_same_on_a_kernel_without_bpf_loop(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT_LOOP)
+    asked = tmp_path / "asked"
+    variables = {"PYTHONPATH": str(tmp_path), "ASKED": str(asked)}
+    subject = Subject("without bpf_loop", Path(sys.executable))
+    found = compare(subject, tmp_path, _REUSED, agent_variables=variables)
+    assert asked.exists()
+    assert not found.wrong, (found.wrong_by_case, found.wrong[-2:])
+    assert not found.missing, (found.missing_by_case, found.lost)
+    print(found)

@@ -7,6 +7,7 @@ import lzma
 import re
 import subprocess
 import sys
+import threading
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,6 +162,16 @@ def test_statistics_are_exact_and_of_the_process_asked_for(server: IngeroServer)
 def test_stacks_are_those_asked_for(server: IngeroServer, arguments: dict[str, object], count: int) -> None:
     stacks = content(call(server, "get_stacks", **arguments)).get("stacks", [])
     assert [one["line"] for one in stacks] == [traced("/srv/train/train.py:42 in train_step")] * count
+
+
+@pytest.mark.parametrize("tool", ["explain_incident", "get_causal_chains"])
+def test_stacks_are_looked_for_while_an_assistant_reads_of_incidents(
+    tool: str, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked = threading.Event()
+    monkeypatch.setattr("ingero.serve.mcp.calls.stack_times", lambda *_: is_asked.set())
+    call(server_of(recorded), tool)
+    assert is_asked.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,15 @@ def test_another_file_of_the_same_name_has_other_answers(source: RecordingSource
     assert source.kept(("a",), make) == 1
 
 
+def test_an_answer_that_was_begun_is_not_made_again(source: RecordingSource) -> None:
+    made = threading.Semaphore(0)
+    for _ in range(2):
+        source.begin(("stacks",), made.release)
+    source.kept(("stacks",), made.release)
+    assert made.acquire(blocking=False)
+    assert not made.acquire(blocking=False)
+
+
 def test_an_error_is_not_kept(source: RecordingSource) -> None:
     def fail() -> int:
         raise ValueError("no")

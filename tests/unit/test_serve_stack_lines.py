@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ingero.events import THREAD_STATES
 from ingero.ops import BY_NAME, Source
 from ingero.serve.account import account_text
 from ingero.serve.stack_lines import where_text
@@ -199,3 +200,34 @@ def test_a_call_that_is_still_open_shows_its_whole_stack(tmp_path: Path) -> None
     with open_reader(path) as opened:
         lines = lines_of(opened)
     assert "  [Python] /srv/me/train.py:73 in Trainer.drain()" in after(lines, "Open for", 3)
+
+
+def test_with_whole_stacks_the_other_threads_of_a_hung_process_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "recording.db"
+    facts = SessionFacts(uuid="u", started_ns=START_NS)
+    with Writer(path, session=facts, node="node", clock=lambda: START_NS) as writer:
+        record(writer)
+        row = tables.IN_FLIGHT.rows(
+            1, session=writer.session, time_ns=START_NS + 30 * MS, process=1, pid=100, tid=100,
+            source=int(Source.CUDA), op=SYNC.code, since_ns=START_NS + MS, stack_hash=0,
+        )  # fmt: skip
+        writer.append(tables.IN_FLIGHT, row)
+        sleep = THREAD_STATES.index("sleep")
+        looks = ((0, 101, 12), (10, 101, 12), (20, 101, 11), (20, 100, 11), (20, 102, 0))  # the first before the call
+        for at_ms, tid, stack_hash in looks:
+            row = tables.SAMPLES.rows(
+                1, session=writer.session, time_ns=START_NS + at_ms * MS, process=1, pid=100, tid=tid, state=sleep,
+                weight_ns=MS, stack_hash=stack_hash, comm=writer.intern("pt_data_pin"),
+            )  # fmt: skip
+            writer.append(tables.SAMPLES, row)
+    with open_reader(path) as opened:
+        window = opened.window(None, 0)
+        assert window
+        short, whole = ("\n".join(account_text(opened, window, whole_stacks=is_whole)) for is_whole in (False, True))
+    assert "Meanwhile" not in short
+    threads = [part.splitlines() for part in whole.split("Meanwhile: ")[1:]]
+    assert [lines[0].split(" when ")[0] for lines in threads] == [
+        "pt_data_pin 100/101, asleep", "pt_data_pin 100/102, asleep",
+    ]  # fmt: skip
+    assert "  [Python] /srv/me/train.py:73 in Trainer.drain()" in threads[0]
+    assert threads[1][1] == "  at a place that is not known"

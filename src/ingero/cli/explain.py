@@ -61,7 +61,11 @@ class _Wanted:
 @click.option("--chains", is_flag=True, help="What tracing itself found and stored, instead of a new diagnosis.")
 @click.option("--per-process", is_flag=True, help="Every process with its calls, stalls and takers; the whole account.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (explain.schema.json).")
-@click.option("--stacks", is_flag=True, help="Show the whole stacks of the longest calls.")
+@click.option(
+    "--stacks",
+    is_flag=True,
+    help="Show the whole stacks of the longest calls, and of all threads of a process in which a call hangs.",
+)
 def command(
     db: Path | None,
     since: str | None,

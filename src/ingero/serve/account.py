@@ -71,7 +71,7 @@ def account_text(
             yield from _outside_calls(reader, window, process, book)
         yield ""
     yield from _others(reader, window, processes, with_calls, clocks, book)
-    yield from open_call_lines(reader, window, book)
+    yield from open_call_lines(reader, window, book, whole_stacks=whole_stacks)
     yield from coverage_lines(reader, window)
     yield from loss_lines(reader, window)
     if shown and is_too_much:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
-from ingero.events import CLOCKS
+from ingero.events import CLOCK_TEXTS, CLOCKS
 from ingero.ops import Source
 from ingero.serve.call_places import CallPlaces
 from ingero.serve.line_costs import line_cost_lines, line_costs
@@ -85,15 +85,34 @@ def code_lines(
     yield from _worst(reader, window, process, worst)
 
 
-def open_call_lines(reader: Reader, window: Window, book: StackBook) -> Iterator[str]:
-    """Calls that had not returned when they were last seen."""
-    for call in reader.in_flight(window):
+def open_call_lines(reader: Reader, window: Window, book: StackBook, *, whole_stacks: bool) -> Iterator[str]:
+    """Calls that had not returned when they were last seen. whole_stacks: with the other threads of their processes."""
+    open_calls = reader.in_flight(window)
+    for call in open_calls:
         yield f"Open for {format_ns(call.time_ns - call.since_ns)} when last seen: {call.name} of {call.pid}/{call.tid}"
         stack = book.of(call.stack_hash)
         if stack:
             yield from (f"  {line}" for line in stack_lines(stack))
         elif call.stack_hash:
             yield "  at a place that is not known: its stack was lost"
+    if whole_stacks:
+        for process, pid in dict.fromkeys((one.process, one.pid) for one in open_calls):
+            mine = [one for one in open_calls if one.process == process]
+            meanwhile = Window(begin_ns=min(one.since_ns for one in mine), end_ns=window.end_ns)
+            yield from _other_threads(reader, meanwhile, process, pid, {one.tid for one in mine}, book)
+
+
+def _other_threads(
+    reader: Reader, window: Window, process: int, pid: int, in_calls: Container[int], book: StackBook
+) -> Iterator[str]:
+    last = [one for one in reader.last_samples(window, process=process) if one.tid not in in_calls]
+    book.read(one.stack_hash for one in last)
+    for one in last:
+        ago = format_ns(window.end_ns - one.time_ns)
+        state = CLOCK_TEXTS[one.state]
+        yield f"Meanwhile: {one.comm} {pid}/{one.tid}, {state} when last looked at, {ago} before the end"
+        stack = book.of(one.stack_hash)
+        yield from (f"  {line}" for line in stack_lines(stack)) if stack else ("  at a place that is not known",)
 
 
 def _worst(reader: Reader, window: Window, process: Process, places: CallPlaces | None) -> Iterator[str]:

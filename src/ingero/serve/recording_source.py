@@ -92,12 +92,17 @@ class RecordingSource:
 
     def prepare(self) -> None:
         """Begins with the diagnosis before anybody asks for it."""
-        with self._lock:
-            self._start(("diagnosis", ""), self.stamp(), lambda: self._diagnose(""))
+        self.begin(("diagnosis", ""), lambda: self._diagnose(""))
 
     def diagnosis(self, since: str = "") -> Diagnosis:
         """What happened in the last `since`."""
         return self.kept(("diagnosis", since), lambda: self._diagnose(since))
+
+    def begin(self, key: tuple[object, ...], make: Callable[[], object]) -> None:
+        """Begins with an answer that is likely to be asked for, unless it was made before."""
+        with self._lock:
+            if key not in self._kept:
+                self._start(key, self.stamp(), make)
 
     def kept(self, key: tuple[object, ...], make: Callable[[], _Answer]) -> _Answer:
         """An answer, made anew when the file has changed; the same object again while it has not. Errors are not kept.

@@ -497,6 +497,17 @@ class StackTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastSample:
+    """Where a thread outside traced calls was when it was last looked at; stack_hash 0: it is not known."""
+
+    time_ns: int
+    tid: int
+    comm: str
+    state: str
+    stack_hash: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTotals:
     """The samples of one thread in one state with one stack, outside traced calls; stack_hash 0: it is not known.
 

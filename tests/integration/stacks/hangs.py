@@ -1,4 +1,4 @@
-"""Two threads that hang in a call for ever, each after it has said where it is.
+"""Two threads that hang in a call for ever, each after it has said where it is, and one that sleeps meanwhile.
 
 Usage: hangs.py LIBCUDART. Runs under every interpreter from 3.8 on, so it uses nothing newer.
 """
@@ -36,8 +36,14 @@ class Waiter:
         yield from (self.wait() for _ in range(1))
 
 
+def park():
+    """Sleeps for ever."""
+    threading.Event().wait()
+
+
 def main():
     """Hangs in two threads."""
+    threading.Thread(target=park, daemon=True).start()
     cudart.cudaMemsetAsync(ctypes.c_void_p(0), 0, ctypes.c_size_t(1 << 20), stream)
     waiter = Waiter()
     other = threading.Thread(target=lambda: list(waiter.waits()))

@@ -84,6 +84,7 @@ class Tools:
         """Explain one stall end to end: cause, chain with proof, culprits, line of code, account, fixes. Ask this
         first. Numbers come from get_causal_chains with the same `since`."""
         diagnosis = self._source.diagnosis(since)
+        self._begin_stacks(since)
         found = next((one for one in diagnosis.incidents if number in (None, one.number)), None)
         stored = self._stored_chains(since) if found is None else []
         answer = incidents.diagnosis_json(diagnosis) | {
@@ -111,6 +112,7 @@ class Tools:
         """All stalls that were found, worst first, with their chains of proof, and the causes that could not be
         evaluated. Files of older versions also have `stored_chains`: correlations, not accounts."""
         diagnosis = self._source.diagnosis(since)
+        self._begin_stacks(since)
         wanted = [*(pids or ()), *(() if pid is None else (pid,))]
         found = [one for one in diagnosis.incidents if not wanted or incidents.concerns(one, wanted)]
         stored = self._stored_chains(since)[:top_n]
@@ -272,6 +274,10 @@ class Tools:
         """Ask many nodes at once. No nodes are configured yet: it says so and asks nobody."""
         del action, since, pid, query, limit  # the arguments are those of older versions; there is nobody to ask
         return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
+
+    def _begin_stacks(self, since: str) -> None:
+        """Who has read an incident asks for stacks next; of millions of calls they take seconds."""
+        self._source.begin(("stacks", since), lambda: self._stack_times(since))
 
     def _stack_times(self, since: str) -> tuple[list[PlacedTime], list[str]]:
         with self._source.open(since) as (reader, window):

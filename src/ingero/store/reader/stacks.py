@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ingero.store import arrays
 from ingero.store.conditions import of_process, within
 from ingero.store.reader.questions import Questions, listed
-from ingero.store.records import SampleTotals, Stack, StackTime, Window
+from ingero.store.records import LastSample, SampleTotals, Stack, StackTime, Window
 
 
 class StackQuestions(Questions):
@@ -54,6 +54,18 @@ class StackQuestions(Questions):
             f"LEFT JOIN thread_states n ON n.id = s.state WHERE {within('s.time_ns')} "
             f"AND {of_process('s')} GROUP BY s.process, s.tid, s.comm, s.state, s.is_collecting, s.stack_hash "
             f"ORDER BY sum(s.weight_ns) DESC",
+            window,
+            table="raw_samples",
+            process=process,
+        )
+
+    def last_samples(self, window: Window, *, process: int) -> list[LastSample]:
+        """Where each thread of a process was outside traced calls when it was last looked at in the window."""
+        return self._records(
+            LastSample,
+            f"SELECT max(s.time_ns), s.tid, coalesce(t.text, ''), n.name, s.stack_hash FROM raw_samples s "
+            f"LEFT JOIN raw_strings t ON t.string = s.comm LEFT JOIN thread_states n ON n.id = s.state "
+            f"WHERE {within('s.time_ns')} AND s.process = :process GROUP BY s.tid ORDER BY s.tid",
             window,
             table="raw_samples",
             process=process,
