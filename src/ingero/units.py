@@ -85,6 +85,11 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_counter(name: str, value: int) -> str:
+    """The value of a counter, as a time where its name ends with that unit."""
+    return format_ns(value) if name.endswith("_ns") else format_count(value)
+
+
 def format_counted(count: int, noun: str) -> str:
     """A count of things: `1 process`, `1,234 calls`."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"

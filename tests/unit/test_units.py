@@ -9,6 +9,7 @@ from ingero.units import (
     format_bytes,
     format_count,
     format_counted,
+    format_counter,
     format_ns,
     format_percent,
     parse_duration_s,
@@ -93,6 +94,11 @@ def test_a_share_is_written_as_a_percentage(share: float, text: str) -> None:
 
 def test_a_count_is_written_with_separators() -> None:
     assert format_count(1_234_567) == "1,234,567"
+
+
+@pytest.mark.parametrize(("name", "text"), [("wakeup_missed", "31,141,286"), ("repaired_ns", "31.1 ms")])
+def test_a_counter_of_time_is_shown_as_one(name: str, text: str) -> None:
+    assert format_counter(name, 31_141_286) == text
 
 
 @pytest.mark.parametrize(

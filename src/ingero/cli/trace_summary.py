@@ -14,7 +14,7 @@ from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.ops import BY_ID
 from ingero.store.vocabulary import CLOCKS
-from ingero.units import format_count, format_counted, format_ns
+from ingero.units import format_count, format_counted, format_counter, format_ns
 
 Echo = Callable[[str], None]
 _TOP = 3
@@ -61,7 +61,7 @@ class Summary:
         for name, ns in self._culprits.most_common(_TOP):
             echo(f"  while runnable, {name} ran {format_ns(ns)}")
         for name, count in recorder.seconds.losses_total.items():
-            echo(f"  lost or repaired: {name} {format_count(count)}: {MEANINGS.get(name, '')}")
+            echo(f"  lost or repaired: {name} {format_counter(name, count)}: {MEANINGS.get(name, '')}")
         for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
             echo(f"  no slot was left for {name}[{identity.pid}]")
         if path:

@@ -26,7 +26,7 @@ from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.store.call_stacks import stack_of
 from ingero.store.vocabulary import CLOCKS
-from ingero.units import format_count, format_counted, format_ns, format_time_of_day
+from ingero.units import format_count, format_counted, format_counter, format_ns, format_time_of_day
 
 _TOP = 3
 _SHORTEST_RATE_S = 0.5  # over less, a rate is noise
@@ -127,7 +127,9 @@ class LineView:
         if second.in_flight:
             parts.append(f"{second.in_flight} calls open for over 1 s")
         if second.losses:
-            parts.append("lost: " + ", ".join(f"{name} {count}" for name, count in second.losses.items()))
+            parts.append(
+                "lost: " + ", ".join(f"{name} {format_counter(name, count)}" for name, count in second.losses.items())
+            )
         self._echo("  ".join(parts))
         if second.not_traced != self._not_traced:
             self._not_traced = second.not_traced

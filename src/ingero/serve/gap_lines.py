@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ingero.store.reader import Reader
 from ingero.store.records import Window
-from ingero.units import format_bytes, format_count, format_moment, format_ns
+from ingero.units import format_bytes, format_counter, format_moment
 
 _SOURCE_TEXTS = {
     "IO": "block I/O",
@@ -51,5 +51,5 @@ def loss_lines(reader: Reader, window: Window) -> Iterator[str]:
         return
     yield "Lost or repaired while recording:"
     for loss in losses:
-        amount = format_ns(loss.count) if loss.counter.endswith("_ns") else format_count(loss.count)
+        amount = format_counter(loss.counter, loss.count)
         yield f"  {amount:>12}  {loss.reason or loss.counter}"

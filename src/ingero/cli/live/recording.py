@@ -8,7 +8,7 @@ from ingero.cli.live.sections import Section, flow_section, lines_section, table
 from ingero.cli.live.state import LiveState, LossLine
 from ingero.cli.live.window import SLOW_FACTOR
 from ingero.ops import Source
-from ingero.units import format_bytes, format_count, format_counted, format_ns, format_percent
+from ingero.units import format_bytes, format_count, format_counted, format_counter, format_percent
 
 _PATH_FROM = 84  # cells from which there is room for more than the numbers
 _SOURCES = {
@@ -54,16 +54,12 @@ def losses(state: LiveState, width: int) -> Section:
 
 
 def _loss(one: LossLine) -> str:
-    recent = f" (+{_amount(one.name, one.recent)})" if one.recent else ""
-    return f"{one.name} {_amount(one.name, one.total)}{recent}"
+    recent = f" (+{format_counter(one.name, one.recent)})" if one.recent else ""
+    return f"{one.name} {format_counter(one.name, one.total)}{recent}"
 
 
 def _loss_style(one: LossLine) -> str:
     return "warn" if one.recent else ""
-
-
-def _amount(name: str, value: int) -> str:
-    return format_ns(value) if name.endswith("_ns") else format_count(value)
 
 
 def own_cost(state: LiveState, width: int) -> Section:
