@@ -54,7 +54,6 @@ class Meter:
 
 def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> dict[str, object]:
     """One run; the figures."""
-    before = descriptors()
     library, program = build_library(folder / "lib"), burst.build(folder / "burst")
     stay = [Burst([program, library, THREADS, CALLS, 0]) for _ in range(staying)]
     one_of_them = f"{program} {library} {THREADS} {SHORT_CALLS} 0"
@@ -68,7 +67,7 @@ def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> 
         time.sleep(2)  # the first readings
         meter = Meter()
         time.sleep(seconds / 3)
-        idle = meter.percent()
+        idle, opened = meter.percent(), descriptors()
         for one in stay[::2]:
             one.go()
         meter = Meter()
@@ -85,6 +84,7 @@ def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> 
             agent_cpu_percent_churn=round(busy, 2),
             agent_cpu_percent_added=round(busy - idle, 2),
             left_in_maps=left_behind(kernel),
+            descriptors_left=descriptors() - opened,
         )
         ended.set()
 
@@ -107,7 +107,6 @@ def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> 
         "staying_exact": f"{sum(found.get(one.pid) == THREADS * CALLS for one in stay)} of {staying}",
         "short_lived_exact": f"{sum(found.get(int(pid)) == THREADS * SHORT_CALLS for pid in printed)} of {short_lived}",
         **figures,
-        "descriptors_left": descriptors() - before,
         "losses": dict(losses),
     }
 
