@@ -7,6 +7,7 @@ minute or, while an incident is open, since shortly before it began.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -43,7 +44,7 @@ class LiveDiagnosis:
         self._until_ns = self._forgot_ns = begin_ns
         self._lanes: dict[_Key, Lane] = {}
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)  # until when, epochs that ended
-        self._reads: OrderedDict[tuple[int, int, int], Array] = OrderedDict()
+        self._reads = _KeptReads()
         self.tracker = IncidentTracker(first_number)
 
     def look(self) -> list[Change]:
@@ -128,12 +129,28 @@ class _Processes(dict[int, Process]):
         raise KeyError(number)
 
 
-class _LiveEvidence(Evidence):
-    """The evidence of a window whose lanes are at hand. reads: whole epochs that were read before, by window."""
+class _KeptReads:
+    """Whole epochs that were read before, by window and process: those asked for last."""
 
-    def __init__(
-        self, reader: Reader, window: Window, lanes: list[Lane], reads: OrderedDict[tuple[int, int, int], Array]
-    ) -> None:
+    def __init__(self) -> None:
+        self._arrays: OrderedDict[_Key, Array] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: _Key, read: Callable[[], Array]) -> Array:
+        """What is kept of this key, else what `read` answers."""
+        if key not in self._arrays:
+            self._arrays[key] = read()
+            self._bytes += self._arrays[key].nbytes
+            while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
+                self._bytes -= self._arrays.popitem(last=False)[1].nbytes
+        self._arrays.move_to_end(key)
+        return self._arrays[key]
+
+
+class _LiveEvidence(Evidence):
+    """The evidence of a window whose lanes are at hand."""
+
+    def __init__(self, reader: Reader, window: Window, lanes: list[Lane], reads: _KeptReads) -> None:
         super().__init__(reader, window, is_live=True)
         self._lanes, self._reads = lanes, reads
 
@@ -156,9 +173,4 @@ class _LiveEvidence(Evidence):
 
     def epochs(self, window: Window, process: int) -> Array:
         key = (window.begin_ns, window.end_ns, process)
-        if key not in self._reads:
-            self._reads[key] = super().epochs(window, process)
-            while len(self._reads) > 1 and sum(one.nbytes for one in self._reads.values()) > _KEPT_BYTES:
-                self._reads.popitem(last=False)
-        self._reads.move_to_end(key)
-        return self._reads[key]
+        return self._reads.get(key, lambda: super(_LiveEvidence, self).epochs(window, process))
