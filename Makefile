@@ -12,11 +12,11 @@ export PYTHONDONTWRITEBYTECODE :=
 AGAIN := $(BIN)/pytest tests/integration --last-failed --last-failed-no-failures none
 
 define run-integration
-$(BIN)/pytest tests/integration -m "not alone" -n 3 --dist loadfile || $(AGAIN) -m "not alone"
-$(BIN)/pytest tests/integration -m alone || $(AGAIN) -m alone
+$(BIN)/pytest tests/integration -m "not alone and not further" -n 4 --dist loadfile || $(AGAIN) -m "not alone and not further"
+$(BIN)/pytest tests/integration -m "alone and not further" || $(AGAIN) -m "alone and not further"
 endef
 
-.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
+.PHONY: help setup build generate format lint types imports generated unit integration check test demo test-incidents test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,12 +68,16 @@ integration: build ## the tests that need root: real probes, real scheduler, sim
 
 check: lint types imports generated unit ## everything that needs no root
 
-test: lint types imports generated build ## all tests
+test: setup ## all tests; of the labelled runs seven
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types imports generated build
 	$(BIN)/pytest tests/unit -n auto
 	$(run-integration)
 
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
+
+test-incidents: build ## labelled runs of every kind of cause, of which make test has seven
+	$(BIN)/pytest tests/integration/test_incidents.py
 
 test-torch: build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
 	@$(AS_ROOT) $(BIN)/python -m tests.torch

@@ -270,11 +270,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=int, default=12, help="of each turn (default 12)")
     parser.add_argument("--loop", choices=LOOPS, action="append", help="default: both")
     parser.add_argument("--governor", action="store_true", help="with the default budgets instead of driver launches")
-    parser.add_argument("--short", action="store_true", help="one round of two seconds, for tests")
+    parser.add_argument("--short", action="store_true", help="one round of a second, for tests")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args(arguments)
     require_quiet_kernel()
-    rounds, seconds = (1, 2) if options.short else (options.rounds, options.seconds)
+    rounds, seconds = (1, 1) if options.short else (options.rounds, options.seconds)
     modes = ["untraced", "traced", *(GOVERNED if options.governor else list(MODES)[2:])]
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         found = {

@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args(arguments)
     require_quiet_kernel()
-    seconds = 4.0 if options.short else options.seconds
+    seconds = 3.0 if options.short else options.seconds
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         sustained = run(Path(name), rate=options.rate, seconds=seconds, stall_s=0)
         stalled = run(Path(name), rate=options.rate, seconds=seconds, stall_s=STALL_S)

@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args(arguments)
     require_quiet_kernel()
-    rounds, seconds, batches = (1, 2, 3) if options.short else (options.rounds, options.seconds, 20)
+    rounds, seconds, batches = (1, 1, 3) if options.short else (options.rounds, options.seconds, 20)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         programs = programs_us(Path(name), rounds=rounds, batches=batches, python=options.python)
         turns = loop(Path(name), rounds=rounds, seconds=seconds)

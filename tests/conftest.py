@@ -17,13 +17,12 @@ from ingero.discover.readiness import scheduler_clocks
 HERE = Path(__file__).parent
 ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 
-# What these files compare is time, or a machine that is otherwise idle, or has no other process of their user: they run
-# one by one. Others share the cores.
+# What these files compare is time, or needs a machine that is otherwise idle: they run one by one, as do tests of other
+# files that are marked `alone`. The others share the cores.
 ALONE = frozenset(
     {
-        "accounts", "host_events", "test_admission.py", "test_benches.py", "test_counts.py", "test_demo.py",
-        "test_epochs.py", "test_faults.py", "test_governor.py", "test_incidents.py", "test_live_findings.py",
-        "test_offcpu_intervals.py", "test_process_pickup.py",
+        "accounts", "test_budget.py", "test_counts.py", "test_demo.py", "test_epochs.py", "test_governor.py",
+        "test_incidents.py", "test_live_findings.py", "test_memory.py",
     }
 )  # fmt: skip
 

@@ -18,7 +18,8 @@ from ingero.capture.session import session_facts
 from ingero.store.writer import Writer
 from tests.integration.targets import rows
 
-OTHER_USER = 65534  # nobody: no workload of this machine belongs to it
+# nobody, and those before: no workload of this machine belongs to them, and each of pytest's workers has its own
+OTHER_USER = 65534 - int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 SETTLE_S = 1.3  # a second is read, and what ended in it is let go
 
 

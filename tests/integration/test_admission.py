@@ -130,6 +130,7 @@ def test_the_agent_and_its_children_are_not_traced(tmp_path: Path, library: Path
     assert children[0] not in traced
 
 
+@pytest.mark.alone  # it takes every slot, also of agents that trace all users
 def test_processes_without_a_slot_are_named_and_traced_when_there_is_room(
     tmp_path: Path, library: Path, program: Path
 ) -> None:

@@ -18,7 +18,7 @@ from tests.integration.tracing import tracing
 
 pytestmark = pytest.mark.integration
 
-SECONDS = 10
+SECONDS = 4
 # What a trap costs when caches are cold exceeds the calibrated part by some 100 ns, and now and then a thread loses the
 # CPU inside it; the simulator's clock sees neither. More than the whole cost of a probe would be a wrong account.
 MOST_LEFT_IN_NS = 1000

@@ -11,17 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.diagnose.accounting import lane_accounts, main_lane
 from ingero.diagnose.loss import Loss, loss, references
-from ingero.events import CLOCKS, EpochFlag
+from ingero.events import CLOCKS
 from tests.integration.epoch_cases import (
-    LEGACY_STREAM,
     Array,
     Mode,
     Parts,
     Recording,
     Run,
-    flagged,
     matched,
     recorded,
     recorded_parts,
@@ -33,14 +30,6 @@ pytestmark = pytest.mark.integration
 MODES: tuple[Mode, ...] = ("block", "spin", "yield")
 BASELINE_S = 2.5
 FAULT_S = 2.5
-SHAPES = {
-    "ordered copy stream": ("--streams", "ordered"),
-    "unordered copy stream": ("--streams", "unordered"),
-    "event": ("--drain", "event"),
-    "blocking copy": ("--drain", "memcpy"),
-    "autograd thread": ("--autograd-thread",),
-    "bystander threads": ("--bystanders", "2"),
-}
 COPY_BYTES = 16 << 20
 
 # Where little is picked up late, the agent's own errors (a wake-up comes 16 us after the device's end) weigh more.
@@ -257,61 +246,3 @@ def test_what_costs_nothing_is_no_loss(fault_run: Callable[[str], Recording], na
     if abs(expected_ns) > allowed_ns:
         pytest.skip(f"other load on this machine slowed the steps themselves down, by {ms(expected_ns)} ms")
     assert abs(found.loss_ns) <= allowed_ns
-
-
-# How a loop may be built
-
-
-@pytest.fixture(scope="module")
-def shaped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Recording]:
-    """Each shape of loop once, beside four hogs."""
-
-    @cache
-    def run_once(name: str) -> Recording:
-        with recorded(tmp_path_factory.mktemp("shape"), "block", *SHAPES[name]) as (run, recordings):
-            run.phase("hogs", FAULT_S, run.hogs())
-        return recordings[0]
-
-    return run_once
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_lane_agrees_with_the_simulator(shaped: Callable[[str], Recording], name: str) -> None:
-    recording = shaped(name)
-    streams = [int(stream) for stream in np.unique(recording.truth.drains["stream"])]
-    assert {LEGACY_STREAM if stream == 1 else stream for stream in streams} == set(recording.epochs["stream"].tolist())
-    for stream in streams:
-        assert len(recording.lane(stream)) == len(recording.drains(stream))
-        epochs, drains = both_sides(recording, stream, "hogs")
-        found, true = recorded_parts(epochs), true_parts(epochs, drains)
-        print_parts(f"{name}, stream {stream:#x}", epochs, found, true)
-        assert is_close(found.empty_ns, true.empty_ns, found.wall_ns)
-        assert is_close(found.busy_ns, true.busy_ns, found.wall_ns)
-        assert is_close(found.late_ns, true.late_ns, found.wall_ns)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_epochs_of_the_training_loop_are_of_one_class(shaped: Callable[[str], Recording], name: str) -> None:
-    _, counts = np.unique(shaped(name).main_lane("hogs")["class_key"], return_counts=True)
-    assert counts.max() >= 0.98 * counts.sum()
-
-
-def test_an_epoch_with_work_of_another_stream_uncovered_is_partial(shaped: Callable[[str], Recording]) -> None:
-    unordered = shaped("unordered copy stream").main_lane("hogs")
-    ordered = shaped("ordered copy stream").main_lane("hogs")
-    assert flagged(unordered, EpochFlag.PARTIAL) == len(unordered)
-    assert flagged(ordered, EpochFlag.PARTIAL) == 0
-
-
-def test_an_autograd_thread_leaves_the_path_to_the_draining_thread(shaped: Callable[[str], Recording]) -> None:
-    epochs = shaped("autograd thread").main_lane()
-    assert flagged(epochs, EpochFlag.E_OTHER_THREAD | EpochFlag.X_OTHER_THREAD) == 0
-
-
-def test_bystanders_do_not_become_the_main_lane(shaped: Callable[[str], Recording]) -> None:
-    recording = shaped("bystander threads")
-    accounts = lane_accounts(recording.epochs)
-    assert len(accounts) == 3
-    main = main_lane(accounts, int(recording.epochs["process"][0]))
-    assert main is not None
-    assert main.stream == LEGACY_STREAM

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler for the simulated GPU"),
 ]
 
-WATCH_S = 1.2
+WATCH_S = 0.8
 ROUNDS = 3  # other work on the machine may drown a fault, hardly three times
 MOST_ROUNDS = 8  # while it is seen to do so without the fault
 DISTURBED_RATIO = 0.1  # waiting for a CPU or for data without any fault, share of the time
@@ -187,6 +187,7 @@ def observe(fault: Fault, running: Rehearsal, check: Check) -> Disturbed | None:
     return None
 
 
+@pytest.mark.alone  # compares the pace of a loop with and without the fault
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_fault_shows_where_it_should(name: str, scratch: Path, environment: dict[str, str]) -> None:
     with rehearsal(name, scratch, environment) as (fault, running):
@@ -234,7 +235,17 @@ def state_of(running: Rehearsal) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "nccl_straggler"])
+def groups_of_ours() -> list[str]:
+    """Control groups that this process has made and not removed; others come and go meanwhile."""
+    names = (name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders)
+    return [name for name in names if name.startswith("ingero-") and name.endswith(f"-{os.getpid()}")]
+
+
+# the store of tcp_loss has one address, so there is one of it at a time
+ALONE = {"tcp_loss": (pytest.mark.alone,)}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=ALONE.get(n, ())) for n in NAMES if n != "nccl_straggler"])
 def test_a_fault_leaves_no_trace(name: str, scratch: Path, environment: dict[str, str]) -> None:
     with rehearsal(name, scratch, environment) as (fault, running):
         before = state_of(running)
@@ -242,7 +253,7 @@ def test_a_fault_leaves_no_trace(name: str, scratch: Path, environment: dict[str
             culprits = [pid for pid in injection.culprits if pid != os.getpid()]
         assert state_of(running) == before
         assert not [pid for pid in culprits if tree(pid)]
-    assert not list(Path("/sys/fs/cgroup").glob(f"**/ingero-*-{os.getpid()}"))
+    assert not groups_of_ours()
     assert not list(Path("/sys/class/net").glob(f"igr{os.getpid()}*"))
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 SECONDS, CALLS_PER_SECOND = 2, 30_000
 
 # Detaching these takes a few seconds.
-PERF_EVENT_OPERATIONS = 8
+PERF_EVENT_OPERATIONS = 4
 
 NEEDS = {
     ProbeMode.SESSION: "uprobe_session",

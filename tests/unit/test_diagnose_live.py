@@ -119,7 +119,7 @@ def test_a_closed_incident_has_its_begin_its_end_and_all_of_its_loss(tmp_path: P
 def test_an_incident_longer_than_the_look_back_stays_one_against_the_reference_from_before(tmp_path: Path) -> None:
     with live(tmp_path) as recording:
         recording.seconds(8)
-        recording.seconds(90, HOGGED, hog=stress)
+        recording.seconds(70, HOGGED, hog=stress)
         told = recording.told()
         assert told.count(("opened", "cpu-contention")) == 1
         assert "closed" not in [kind for kind, _ in told]

@@ -69,6 +69,7 @@ def test_a_record_names_the_device_of_the_file(
     assert (Path("/sys/dev/block") / f"{device >> 20}:{device & 0xFFFFF}" / "queue").is_dir()
 
 
+@pytest.mark.alone  # the file has left the page cache, if its disk keeps up
 def test_a_read_for_a_page_fault_is_flagged(tracer: Tracer, workload: Callable[..., Workload], data_file: Path) -> None:
     target = workload("touch_mapped", data_file)
     tracer.track(target.pid)
@@ -87,6 +88,7 @@ def test_a_read_by_system_call_is_not_flagged_as_a_page_fault(
     assert not of(tracer.records("BLOCK_READ"), target.pid)["flags"].any()
 
 
+@pytest.mark.alone  # retransmits of anybody are recorded
 def test_a_process_that_is_no_target_leaves_no_record_but_is_counted(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_what_a_kernel_thread_issues_is_flagged(
     assert not [pid for pid in set(records["pid"][kernel]) if Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+@pytest.mark.alone  # losses are of the whole machine
 def test_no_request_begun_while_tracing_stays_unmatched(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_the_first_send_on_a_socket_is_recorded_with_its_ends(
     assert bytes(records["address"][0]) == 2 * ip_address("::ffff:127.0.0.1").packed
 
 
+@pytest.mark.alone  # retransmits of anybody are recorded
 def test_sockets_of_a_process_that_is_no_target_leave_no_record(
     tracer: Tracer, workload: Callable[..., Workload]
 ) -> None:

@@ -1,0 +1,68 @@
+"""A budget is kept by tracing less, which is told, and everything is traced again when there is room for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.gpusim.build import build, environment
+from ingero.demo.workloads.program import Program
+from tests.integration.targets import rows
+from tests.integration.tracing import tracing
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_launch_bound_loop_is_brought_inside_its_budget_and_told_why(tmp_path: Path) -> None:
+    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
+    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
+    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
+        program.wait_for("ready")
+        with tracing(tmp_path, pids=[program.pid], options=["--max-overhead", "0.5%"]) as tracer:
+            seconds = [tracer.wait_for("second") for _ in range(8)]
+        program.stop()
+    print("\n" + " ".join(f"{second['overhead_ratio']:.3f}" for second in seconds))
+    assert seconds[0]["rung"] == 0
+    assert max(second["overhead_ratio"] for second in seconds) > 0.005
+    assert seconds[-1]["overhead_ratio"] <= 0.005
+    assert seconds[-1]["rung"] > 0
+    assert seconds[-1]["not_traced"]
+    stored = rows(tracer.database, "SELECT rung, reason, not_traced, full_ns, overhead_ratio FROM governor ORDER BY 1")
+    assert stored[0][:3] == (0, "start", "")
+    assert stored[0][3] > 0
+    assert stored[-1][0] == seconds[-1]["rung"]
+    assert "allowed are 0.5%" in stored[-1][1]
+    assert stored[-1][2].splitlines() == seconds[-1]["not_traced"]
+
+
+def test_everything_is_traced_again_when_the_loop_rests(tmp_path: Path) -> None:
+    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
+    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
+    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
+        program.wait_for("ready")
+        with tracing(tmp_path, pids=[program.pid], options=["--max-overhead", "0.5%"]) as tracer:
+            while not tracer.wait_for("second")["rung"]:
+                pass
+            program.process.send_signal(signal.SIGSTOP)
+            while tracer.wait_for("second")["rung"]:
+                pass
+            program.process.send_signal(signal.SIGCONT)
+            program.stop()
+    assert rows(tracer.database, "SELECT rung, reason FROM governor ORDER BY timestamp DESC LIMIT 1")[0][0] == 0
+
+
+def test_without_a_budget_cost_is_told_and_nothing_given_up(tmp_path: Path) -> None:
+    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
+    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
+    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
+        program.wait_for("ready")
+        with tracing(tmp_path, pids=[program.pid]) as tracer:
+            seconds = [tracer.wait_for("second") for _ in range(6)]
+        program.stop()
+    assert max(second["overhead_ratio"] for second in seconds) > 0.005
+    assert all(second["agent_cpu_ratio"] > 0 for second in seconds)
+    assert {second["rung"] for second in seconds} == {0}
+    assert min(tracer.messages[0]["trap_costs_ns"].values()) > 0
