@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from generated import write_or_check
 
+from ingero.diagnose.headlines import HEADLINES, VERDICTS
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.undetectable import UNDETECTABLE
 
@@ -24,12 +25,36 @@ cause whose evidence was not recorded is listed as not evaluated: silence about 
 """
 
 
+class UnknownCauseError(Exception):
+    """The table names a cause without a rule."""
+
+
 def text() -> str:
     """The document."""
     rules = sorted(all_rules(), key=lambda rule: (rule.cause, rule.order))
-    parts = [_INTRODUCTION, *("\n".join(_section(rule)) for rule in rules)]
+    parts = [_INTRODUCTION, "\n".join(_headlines(rules)), *("\n".join(_section(rule)) for rule in rules)]
+    parts.append("\n".join(_verdicts()))
     parts.append("\n".join(_undetectable()))
     return "\n".join(parts)
+
+
+def _headlines(rules: Iterable[Rule]) -> Iterator[str]:
+    known = {rule.cause for rule in rules}
+    yield "## By what people ask for\n"
+    yield "| asked | answered by |"
+    yield "|---|---|"
+    for asked, causes in HEADLINES.items():
+        unknown = set(causes) - known
+        if unknown:
+            raise UnknownCauseError(f"{asked}: there is no rule {', '.join(sorted(unknown))}")
+        yield f"| {asked} | {', '.join(f'[{cause}](#{cause})' for cause in causes)} |"
+    yield ""
+
+
+def _verdicts() -> Iterator[str]:
+    yield "## What is said where no cause is named\n"
+    yield from (f"- `{words}`: {meaning}." for words, meaning in VERDICTS.items())
+    yield ""
 
 
 def _section(rule: Rule) -> Iterator[str]:

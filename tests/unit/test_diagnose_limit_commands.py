@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ingero.diagnose.limit_commands import exclusive_cores, set_cpus, set_memory
+from ingero.diagnose.limit_commands import exclusive_cores, set_cpus, set_memory, set_weight
 from ingero.store.records import Container
 
 BARE = Container(
@@ -56,3 +56,16 @@ def test_exclusive_cores_are_offered_only_where_a_way_is_known() -> None:
     assert docker is not None
     assert "--cpuset-cpus" in docker.command
     assert exclusive_cores(UNIT) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "command"),
+    [
+        (POD, "kubectl -n ml set resources deployment/<that made train-0> --requests=cpu=<cores>"),
+        (DOCKER, "sudo docker update --cpu-shares=10240 dddddddddddd"),
+        (UNIT, "sudo systemctl set-property fluent-bit.service CPUWeight=1000"),
+        (BARE, "echo 1000 | sudo tee /sys/fs/cgroup/jobs/7/cpu.weight  # v1: cpu.shares"),
+    ],
+)
+def test_a_weight_is_set_through_whoever_runs_the_group(group: Container | None, command: str) -> None:
+    assert set_weight(group) == command

@@ -14,6 +14,7 @@ from ingero.identity import short_id
 from ingero.store.records import Container
 
 PERIOD_US = 100_000  # of a quota, unless its group has another
+_USUAL_WEIGHT, _USUAL_SHARES = 100, 1024  # of cpu.weight, and of cpu.shares in v1
 _WITH_UPDATE = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
 
 
@@ -56,6 +57,24 @@ def set_memory(group: Container | None) -> str:
     return f"echo <bytes> | sudo tee {_file(group, 'memory.max')}  # v1: memory.limit_in_bytes"
 
 
+def set_weight(group: Container | None) -> str:
+    """Gives a control group ten times the usual share of the CPUs that it competes for."""
+    if _is_pod(group):
+        return _kubectl(group, "cpu=<cores>", of="requests")
+    if tool := _tool(group):
+        return f"sudo {tool} update --cpu-shares={10 * _USUAL_SHARES} {_id(group)}"
+    if group and group.unit:
+        return f"sudo systemctl set-property {group.unit} CPUWeight={10 * _USUAL_WEIGHT}"
+    return f"echo {10 * _USUAL_WEIGHT} | sudo tee {_file(group, 'cpu.weight')}  # v1: cpu.shares"
+
+
+def cap(evidence: Evidence, pid: int, name: str) -> Fix | None:
+    """A limit for whoever took the CPU, by who runs it; None for a process of the host."""
+    group = group_of_pid(evidence, pid)
+    is_apart = group and (group.container_id or group.unit)
+    return Fix(text=f"or cap {name} [{pid}]", command=set_cpus(group)) if is_apart else None
+
+
 def exclusive_cores(group: Container | None) -> Fix | None:
     """Cores that a container shares with nobody; None where its runtime has no way that is known."""
     if _is_pod(group):
@@ -70,11 +89,11 @@ def _is_pod(group: Container | None) -> bool:
     return bool(group and (group.pod or group.orchestrator == "kubernetes"))
 
 
-def _kubectl(group: Container | None, limit: str) -> str:
-    """The limits of a pod are those of what it was made from."""
+def _kubectl(group: Container | None, limit: str, *, of: str = "limits") -> str:
+    """The limits of a pod, and its requests, are those of what it was made from."""
     namespace = f" -n {group.namespace}" if group and group.namespace else ""
     owner = f"deployment/<that made {group.pod}>" if group and group.pod else "deployment/<name>"
-    return f"kubectl{namespace} set resources {owner} --limits={limit}"
+    return f"kubectl{namespace} set resources {owner} --{of}={limit}"
 
 
 def _tool(group: Container | None) -> str:

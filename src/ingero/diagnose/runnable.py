@@ -12,6 +12,7 @@ import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use
+from ingero.diagnose.longest_wait import longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
 from ingero.store.records import Window
 from ingero.store.vocabulary import IDLE_PID
@@ -49,6 +50,7 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
     culprits = weighty(chosen)
     lost = sum(claims.values())
     waiting = case.sleep_share("runq")
+    longest = longest_wait(case, culprits)
     path = "the thread on its path was runnable, not running"
     return Finding(
         cause=cause,
@@ -64,6 +66,7 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
                 structure="the run-queue clocks within the epochs" + (" and of the worker's path" if waiting else ""),
                 order="each wait was charged to whoever ran on that CPU during it",
             ),
+            *((longest,) if longest else ()),
         ),
         fixes=tuple(fixes),
         evidence={"switches": sum(one.switches or 0 for one in chosen), "takers": len(chosen)},

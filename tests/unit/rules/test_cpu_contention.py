@@ -8,17 +8,18 @@ import pytest
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.model import FindingKind
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 LATE_MS = 2.0
 
 
-def hogged(scene: Scene, trainer: Actor) -> None:
+def hogged(scene: Scene, trainer: Actor, *, cgroup_id: int = 0) -> None:
     """A hog takes the CPU at the end of each drain."""
     steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
         lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
-        scene.took(trainer, 900, "hog", second, lost_ms, switches=500)
+        scene.took(trainer, 900, "hog", second, lost_ms, switches=500, cgroup_id=cgroup_id)
 
 
 def test_a_hog_is_named_with_the_time_it_took(tmp_path: Path) -> None:
@@ -100,5 +101,20 @@ def test_the_victim_is_offered_cores_on_which_the_taker_was_not_seen(tmp_path: P
         hogged(scene, trainer)
         scene.off_cpu(trainer, QUIET_S + 1, QUIET_S + 1.002, "runq", culprit=(900, "hog"), cpu=2)
 
-    fixes = diagnosed(tmp_path, hogged_on_core_2).incidents[0].fixes
-    assert "sudo taskset -acp 0-1,3 100" in [one.command for one in fixes]
+    (incident,) = diagnosed(tmp_path, hogged_on_core_2).incidents
+    assert "sudo taskset -acp 0-1,3 100" in [one.command for one in incident.fixes]
+    longest = incident.chain[-1]
+    assert longest.text == "the longest single wait: python [100] behind hog [900] on CPU 2"
+    assert longest.seen_ns == pytest.approx(2_000_000, abs=1)
+
+
+def test_a_taker_in_a_container_is_capped_there(tmp_path: Path) -> None:
+    def containerised(scene: Scene, trainer: Actor) -> None:
+        scene.append(
+            tables.CGROUPS, cgroup_id=2, kernel_cgroup_id=2, node="n", container_id="d" * 64, orchestrator="docker",
+            runtime="docker",
+        )  # fmt: skip
+        hogged(scene, trainer, cgroup_id=2)
+
+    (incident,) = diagnosed(tmp_path, containerised).incidents
+    assert "sudo docker update --cpus=<cores> dddddddddddd" in [one.command for one in incident.fixes]

@@ -21,7 +21,7 @@ CAUSE = "call-in-flight"
 HANGS_NS = 3_000_000_000  # and beyond every earlier call of the same kind
 TIMES_LONGEST = 10
 BY_CODE = {(int(op.source), op.code): op.name for op in OPS}
-_FIX = Fix(text="look for device errors", command="dmesg | grep -i xid; nvidia-smi -q | grep -i error")
+_ERRORS = Fix(text="look for device errors", command="sudo dmesg | grep -i xid; nvidia-smi -q | grep -i error")
 _WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.DRAIN | Kind.COPY | Kind.LAUNCH | Kind.ALLOC)}
 
 
@@ -72,7 +72,7 @@ def find(case: Case) -> Iterator[Finding]:
                 order="the steps before and after it took their usual time",
             ),
         ),
-        fixes=(_FIX,),
+        fixes=(_ERRORS,),
         evidence={"open (ns)": length, "drains that hung": int(hung.sum())},
     )
 
@@ -123,7 +123,7 @@ def _finding(evidence: Evidence, call: InFlight) -> Finding:
                 order="nothing that the thread did later is on record",
             ),
         ),
-        fixes=(_FIX,),
+        fixes=(Fix(text="see where the program waits", command=f"py-spy dump --pid {call.pid}"), _ERRORS),
         evidence={"open (ns)": _open_ns(call), "thread": call.tid},
     )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ingero.diagnose.captures import delayed_graphs
 from ingero.diagnose.cases import Case
+from ingero.diagnose.limit_commands import cap
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import Taker, apart, contention, of_kind, renice, weighty
@@ -27,7 +28,10 @@ def find(case: Case) -> Iterator[Finding]:
     if finding:
         graphs, move = delayed_graphs(case, finding.claims), apart(case, others)
         chain = (*finding.chain, graphs) if graphs else finding.chain
-        yield replace(finding, chain=chain, fixes=(*finding.fixes, move) if move else finding.fixes)
+        home = case.evidence.container_of(case.process.cgroup_id)
+        caps = (cap(case.evidence, one.pid, one.name) for one in others if one.container not in ("", home))
+        more = [*caps, move]
+        yield replace(finding, chain=chain, fixes=(*finding.fixes, *(one for one in more if one)))
 
 
 RULE = Rule(

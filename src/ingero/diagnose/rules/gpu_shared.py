@@ -12,6 +12,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.device_seconds import mean_mhz, share_of, slowdown_of
 from ingero.diagnose.devices import device_of, same_gpu, samples_of
 from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.memory import gpu_of
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.store.machine import GpuUse
@@ -144,6 +145,7 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
     other = sharing.other
     name = f"{other.name} [{other.pid}]"
     device = max(device_of(case.evidence, case.process.process), 0)
+    gpu = gpu_of(case.evidence, case.process) or "<gpu>"
     container = case.evidence.container_of(other.cgroup_id)
     return Finding(
         cause=CAUSE,
@@ -166,7 +168,7 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
         ),
         fixes=(
             Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {name}"),
-            Fix(text="or divide the GPU", command="sudo nvidia-smi -i <gpu> -mig 1"),
+            Fix(text="or divide the GPU", command=f"sudo nvidia-smi -i {gpu} -mig 1"),
             Fix(
                 text="or let both run side by side with a limit",
                 command="nvidia-cuda-mps-control -d; CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",

@@ -87,8 +87,12 @@ def _fixes(case: Case, limit: str) -> Iterator[Fix]:
             text=f"raise the memory limit{place}: page cache counts into it",
             command=set_memory(group_of(case.evidence, case.process.cgroup_id)),
         )
+    workers = len(case.family) - 1
+    fewer = str(workers // 2) if workers > 1 else "<fewer>"
+    now = f" than its {workers}" if workers > 1 else ""
     yield Fix(
-        text="or need less: fewer workers, smaller prefetch", command="DataLoader(num_workers=N, prefetch_factor=1)"
+        text=f"or need less: fewer workers{now}, smaller prefetch",
+        command=f"DataLoader(num_workers={fewer}, prefetch_factor=1)",
     )
 
 

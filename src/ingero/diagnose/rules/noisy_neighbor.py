@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.limit_commands import exclusive_cores, group_of, group_of_pid, set_cpus
+from ingero.diagnose.limit_commands import cap, exclusive_cores, group_of
 from ingero.diagnose.model import Culprit, Finding, Fix
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import Taker, contention, of_kind, renice, weighty
@@ -32,16 +32,11 @@ def _fixes(case: Case, takers: list[Culprit]) -> Iterator[Fix]:
     """Cores of its own for the victim, or a limit for each neighbour, by who runs it."""
     if exclusive := exclusive_cores(group_of(case.evidence, case.process.cgroup_id)):
         yield exclusive
-    groups = {one.pid: group_of_pid(case.evidence, one.pid) for one in takers[:_MOST_FIXES]}
     for one in takers[:_MOST_FIXES]:
-        group = groups[one.pid]
-        if group and (group.container_id or group.unit):
-            yield Fix(text=f"or cap {one.name} [{one.pid}]", command=set_cpus(group))
-        else:
-            yield Fix(
-                text=f"or lower the weight of {one.name} [{one.pid}], a process of the host",
-                command=renice(19, [one.pid]),
-            )
+        yield cap(case.evidence, one.pid, one.name) or Fix(
+            text=f"or lower the weight of {one.name} [{one.pid}], a process of the host",
+            command=renice(19, [one.pid]),
+        )
 
 
 RULE = Rule(

@@ -36,6 +36,7 @@ def _finding(
 ) -> Finding:
     switches = sum(one.count for one in totals)
     own = sum(one.count for one in totals if one.process == process.process) / max(switches, 1)
+    loading = max(sum(_name(evidence, one.process).startswith(_WORKER_NAMES[0]) for one in workers.values()), 1)
     busiest = sorted(workers.values(), key=lambda one: -one.count)
     return Finding(
         cause=CAUSE,
@@ -56,7 +57,12 @@ def _finding(
                 order="calls come in one burst when a batch is there",
             ),
         ),
-        fixes=(Fix(text="more workers that stay", command="DataLoader(num_workers=N, persistent_workers=True)"),),
+        fixes=(
+            Fix(
+                text=f"more workers than its {loading}, and such that stay",
+                command=f"DataLoader(num_workers={2 * loading}, persistent_workers=True)",
+            ),
+        ),
         evidence={"idle (ratio)": round(gaps.ratio, 4), "pauses": gaps.count, "own switches (ratio)": round(own, 4)},
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.limit_commands import group_of, set_weight
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import (
@@ -23,6 +24,7 @@ from ingero.diagnose.runnable import (
 )
 from ingero.diagnose.scheduler_facts import SchedulerFacts
 from ingero.store.machine import Scheduling
+from ingero.store.records import Container
 
 CAUSE = PRIORITY
 MIN_NICE = 3  # steps of the nice value; each is a factor of 1.25, so that three are a factor of two
@@ -123,7 +125,7 @@ def _finding(
                 order="each wait was charged to whoever ran on that CPU during it",
             ),
         ),
-        fixes=tuple(_fixes(victim, takers, why)),
+        fixes=tuple(_fixes(victim, group_of(case.evidence, case.process.cgroup_id), takers, why)),
         evidence={
             "victim nice": victim.nice,
             "victim policy": victim.policy,
@@ -133,7 +135,7 @@ def _finding(
     )
 
 
-def _fixes(victim: Scheduling, takers: list[Culprit], why: str) -> Iterator[Fix]:
+def _fixes(victim: Scheduling, own: Container | None, takers: list[Culprit], why: str) -> Iterator[Fix]:
     if why.startswith("nice"):
         if victim.nice > 0:
             yield Fix(text="give the victim its priority back", command=renice(0, [victim.pid]))
@@ -142,7 +144,7 @@ def _fixes(victim: Scheduling, takers: list[Culprit], why: str) -> Iterator[Fix]
             command=renice(19, (one.pid for one in takers)),
         )
     elif why.startswith("CPU weight"):
-        yield Fix(text="raise the weight of the victim's control group", command="echo 1000 > <cgroup>/cpu.weight")
+        yield Fix(text="raise the weight of the victim's control group", command=set_weight(own))
     elif victim.policy == "idle":
         yield Fix(text="give the victim its policy back", command=f"sudo chrt --other -a -p 0 {victim.pid}")
     else:

@@ -14,6 +14,8 @@ CAUSE = "self-oversubscription"
 
 def find(case: Case) -> Iterator[Finding]:
     """Runnable time that the process's own threads or its workers took."""
+    cores = max((one.cpu_count for one in case.evidence.sessions), default=0)
+    workers = str(max(cores - 1, 1)) if cores else "<cores - 1>"
     finding = contention(
         case,
         CAUSE,
@@ -24,7 +26,10 @@ def find(case: Case) -> Iterator[Finding]:
                 text="run fewer threads than cores",
                 command="OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 torch.set_num_threads(1)",
             ),
-            Fix(text="or fewer workers", command="DataLoader(num_workers=<cores - 1>)"),
+            Fix(
+                text=f"or fewer workers than its {cores} cores" if cores else "or fewer workers",
+                command=f"DataLoader(num_workers={workers})",
+            ),
         ),
     )
     if finding:

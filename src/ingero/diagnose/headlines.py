@@ -1,0 +1,35 @@
+"""What people ask for by name, and the causes that answer; for docs/detections.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+HEADLINES: Mapping[str, tuple[str, ...]] = {
+    "NCCL hang or deadlock": ("nccl-hang", "nccl-mismatch", "nccl-straggler", "call-in-flight"),
+    "data starvation": ("data-starvation", "block-io", "network-file-wait", "network-retransmit", "ipc-bound"),
+    "CUDA out of memory and fragmentation": ("gpu-out-of-memory", "gpu-memory-fragmentation", "allocator-retry"),
+    "KV-cache pressure": ("kv-cache-pressure",),
+    "CPU bottleneck in serving": ("host-bound", "gil", "cpu-contention", "cpu-throttled", "launch-bound"),
+    "several processes on one GPU": ("gpu-shared", "driver-lock"),
+    "GPU memory leak": ("gpu-memory-leak",),
+    "scheduling and orchestration, as far as this host shows them": (
+        "cpu-throttled",
+        "cpu-affinity",
+        "noisy-neighbor",
+        "priority",
+        "cgroup-oom",
+        "host-oom",
+        "stopped",
+    ),
+}
+
+VERDICTS: Mapping[str, str] = {
+    "GPU-bound: no host-side cause": "no time was lost, the device was busy 90 % of the time or more, and the host was "
+    "seen to wait for it half of the time or more",
+    "its queue was full": "with the above: in most steps about as many launches were waiting as a stream holds, so "
+    "that launches waited for the device; a launch that is slow for that is no cause (queue-full)",
+    "not proven that the device was busy": "no time was lost, but the host enqueued for most of each step",
+    "no step has an end": "launches, and no call that waits for the device: lost time cannot be told",
+    "unexplained": "time was lost, and what all causes together own of it is less than 80 %; it comes with where the "
+    "time is, with what is partly known, and with what the recording could not show of that part",
+}

@@ -1,0 +1,40 @@
+"""The longest single wait for a CPU of a process and its workers: how long, on which CPU, and behind whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import Culprit, Link
+from ingero.events import THREAD_STATES
+from ingero.store.records import Window
+from ingero.units import format_ns
+
+LOOKED_AT_NS = 10_000_000_000  # of a stretch
+_KEPT = [THREAD_STATES.index(name) for name in ("runq", "yielded")]
+
+
+def longest_wait(case: Case, takers: Sequence[Culprit]) -> Link | None:
+    """Behind one of these, in the first ten seconds of the case; None where no interval of it is recorded."""
+    if not case.evidence.has_offcpu:
+        return None
+    end_ns = min(case.window.end_ns, case.window.begin_ns + LOOKED_AT_NS)
+    rows = case.evidence.offcpu_in(Window(begin_ns=case.window.begin_ns, end_ns=end_ns))
+    waited = np.where(rows["woken_ns"] > 0, rows["start_ns"] + rows["duration_ns"] - rows["woken_ns"], 0)
+    waited = np.where(np.isin(rows["state"], _KEPT), rows["duration_ns"], waited)
+    mine = np.isin(rows["pid"], list(case.family)) & np.isin(rows["culprit_pid"], [one.pid for one in takers])
+    if not (mine & (waited > 0)).any():
+        return None
+    worst = rows[int(np.argmax(np.where(mine, waited, 0)))]
+    length = int(waited[mine].max())
+    behind = next(one for one in takers if one.pid == int(worst["culprit_pid"]))
+    victim = case.evidence.text(int(worst["comm"])) or case.process.name
+    return Link(
+        text=f"the longest single wait: {victim} [{int(worst['tid'])}] behind {behind.name} [{behind.pid}] on CPU "
+        f"{int(worst['cpu'])}",
+        seen_ns=length,
+        structure="one interval off the CPU, with whoever ran there longest meanwhile",
+        order=f"it began {format_ns(max(int(worst['start_ns']) - case.window.begin_ns, 0))} into the incident",
+    )
