@@ -84,4 +84,4 @@ def test_a_thread_that_may_run_everywhere_is_not_confined(tmp_path: Path) -> Non
 def test_without_cpu_seconds_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, pinned, not_traced={"cpu_seconds": "an older recording"})
     assert "cpu-affinity" in {one.cause for one in diagnosis.not_evaluated}
-    assert causes(diagnosis) == ["self-oversubscription"]
+    assert causes(diagnosis) == ["unexplained"]
