@@ -31,9 +31,13 @@ def make_model() -> nn.Module:
     return nn.Sequential(*hidden, nn.Linear(FEATURES, CLASSES))
 
 
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor, labels: torch.Tensor) -> float:
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor, labels: torch.Tensor, pause_s: float = 0.0
+) -> float:
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(rows), labels)
+    if pause_s:
+        loss.register_hook(lambda _: time.sleep(pause_s))
     loss.backward()
     optimizer.step()
     return float(loss.item())
@@ -43,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--pause-s", type=float, default=0.0, help="at the begin of each backward pass")
     arguments = parser.parse_args()
     device = torch.device("cuda")
     model = make_model().to(device)
@@ -52,7 +57,8 @@ def main() -> None:
         begin = time.perf_counter()
         rows, labels = next(batches)
         loaded = time.perf_counter()
-        train_step(model, optimizer, rows.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        rows, labels = rows.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        train_step(model, optimizer, rows, labels, arguments.pause_s)
         end = time.perf_counter()
         times = {"step_ms": round((end - begin) * 1e3, 2), "data_ms": round((loaded - begin) * 1e3, 2)}
         print(json.dumps({"step": step, **times}), flush=True)
