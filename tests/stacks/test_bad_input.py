@@ -20,6 +20,7 @@ from ingero.demo.gpusim.build import build, environment
 from ingero.elf import EH_FRAME_HDR, ElfImage, FileSource
 from ingero.store.reader import open_reader
 from tests.integration.tracing import Tracer, tracing
+from tests.stacks.notes import missing
 from tests.stacks.report import Report
 
 _PROGRAM = Path(__file__).with_name("broken.py")
@@ -56,7 +57,7 @@ def _stacks(tracer: Tracer) -> list[Stack]:
             "SELECT s.frames, s.note FROM events e LEFT JOIN stack_traces s ON s.hash = e.stack_hash"
             " WHERE e.op_name = 'cudaMemset'"
         ).fetchall()
-    return [(json.loads(frames) if frames else [], note or "") for frames, note in rows]
+    return [(json.loads(frames) if frames else [], missing(note or "")) for frames, note in rows]
 
 
 def _recorded(folder: Path, *arguments: object, damage: Callable[[], None] = lambda: None) -> list[Stack]:

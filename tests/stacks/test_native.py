@@ -14,6 +14,7 @@ import pytest
 from ingero.demo.gpusim.build import build, environment
 from ingero.store.reader import open_reader
 from tests.integration.tracing import tracing
+from tests.stacks.notes import missing
 from tests.stacks.report import Report
 
 _PROGRAM = Path(__file__).with_name("numpy_calls.py")
@@ -40,7 +41,7 @@ def _recorded(folder: Path, *arguments: str) -> list[tuple[list[dict[str, object
             "SELECT s.frames, s.note FROM events e JOIN stack_traces s ON s.hash = e.stack_hash"
             " WHERE e.op_name = 'cudaMemset'"
         ).fetchall()
-    return [(json.loads(frames), note) for frames, note in rows]
+    return [(json.loads(frames), missing(note)) for frames, note in rows]
 
 
 def _is_first(frame: dict[str, object]) -> bool:
