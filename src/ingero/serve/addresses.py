@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass
 
@@ -87,10 +88,11 @@ def listen(address: Address) -> socket.socket:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        raise AddressError(f"cannot listen on {address}: {error.strerror or error}", hint=_way_out(error)) from error
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise AddressError(f"cannot listen on {address}: {why}", hint=_way_out(error, address)) from error
 
 
-def _way_out(error: OSError) -> str:
+def _way_out(error: OSError, address: Address) -> str:
     if isinstance(error, socket.gaierror) or error.errno not in _PORT_FIXES:
-        return "name an address of this machine (`ip -brief address` lists them), or the port alone, like :8443"
+        return f"name an address of this machine (`ip -brief address` lists them), or the port alone: :{address.port}"
     return _PORT_FIXES[error.errno]
