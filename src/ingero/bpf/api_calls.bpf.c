@@ -13,7 +13,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 SEC("uprobe")
 int call_session(struct pt_regs *context)
 {
-	return is_at_return(context) ? on_return(context, true) : on_entry(context, false);
+	return ON_ITS_OWN_STACK(is_at_return(context) ? on_return(context, true) : on_entry(context, false));
 }
 
 SEC("uprobe")

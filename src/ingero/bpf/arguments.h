@@ -86,6 +86,19 @@ INLINE bool is_at_return(struct pt_regs *context)
 	return INSTRUCTION_POINTER(context) != bpf_get_func_ip(context);
 }
 
+/*
+ * Since 6.13 a program's stack may be one per CPU, and a kernel with full or lazy preemption lets another thread run the
+ * same program on it in between: both would go on with each other's values.
+ */
+#define ON_ITS_OWN_STACK(program)                                                                                      \
+	({                                                                                                             \
+		int result_;                                                                                           \
+		bpf_preempt_disable();                                                                                 \
+		result_ = (program);                                                                                   \
+		bpf_preempt_enable();                                                                                  \
+		result_;                                                                                               \
+	})
+
 INLINE u64 argument(const struct arguments *arguments, u32 slot)
 {
 	return arguments->slot[slot & (ARGUMENT_SLOTS - 1)];

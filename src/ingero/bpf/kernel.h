@@ -13,6 +13,7 @@ typedef _Bool bool;
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
+#define KFUNC __attribute__((section(".ksyms"), weak))
 #define NOINLINE static __attribute__((noinline))
 /* A function that the verifier checks once, for any arguments, instead of once per path that leads to it: numbers only */
 #define GLOBAL __attribute__((noinline))
@@ -73,6 +74,9 @@ static u64 (*bpf_get_func_ip)(void *ctx) = (void *)173; /* of a uprobe: where it
 static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 static long (*bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*bpf_loop)(u32 count, void *step, void *context, u64 flags) = (void *)181;
+
+extern void bpf_preempt_disable(void) KFUNC; /* 6.10 */
+extern void bpf_preempt_enable(void) KFUNC;
 
 #define RELOCATED __attribute__((preserve_access_index))
 #define field_exists(field) __builtin_preserve_field_info(field, 2 /* BPF_FIELD_EXISTS */)

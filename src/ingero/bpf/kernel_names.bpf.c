@@ -217,7 +217,7 @@ INLINE int on_return(struct pt_regs *context)
 SEC("uprobe")
 int call_session(struct pt_regs *context)
 {
-	return is_at_return(context) ? on_return(context) : !on_entry(context);
+	return ON_ITS_OWN_STACK(is_at_return(context) ? on_return(context) : !on_entry(context));
 }
 
 SEC("uprobe")
