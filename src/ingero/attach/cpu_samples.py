@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
-from ingero.attach.libbpf import BpfObject, Map
+from ingero.attach.libbpf import BpfObject, CpuClock, Map, Program
 from ingero.attach.objects import object_path
 
 _ONLINE = Path("/sys/devices/system/cpu/online")
@@ -16,6 +18,8 @@ _MOST_PER_S = (
     784  # of all CPUs together, as if 16 of them ran nothing but targets: each costs the agent 0.1 ms and more
 )
 _LEAST_HZ = 7
+VARIED_NS = 1_000_000_000  # ticks equally far apart for longer would find a loop of 6.8 ms at three places only
+_SPREAD = 0.2  # of the ticks per second, to either side
 _OWN_MAPS = ("python_walks",)  # a tick may come in the middle of another program's walk
 
 
@@ -37,6 +41,8 @@ class CpuSamples:
             constants=constants,
         )
         self._links = ExitStack()
+        self._clocks: list[CpuClock] = []
+        self._lock = threading.Lock()
 
     def attach(self) -> None:
         """Starts the clocks of all CPUs that are online.
@@ -45,14 +51,27 @@ class CpuSamples:
             BpfError: the kernel refuses one; then none runs.
         """
         program = self._loaded.program("sample_running")
-        with ExitStack() as links:
-            for cpu in self._cpus:
-                links.callback(program.attach_cpu_clock(cpu, self.period_ns).close)
-            self._links = links.pop_all()
+        with self._lock, ExitStack() as links:
+            clocks = [self._clock_of(program, cpu, links) for cpu in self._cpus]
+            self._links, self._clocks = links.pop_all(), clocks
+
+    def _clock_of(self, program: Program, cpu: int, links: ExitStack) -> CpuClock:
+        clock = program.attach_cpu_clock(cpu, self.period_ns)
+        links.callback(clock.close)
+        return clock
+
+    def vary(self) -> None:
+        """Puts the ticks of each CPU otherwise apart, as often as ever on average; to be called each VARIED_NS."""
+        with self._lock:
+            for clock in self._clocks:
+                with suppress(OSError):  # its CPU has gone offline
+                    clock.retime(varied_ns(self.period_ns, random.uniform(-_SPREAD, _SPREAD)))
 
     def detach(self) -> None:
         """Stops the clocks."""
-        self._links.close()
+        with self._lock:
+            self._clocks = []
+            self._links.close()
 
     @property
     def program_fd(self) -> int:
@@ -80,6 +99,12 @@ class CpuSamples:
 def rate_hz(cpus: int) -> int:
     """Ticks per second of each CPU: fewer where there are many."""
     return max(_LEAST_HZ, min(_HZ, _MOST_PER_S // max(cpus, 1)))
+
+
+def varied_ns(period_ns: int, spread: float) -> int:
+    """A period with (1 + spread) times the ticks of another one; a new one begins anew and loses half a tick."""
+    lost = period_ns / (2 * VARIED_NS)
+    return round(period_ns / ((1 + spread) * (1 + lost)))
 
 
 def parse_cpus(text: str) -> list[int]:

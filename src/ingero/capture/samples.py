@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.attach.cpu_samples import VARIED_NS
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.libbpf import BpfError
 from ingero.capture.clocks import WallClock
@@ -78,12 +79,15 @@ class Samples:
         self._sink.append(tables.SAMPLES, rows)
 
     def _look(self) -> None:
-        last_ns = time.monotonic_ns()
+        last_ns = varied_ns = time.monotonic_ns()
         while not self._is_ended.wait(TICK_S):
             now_ns = time.monotonic_ns()
             elapsed_ns, last_ns = min(now_ns - last_ns, _LONGEST_NS), now_ns
             if self._kernel.samples is None or self._kernel.are_stacks_off or not self._kernel.is_running:
                 continue
+            if now_ns - varied_ns >= VARIED_NS:
+                varied_ns = now_ns
+                self._kernel.samples.vary()
             try:
                 self._parked += self._sampler.look(self._kernel.samples.parked(), elapsed_ns)
             except BpfError as error:

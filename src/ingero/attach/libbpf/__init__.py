@@ -8,12 +8,13 @@ from ingero.attach.libbpf.binding import BpfError, LibbpfMissingError, libbpf_ve
 from ingero.attach.libbpf.features import Helper, KernelTypes, has_helper, kernel_types
 from ingero.attach.libbpf.maps import Map
 from ingero.attach.libbpf.objects import BpfObject
-from ingero.attach.libbpf.programs import AttachType, Link, Program
+from ingero.attach.libbpf.programs import AttachType, CpuClock, Link, Program
 
 __all__ = [
     "AttachType",
     "BpfError",
     "BpfObject",
+    "CpuClock",
     "Helper",
     "KernelTypes",
     "LibbpfMissingError",

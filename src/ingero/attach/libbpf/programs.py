@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes as c
 import enum
+import fcntl
 import os
 import platform
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ingero.attach.libbpf.binding import BpfError, failure, libbpf, libc
+from ingero.attach.libbpf.binding import failure, libbpf, libc
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
@@ -48,6 +49,23 @@ class Link:
         if self._close is not None:
             close, self._close = self._close, None
             close()
+
+
+class CpuClock(Link):
+    """A program that the clock of a CPU runs; its ticks can be put further apart, or closer, while it does."""
+
+    def __init__(self, fd: int, close: Callable[[], None]) -> None:
+        super().__init__(close)
+        self._fd = fd
+
+    def retime(self, period_ns: int) -> None:
+        """From now on one tick each period_ns.
+
+        Raises:
+            OSError: the kernel refuses, for instance because the CPU is offline.
+        """
+        if self._close is not None:
+            fcntl.ioctl(self._fd, _PERF_EVENT_IOC_PERIOD, struct.pack("=Q", period_ns))
 
 
 class Program:
@@ -93,14 +111,15 @@ class Program:
             raise failure(f"{self.name}: {attach_type.name.lower()} link on {path} with {len(sites)} probes")
         return Link(lambda: os.close(fd))
 
-    def attach_cpu_clock(self, cpu: int, period_ns: int) -> Link:
+    def attach_cpu_clock(self, cpu: int, period_ns: int) -> CpuClock:
         """Runs it at each tick of a CPU's clock, unless that idles; the interrupted task is the current one."""
         fd = _open_cpu_clock(cpu, period_ns)
-        try:
-            return self._link(libbpf().bpf_program__attach_perf_event(self._pointer, fd), f"clock of CPU {cpu}")
-        except BpfError:
+        pointer = libbpf().bpf_program__attach_perf_event(self._pointer, fd)
+        if not pointer:
+            error = failure(f"{self.name}: clock of CPU {cpu}")
             os.close(fd)  # a link owns it
-            raise
+            raise error
+        return CpuClock(fd, lambda: _destroy(pointer))
 
     def read_iterator(self) -> bytes:
         """Runs an iterator program once and returns all it wrote."""
@@ -132,6 +151,7 @@ _PERF_ATTRIBUTES_BYTES = 128
 _PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_CPU_CLOCK = 1, 0
 _PERF_EXCLUDE_IDLE = 1 << 7
 _PERF_FLAG_CLOSE_ON_EXEC = 1 << 3
+_PERF_EVENT_IOC_PERIOD = 0x40082404  # _IOW('$', 4, __u64)
 
 
 def _open_cpu_clock(cpu: int, period_ns: int) -> int:
