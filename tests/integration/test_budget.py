@@ -34,7 +34,7 @@ def test_a_launch_bound_loop_is_brought_inside_its_budget_and_told_why(tmp_path:
     assert stored[0][:3] == (0, "start", "")
     assert stored[0][3] > 0
     assert stored[-1][0] == seconds[-1]["rung"]
-    assert "allowed are 0.5%" in stored[-1][1]
+    assert "allowed are 0.5 %" in stored[-1][1]
     assert stored[-1][2].splitlines() == seconds[-1]["not_traced"]
 
 

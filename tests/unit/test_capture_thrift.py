@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from ingero.capture.thrift import LEVELS, MAX_CALM_S, TEXTS, Thrift, decide
+from ingero.units import format_percent
 
 BUDGET = 0.05
 
@@ -56,7 +57,7 @@ def test_a_load_that_needs_a_level_is_tried_ever_less_often() -> None:
 def test_each_level_takes_fewer_records_and_says_so(level: int) -> None:
     assert LEVELS[level].records_ratio < LEVELS[level - 1].records_ratio
     assert LEVELS[level].drain_ns >= LEVELS[level - 1].drain_ns
-    assert f"{LEVELS[level].records_ratio:.0%}" in TEXTS[level]
+    assert format_percent(LEVELS[level].records_ratio) in TEXTS[level]
 
 
 def test_stacks_go_with_the_second_cut_of_the_records() -> None:

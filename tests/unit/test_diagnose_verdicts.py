@@ -30,7 +30,7 @@ def verdict_of(diagnosis: Diagnosis) -> str:
 
 def test_a_host_that_waits_for_a_busy_device_is_gpu_bound(tmp_path: Path) -> None:
     text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1)))
-    assert text.startswith("GPU-bound: no host-side cause (device busy 98%")
+    assert text.startswith("GPU-bound: no host-side cause (device busy 98 %")
 
 
 def test_a_host_that_enqueues_most_of_the_time_proves_nothing_about_the_device(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from ingero.attach.groups import Coverage, Coverages, Group
 from ingero.capture.trap_cost import TrapCosts
+from ingero.units import format_percent
 
 
 class Rung(enum.IntEnum):
@@ -202,7 +203,8 @@ def decide(before: Standing, load: Load, measured_ratio: float, now_s: float, bu
     if now_s - calm_since_s < after.calm_s:
         return replace(after, calm_since_s=calm_since_s)
     predicted = cost_ratio(load, wanted, budget)
-    return _return(after, wanted, now_s, f"the load has fallen: {predicted:.1%} of the thread's time expected")
+    reason = f"the load has fallen: {format_percent(predicted)} of the thread's time expected"
+    return _return(after, wanted, now_s, reason)
 
 
 def is_looser(one: Rungs, other: Rungs) -> bool:
@@ -229,7 +231,8 @@ def _climb(before: Standing, load: Load, measured_ratio: float, now_s: float, bu
         returned_s=None,
         calm_s=(before.calm_s if has_failed else min(MAX_CALM_S, 2 * before.calm_s)) if has_relapsed else CALM_S,
         trial_s=min(MAX_TRIAL_S, 2 * before.trial_s) if has_failed else TRIAL_S,
-        reason=f"tracing took {measured_ratio:.1%} of a thread's time, allowed are {budget.ratio:.1%}",
+        reason=f"tracing took {format_percent(measured_ratio)} of a thread's time, "
+        f"allowed are {format_percent(budget.ratio)}",
     )
 
 

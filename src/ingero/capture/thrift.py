@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ingero.units import format_percent
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
@@ -27,7 +29,8 @@ LEVELS: tuple[Level, ...] = (
     Level(records_ratio=0.05, drain_ns=1_000_000_000, takes_stacks=False),
 )
 TEXTS: tuple[str, ...] = tuple(
-    f"{level.records_ratio:.0%} of the usual number of records, rings drained every {level.drain_ns / 1e9:g} s"
+    f"{format_percent(level.records_ratio)} of the usual number of records, "
+    f"rings drained every {level.drain_ns / 1e9:g} s"
     for level in LEVELS
 )
 
@@ -59,7 +62,7 @@ def decide(before: Thrift, cpu_ratio: float, now_s: float, budget_ratio: float) 
     calm_since_s = now_s if after.calm_since_s is None else after.calm_since_s
     if now_s - calm_since_s < after.calm_s:
         return replace(after, calm_since_s=calm_since_s)
-    reason = f"the agent needs only {cpu_ratio:.1%} of a core"
+    reason = f"the agent needs only {format_percent(cpu_ratio)} of a core"
     return replace(after, level=before.level - 1, recent=(), calm_since_s=None, returned_s=now_s, reason=reason)
 
 
@@ -74,5 +77,5 @@ def _spend_less(before: Thrift, cpu_ratio: float, now_s: float, budget_ratio: fl
         calm_since_s=None,
         returned_s=None,
         calm_s=min(MAX_CALM_S, 2 * before.calm_s) if has_relapsed else CALM_S,
-        reason=f"the agent needs {cpu_ratio:.1%} of a core, allowed are {budget_ratio:.1%}",
+        reason=f"the agent needs {format_percent(cpu_ratio)} of a core, allowed are {format_percent(budget_ratio)}",
     )

@@ -26,7 +26,14 @@ from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.store.call_stacks import stack_of
 from ingero.store.vocabulary import CLOCKS
-from ingero.units import format_count, format_counted, format_counter, format_ns, format_time_of_day
+from ingero.units import (
+    format_count,
+    format_counted,
+    format_counter,
+    format_ns,
+    format_percent,
+    format_time_of_day,
+)
 
 _TOP = 3
 _SHORTEST_RATE_S = 0.5  # over less, a rate is noise
@@ -123,7 +130,8 @@ class LineView:
             if charge.culprit_pid:
                 taken[charge.culprit_name] += charge.ns
         parts += [f"{name} took {format_ns(ns)}" for name, ns in taken.most_common(_TOP) if ns > 1_000_000]
-        parts.append(f"tracing took {second.overhead_ratio:.1%} of a thread, {second.agent_cpu_ratio:.1%} of a core")
+        own, agent = format_percent(second.overhead_ratio), format_percent(second.agent_cpu_ratio)
+        parts.append(f"tracing took {own} of a thread, {agent} of a core")
         if second.in_flight:
             parts.append(f"{second.in_flight} calls open for over 1 s")
         if second.losses:

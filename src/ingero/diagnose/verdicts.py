@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.queue_full import was_full
-from ingero.units import format_count
+from ingero.units import format_count, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,16 +23,16 @@ def verdict(epochs: Array, *, has_incident: bool) -> str:
     full = was_full(epochs)
     waited = int(np.where(full, epochs["x_ns"], np.maximum(epochs["r_ns"] - epochs["s_ns"], 0)).sum()) / wall
     if has_incident:
-        return f"device busy {busy:.0%} of the time; see the incidents"
+        return f"device busy {format_percent(busy)} of the time; see the incidents"
     if busy < GPU_BOUND:
-        return f"no time was lost against its best regime (device busy {busy:.0%} of the time)"
+        return f"no time was lost against its best regime (device busy {format_percent(busy)} of the time)"
     if waited < PROVEN:
         return (
-            f"no time was lost against its best regime; it enqueued {busy - waited:.0%} of the time, so that it is "
-            "not proven that the device was busy"
+            f"no time was lost against its best regime; it enqueued {format_percent(busy - waited)} of the time, "
+            "so that it is not proven that the device was busy"
         )
     queue = "; its queue was full, so that launches waited for the device" if full.mean() > QUEUE_FULL else ""
-    return f"GPU-bound: no host-side cause (device busy {busy:.0%} of the time){queue}"
+    return f"GPU-bound: no host-side cause (device busy {format_percent(busy)} of the time){queue}"
 
 
 def without_steps(launches: int) -> str:

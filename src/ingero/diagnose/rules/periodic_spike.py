@@ -17,7 +17,7 @@ from ingero.diagnose.rule import Rule
 from ingero.events import CLOCKS
 from ingero.ops import OPS, Source
 from ingero.store.records import Window
-from ingero.units import format_ns
+from ingero.units import format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -193,7 +193,7 @@ def _finding(case: Case, spikes: _Spikes, claims: dict[Bucket, int], line: CodeL
                 text=f"{count} steps took {each} longer than those between them{where}",
                 seen_ns=lost,
                 expected_ns=0,
-                structure=f"they held {spikes.total_ns / max(case.loss_ns, 1):.0%} of the loss",
+                structure=f"they held {format_percent(spikes.total_ns / max(case.loss_ns, 1))} of the loss",
                 order=f"{every:.0f} steps from one to the next, give or take {spikes.distances.std():.1f}",
             ),
         ),
