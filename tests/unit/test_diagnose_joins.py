@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ingero.diagnose.joins import joined
@@ -43,6 +45,26 @@ def test_data_that_are_late_for_a_disk_or_a_network_belong_to_it(was: str, cause
     starving = finding("data-starvation", {SLEEP: 700}, at("decode"), **{"worker was": was})
     [one] = joined([finding(cause, {SLEEP: 900}), starving])
     assert (one.cause, one.lost_ns, one.line) == (cause, 1600, at("decode"))
+
+
+def test_the_little_that_a_worker_computed_meanwhile_is_neither_the_disks_nor_told() -> None:
+    starving = finding("data-starvation", {SLEEP: 100}, **{"worker was": "disk"})
+    disk, rest = joined([finding("block-io", {SLEEP: 900}), starving])
+    assert (disk.lost_ns, rest.lost_ns, rest.least_ratio) == (900, 100, 1.0)
+
+
+def test_the_summary_says_all_that_was_lost() -> None:
+    disk = finding("block-io", {IO: 400}, at("save_checkpoint", 62))
+    said = Finding(cause="block-io", summary="lost <400>", claims=disk.claims, line=disk.line)
+    computing = finding("host-bound", {RUN: 900}, at("save_checkpoint", 61))
+    [one] = joined([said, computing], lambda ns: f"<{ns}>")
+    assert one.summary.startswith("lost <1300>; ")
+
+
+def test_what_is_only_part_of_a_cause_is_none_by_itself() -> None:
+    crowding = replace(finding("self-oversubscription", {RUNQ: 300}), is_whole=False)
+    [one] = joined([crowding, finding("gil", {SLEEP: 900})])
+    assert (one.cause, one.lost_ns, one.is_whole) == ("gil", 1200, True)
 
 
 def test_data_that_are_late_for_another_reason_are_an_incident_of_their_own() -> None:

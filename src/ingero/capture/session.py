@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import uuid
@@ -41,6 +42,7 @@ def session_facts(
         cuda_ver=host.cuda_version or "",
         python_ver=host.python_version,
         ingero_ver=__version__,
+        agent_pid=os.getpid(),
         targets=",".join(map(str, pids)),
         flags=" ".join(sys.argv[1:]),
         options=dict(options or {}),

@@ -24,6 +24,7 @@ from ingero.store.writer import Writer
 from ingero.units import SECOND_NS
 
 BEGIN_NS = 1_760_000_000_000_000_000
+AGENT_PID = 77
 _BY_NAME: Mapping[str, Op] = {op.name: op for op in OPS}
 _FLUSH_ROWS = 20_000
 
@@ -77,6 +78,7 @@ class Scene:
             not_traced=dict(not_traced or {}),
             options=dict(options or {}),
             ingero_ver="scene",
+            agent_pid=AGENT_PID,
         )
         self._writer = Writer(path, session=facts, node="scene", clock=lambda: self._end_ns)
         self._random = np.random.default_rng(seed)
@@ -413,6 +415,11 @@ class Scene:
         for second in range(begin_s, end_s):
             columns: dict[str, Value] = {"time_ns": self.at(second + 1), "cpus": json.dumps(ticks)}
             self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)
+
+    def agent(self, begin_s: int, end_s: int, ms: float) -> None:
+        """What the recorder itself used of a CPU in each second."""
+        for second in range(begin_s, end_s):
+            self.append(tables.SNAPSHOTS, time_ns=self.at(second + 1), agent_cpu_ns=_ns(ms))
 
     # Memory of the GPU
 

@@ -119,6 +119,11 @@ class Case:
         for bucket, ns in finding.claims.items():
             self.left[bucket] = self.left.get(bucket, 0) - ns
 
+    def give_back(self, finding: Finding) -> None:
+        """Leaves without an owner what a finding had claimed that turned out to be no cause by itself."""
+        for bucket, ns in finding.claims.items():
+            self.left[bucket] = self.left.get(bucket, 0) + ns
+
     @property
     def host_ns(self) -> int:
         """Lost in the host's parts of the epochs."""
@@ -237,17 +242,18 @@ class Case:
         usual: dict[tuple[int, int], list[OpShare]] = defaultdict(list)
         epochs = 0
         for window in self.baselines:
-            epochs += self._epochs_in(window)
+            epochs += self.epochs_in(window)
             for one in self.evidence.ops(window, self.process.process):
                 usual[one.source, one.op].append(one)
         span = self.evidence.reader.op_span(self.window, process=self.process.process)
-        beside = self._epochs_in(span) - self.epoch_count if self.baselines else 0
+        beside = self.epochs_in(span) - self.epoch_count if self.baselines else 0
         now = self.evidence.ops(span, self.process.process)
         mine, theirs = max(self.epoch_count, 1), max(epochs, 1)
         changes = [_change(one, mine, usual[one.source, one.op], theirs, max(beside, 0)) for one in now]
         return sorted(changes, key=lambda one: -one.grown_ns)
 
-    def _epochs_in(self, window: Window) -> int:
+    def epochs_in(self, window: Window) -> int:
+        """How many of the main lane's ended in a window."""
         ends = self.evidence.lanes[self.process.process]["b_ns"]
         return int(((ends >= window.begin_ns) & (ends < window.end_ns)).sum())
 

@@ -1,4 +1,4 @@
-"""Whose use of the CPUs grew: that of a process and its workers, or that of everybody else on the machine."""
+"""Whose use of the CPUs grew: that of a process and its workers, the recorder's, or that of everybody else."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _NEAR_NS = 250_000_000  # a second that lies so far beside a stretch is taken fo
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPUs in use on average."""
+    """CPUs in use on average. agent: by the recorder itself; others: by the rest of the machine."""
 
     own: float
+    agent: float
     others: float
 
 
@@ -28,7 +29,9 @@ def grown_use(case: Case) -> CpuUse | None:
     if not case.baselines:
         return None
     now, usual = _use(case, (case.window,)), _use(case, case.baselines)
-    return CpuUse(now.own - usual.own, now.others - usual.others) if now and usual else None
+    if not now or not usual:
+        return None
+    return CpuUse(now.own - usual.own, now.agent - usual.agent, now.others - usual.others)
 
 
 def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
@@ -44,7 +47,8 @@ def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
     own = sum(
         _running(case, windows, one.process) for one in case.evidence.processes.values() if one.pid in case.family
     )
-    return CpuUse(own, max(busy / len(np.unique(chosen["time_ns"])) - own, 0.0))
+    agent = case.evidence.agent_cpus(windows)
+    return CpuUse(own, agent, max(busy / len(np.unique(chosen["time_ns"])) - own - agent, 0.0))
 
 
 def _running(case: Case, windows: Sequence[Window], process: int) -> float:

@@ -12,7 +12,7 @@ from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
 from ingero.diagnose.evidence import SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.incidents import Found, merge
-from ingero.diagnose.joins import joined
+from ingero.diagnose.joins import explained_ratio, joined
 from ingero.diagnose.model import (
     Bucket,
     Diagnosis,
@@ -29,16 +29,16 @@ from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
-from ingero.diagnose.stretches import MIN_RATIO
+from ingero.diagnose.stretches import MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.verdicts import verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Window
+from ingero.units import format_percent
 
 logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
-UNEXPLAINED_RATIO = 0.05  # of wall time; what is lost below that without an owner is what two healthy minutes differ by
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 UNEXPLAINED = "unexplained"
 FAILED = "its rule failed"  # begin of the reason
@@ -104,16 +104,24 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
     least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)
-    findings = joined(case.findings)
-    named = [one for one in findings if one.lost_ns >= least_ns and not _is_its_work(case, one)]
+    findings = joined(case.findings, case.amount)
+    for part in (one for one in findings if not one.is_whole):
+        case.give_back(part)
+    findings = [one for one in findings if one.is_whole]
+    named = [one for one in findings if one.lost_ns >= _least_ns(case, one, least_ns) and not _is_its_work(case, one)]
     hidden = [one for one in findings if one.kind is FindingKind.EVENT and not one.claims]
-    explained = explained_ratio(case, case.findings)
+    explained = explained_ratio(case)
     rest_ns = (1 - explained) * case.loss_ns
-    worth_ns = max(least_ratio, UNEXPLAINED_RATIO) * case.wall_ns
+    worth_ns = max(least_ratio, UNOWNED_RATIO) * case.wall_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
+
+
+def _least_ns(case: Case, finding: Finding, least_ns: float) -> float:
+    """Lost time from which on a finding is told."""
+    return max(least_ns, finding.least_ratio * case.wall_ns)
 
 
 def _no_fault_ns(case: Case) -> float:
@@ -133,18 +141,14 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
     return is_work and finding.lost_ns < WORK_RATIO * case.wall_ns
 
 
-def explained_ratio(case: Case, findings: Iterable[Finding]) -> float:
-    """Which share of the case's loss the findings own."""
-    return min(1.0, sum(one.lost_ns for one in findings) / max(case.loss_ns, 1))
-
-
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
     place = f", most of it {_place(where)}" if where else ""
+    rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
-        summary=f"{case.process.name} lost time of which {1 - explained:.0%} has no owner that can be proven{place}",
+        summary=f"{case.process.name} lost time of which {rest} has no owner that can be proven{place}",
         claims=_rest(case.left),
         root=str(case.process.pid),
         fixes=_way_on(case.evidence, where),

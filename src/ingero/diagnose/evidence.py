@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -420,6 +420,29 @@ class Evidence:
     def cpu_seconds(self) -> Array:
         """How each CPU spent each second, `store.machine.CPU_SECOND_DTYPE`."""
         return self.reader.cpu_seconds(self.window)
+
+    @cached_property
+    def agent_pids(self) -> frozenset[int]:
+        """The recorder itself."""
+        return self.reader.agent_pids(self.window)
+
+    def agent_cpus(self, windows: Iterable[Window]) -> float:
+        """CPUs that the recorder itself used in these stretches, on average; between two readings evenly."""
+        times, used_ns = self._agent_use
+        ends = [(one.begin_ns, one.end_ns) for one in windows]
+        grown = sum(float(np.diff(np.interp(pair, times, used_ns))[0]) for pair in ends)
+        return grown / max(sum(end - begin for begin, end in ends), 1)
+
+    @cached_property
+    def _agent_use(self) -> tuple[list[int], list[int]]:
+        """Times, and what it had used of CPUs until then; in a recording that does not say so, nothing."""
+        rows = self.reader.snapshots(self.window) if self.reader.is_recorded("raw_snapshots") else []
+        begin_ns = max((one.started_ns for one in self.sessions), default=0)
+        times, total = [min(begin_ns, rows[0].time_ns) if rows else begin_ns], [0]
+        for one in rows:
+            times.append(one.time_ns)
+            total.append(total[-1] + (one.agent_cpu_ns or 0))
+        return times, total
 
     @cached_property
     def gpu_samples(self) -> list[GpuUse]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.impact import impact_of
+from ingero.diagnose.joins import explained_ratio
 from ingero.diagnose.model import (
     Culprit,
     Fact,
@@ -172,9 +173,7 @@ def _wall_of(part: Sequence[Found], case: Case | None) -> int:
 
 
 def _explained(case: Case | None) -> float:
-    if case is None:
-        return 1.0
-    return min(1.0, sum(one.lost_ns for one in case.findings) / max(case.loss_ns, 1))
+    return explained_ratio(case) if case else 1.0
 
 
 def _victims(part: Sequence[Found], losses: Mapping[int, int]) -> tuple[Victim, ...]:

@@ -7,9 +7,10 @@ slows launches, too. Data that come late because of a disk or a network are late
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Finding
 from ingero.diagnose.rules import (
     block_io,
@@ -27,12 +28,16 @@ from ingero.units import format_ns
 
 _OF_MEMORY = frozenset({memory_pressure.CAUSE, page_fault_storm.CAUSE})
 _LITTLE = 0.25
+_NEVER = 1.0  # of wall time
 _SOURCES = {DISK: block_io.CAUSE, NETWORK: network_retransmit.CAUSE}
 _AT_WORK = frozenset({ON_CPU, COLLECTING, PASSING})
 
 
-def joined(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings of one case, each with the lost time of those that belong to it."""
+def joined(findings: Sequence[Finding], amount: Callable[[int], str] = format_ns) -> list[Finding]:
+    """The findings of one case, each with the lost time of those that belong to it.
+
+    amount: lost time as their summaries say it, so that they say all of it.
+    """
     found = list(findings)
     for cause, owner_of, more in (
         (host_bound.CAUSE, _disk_of, "computing at the same line"),
@@ -43,8 +48,14 @@ def joined(findings: Sequence[Finding]) -> list[Finding]:
         part = next((one for one in found if one.cause == cause), None)
         owner = owner_of(part, found) if part else None
         if part and owner:
-            found = [_join(one, part, more) if one is owner else one for one in found if one is not part]
-    return found
+            found = [_join(one, part, more, amount) if one is owner else one for one in found if one is not part]
+    return [replace(one, least_ratio=_NEVER) if _is_rest_of_waits(one, found) else one for one in found]
+
+
+def explained_ratio(case: Case) -> float:
+    """Which share of a case's loss its findings own."""
+    owned = sum(one.lost_ns for one in joined(case.findings) if one.is_whole)
+    return min(1.0, owned / max(case.loss_ns, 1))
 
 
 def _disk_of(computing: Finding, found: Iterable[Finding]) -> Finding | None:
@@ -60,8 +71,24 @@ def _pressure_of(_launches: Finding, found: Iterable[Finding]) -> Finding | None
 
 def _source_of(starving: Finding, found: Iterable[Finding]) -> Finding | None:
     """What the worker that was late waited for itself; not for the little that it computed in the same waits."""
+    source = _named_source(starving, found)
+    return source if source and not _is_little(starving, source) else None
+
+
+def _named_source(starving: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The finding about what the worker waited for itself."""
     cause = _SOURCES.get(str(starving.evidence.get("worker was")))
-    return next((one for one in found if one.cause == cause and starving.lost_ns > _LITTLE * one.lost_ns), None)
+    return next((one for one in found if one.cause == cause), None)
+
+
+def _is_little(starving: Finding, source: Finding) -> bool:
+    return starving.lost_ns <= _LITTLE * source.lost_ns
+
+
+def _is_rest_of_waits(one: Finding, found: Iterable[Finding]) -> bool:
+    """Whether it is the little that a worker computed while it waited for a disk or a network that is told."""
+    source = _named_source(one, found) if one.cause == data_starvation.CAUSE and one.claims else None
+    return source is not None and _is_little(one, source)
 
 
 def _place(finding: Finding) -> tuple[str, str] | None:
@@ -82,10 +109,11 @@ def _computes(finding: Finding) -> bool:
     return 2 * ran > finding.lost_ns > 0 or finding.evidence.get("worker was") in _AT_WORK or is_held
 
 
-def _join(owner: Finding, part: Finding, more: str) -> Finding:
+def _join(owner: Finding, part: Finding, more: str, amount: Callable[[int], str]) -> Finding:
+    whole = owner.summary.replace(amount(owner.lost_ns), amount(owner.lost_ns + part.lost_ns), 1)
     return replace(
         owner,
-        summary=f"{owner.summary}; {format_ns(part.lost_ns)} more {more}",
+        summary=f"{whole}; {format_ns(part.lost_ns)} of it {more}",
         claims=_sum((owner.claims, part.claims)),
         line=owner.line or part.line,
         chain=(*owner.chain, *(replace(one, text=f"with it, {one.text}") for one in part.chain[:1])),

@@ -6,7 +6,8 @@ On the path are the process's own thread (its clocks) and, while that sleeps, th
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +24,7 @@ RUNNABLE = ("runq", "yielded")
 KEPT_FROM_RUNNING = frozenset((*RUNNABLE, "throttled"))  # states whose time belongs to whoever had the CPU
 MIN_SHARE = 0.05  # of the time taken; smaller takers are noise around the one that matters
 PRIORITY = "priority"
+INGERO = "ingero"
 _MOST_NAMES = 4
 _LOOKED_AT_NS = 10_000_000_000  # of a stretch, for the cores that were in use
 _OWN_ANSWERS = 0.5
@@ -36,6 +38,18 @@ class Taker(enum.Enum):
     OWN = "its own threads and workers"
     NEIGHBOUR = "another container"
     OTHER = "other processes"
+    AGENT = "the recorder itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Which share of the runnable time each kind of taker answers for; what nobody could be named for is missing.
+
+    is_own_proven: whether the job's own threads came to use the CPUs more. Else they say who ran, not why.
+    """
+
+    shares: Mapping[Taker, float]
+    is_own_proven: bool = False
 
 
 def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterable[Fix]) -> Finding | None:
@@ -43,7 +57,8 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
 
     text: with {who}, {lost} and {takers}.
     """
-    claims = claim(case, shares(case)[taker])
+    found = answers(case)
+    claims = claim(case, found.shares[taker])
     if not claims:
         return None
     chosen = _not_yet_charged(case, of_kind(case, taker))
@@ -55,7 +70,8 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
     return Finding(
         cause=cause,
         resource="cpu",
-        root="host",
+        root=INGERO if taker is Taker.AGENT else "host",
+        is_whole=taker is not Taker.OWN or found.is_own_proven,
         summary=text.format(who=case.who, lost=case.amount(lost), takers=named(culprits)),
         claims=claims,
         culprits=tuple(culprits),
@@ -73,29 +89,30 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
     )
 
 
-def shares(case: Case) -> dict[Taker, float]:
-    """Which share of the runnable time each kind of taker answers for; what nobody could be named for is missing.
+def answers(case: Case) -> Answers:
+    """Who answers for the runnable time of a case.
 
-    Threads of one job take from each other whatever the cause. So its own answer only where they took most and came
-    to use the CPUs more, and then for everything but what a large share of others took. Where they crowd each other
-    because others came to use the other CPUs, those answer for all of it, if enough of them were seen to be named;
-    else nobody does.
+    Threads of one job take from each other whatever the cause. So its own answer only where they took most, for
+    everything but what a large share of others took. Where they crowd each other because others came to use the other
+    CPUs, those answer for all of it, if enough of them were seen to be named. The recorder answers for what it took
+    itself: it works more while it looks at a loss.
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
-    own, known = taken[Taker.OWN], sum(taken.values())
-    external = known - own
+    own, agent, known = taken[Taker.OWN], taken[Taker.AGENT], sum(taken.values())
+    external = known - own - agent
     grown, enough = grown_use(case), _WORTH * case.total(HOST_PARTS, RUNNABLE) / max(case.window.duration_ns, 1)
-    is_own = grown is None or grown.own >= max(enough, grown.others)
-    is_others = grown is not None and not is_own and grown.others > enough and external >= MIN_SHARE * known
-    if own < _OWN_ANSWERS * known or is_others:
-        more = known / external if external else 0.0
-        return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0}
-    if not is_own:
-        return taken | {Taker.OWN: 0.0}
-    if external < _TOO_MANY_OTHERS * known:
-        return dict.fromkeys(Taker, 0.0) | {Taker.OWN: known}
-    return taken
+    is_own = grown is None or grown.own >= max(enough, grown.others + grown.agent)
+    is_others = grown is not None and grown.others > max(enough, grown.own) and external > MIN_SHARE * known
+    if is_others:
+        more = (known - agent) / external
+        return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent})
+    if own < _OWN_ANSWERS * known:
+        more = known / (external + agent)
+        return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0})
+    if is_own and external < _TOO_MANY_OTHERS * known:
+        taken = dict.fromkeys(Taker, 0.0) | {Taker.OWN: known - agent, Taker.AGENT: agent}
+    return Answers(taken, is_own)
 
 
 def of_kind(case: Case, kind: Taker) -> list[Culprit]:
@@ -112,6 +129,8 @@ def _not_yet_charged(case: Case, takers: list[Culprit]) -> list[Culprit]:
 def _kind(case: Case, one: Culprit) -> Taker:
     if one.pid in case.family:
         return Taker.OWN
+    if one.pid in case.evidence.agent_pids:
+        return Taker.AGENT
     home = case.evidence.container_of(case.process.cgroup_id)
     return Taker.NEIGHBOUR if home and one.container != home else Taker.OTHER
 

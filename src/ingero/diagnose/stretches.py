@@ -15,6 +15,7 @@ from ingero.units import SECOND_NS
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MIN_RATIO = 0.03  # of wall time; below, silence is right
+UNOWNED_RATIO = 0.05  # of wall time; what is lost below that by nobody's doing is what two healthy minutes differ by
 NOISE_FACTOR = 3
 MIN_EPOCHS = 5
 ONE_LOSS_NS = 250_000_000  # a single stall this long needs no company

@@ -64,6 +64,7 @@ _ROWS: Mapping[str, str] = {
 # Of a column, wherever it stands.
 _COLUMNS: Mapping[str, str] = {
     "agent_cpu_ns": "CPU time of the agent since the last snapshot",
+    "agent_pid": "the process that recorded",
     "agent_rss_bytes": "memory of the agent",
     "aliases": "names that older versions used",
     "bit": "number of the bit, from 0",

@@ -205,6 +205,7 @@ def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple
             cuda_ver=facts.cuda_ver,
             python_ver=facts.python_ver,
             ingero_ver=facts.ingero_ver,
+            agent_pid=facts.agent_pid,
             targets=facts.targets,
             flags=facts.flags,
             options=json.dumps(facts.options),

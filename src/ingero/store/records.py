@@ -24,6 +24,7 @@ class SessionFacts:
     cuda_ver: str = ""
     python_ver: str = ""
     ingero_ver: str = ""
+    agent_pid: int = 0
     targets: str = ""
     flags: str = ""
     options: dict[str, str | int | float | bool | None] = field(default_factory=dict)

@@ -33,6 +33,7 @@ CREATE TABLE raw_sessions (
     flags        TEXT NOT NULL DEFAULT '',
     options      TEXT NOT NULL DEFAULT '{}',   -- JSON object
     not_traced   TEXT NOT NULL DEFAULT '{}',   -- JSON object: name of a source -> why nothing of it can be here
+    agent_pid    INTEGER NOT NULL DEFAULT 0,   -- of the recorder itself; 0: not known
     cgroup_base  INTEGER NOT NULL DEFAULT 0,   -- added to the kernel's cgroup ids, so that two boots or nodes never share one
     seq_base     INTEGER NOT NULL DEFAULT 0    -- events.id is node:(raw_events.id - seq_base); merged rows keep their id
 ) STRICT;

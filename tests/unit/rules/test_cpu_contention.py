@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.demo.scene import AGENT_PID, BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.model import FindingKind
 from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
@@ -45,6 +45,38 @@ def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(
     assert more.lost_ns == pytest.approx(6e9 * 2.8 / 10.55, rel=0.05)
     assert (more.start_ns - BEGIN_NS) / 1e9 == pytest.approx(QUIET_S, abs=0.2)
     assert always.lost_ns == pytest.approx(6e9 * 1.25 / 7.75, rel=0.2)
+
+
+def recorded_hard(scene: Scene, trainer: Actor, lost_ms: float) -> None:
+    """The recorder works more than before, on the trainer's CPU."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + lost_ms, drain={"runq": lost_ms}))
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        took_ms = lost_ms * sum(int(end) == second for _, _, end in steps)
+        scene.took(trainer, AGENT_PID, "ingero", second, took_ms, switches=50)
+
+
+def test_what_the_recorder_takes_is_told_where_it_is_much(tmp_path: Path) -> None:
+    (incident,) = diagnosed(tmp_path, lambda scene, trainer: recorded_hard(scene, trainer, LATE_MS)).incidents
+    assert (incident.cause, incident.root) == ("cpu-contention", "ingero")
+    assert [one.pid for one in incident.culprits] == [AGENT_PID]
+    assert "while ingero itself ran" in incident.summary
+
+
+def test_what_the_recorder_takes_is_silent_where_two_healthy_minutes_differ_by_as_much(tmp_path: Path) -> None:
+    assert causes(diagnosed(tmp_path, lambda scene, trainer: recorded_hard(scene, trainer, 0.28))) == []
+
+
+def test_a_hog_does_not_answer_for_what_the_recorder_took(tmp_path: Path) -> None:
+    def both(scene: Scene, trainer: Actor) -> None:
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+            scene.took(trainer, 900, "hog", second, 0.9 * lost_ms)
+            scene.took(trainer, AGENT_PID, "ingero", second, 0.1 * lost_ms)
+
+    (incident,) = diagnosed(tmp_path, both).incidents
+    assert [one.pid for one in incident.culprits] == [900]
+    assert incident.lost_ratio == pytest.approx(0.9 * LATE_MS / (6.55 + LATE_MS), rel=0.03)
 
 
 def test_the_account_of_two_victims_is_that_of_the_worse_one(tmp_path: Path) -> None:

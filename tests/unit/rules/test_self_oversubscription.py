@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingero.demo.scene import Actor, Scene, Step
+import pytest
+
+from ingero.demo.scene import AGENT_PID, Actor, Scene, Step
+from ingero.units import format_ns
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 LATE_MS = 2.0
@@ -89,6 +92,31 @@ def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
     incident = diagnosis.incidents[0]
     assert incident.lost_ns > 1.1 * incident.evidence["worker on-cpu (ns)"]
     assert "while its threads waited for each other's CPU" in incident.summary
+    assert format_ns(incident.lost_ns) in incident.summary
+
+
+def test_the_recorder_is_no_reason_for_threads_to_crowd_each_other(tmp_path: Path) -> None:
+    def watched(scene: Scene, trainer: Actor) -> None:
+        """The worker computes for longer and crowds the trainer; the recorder, which looks at that, works more, too."""
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        step = Step(empty_ms=4.5, empty={"sleep": 4.0}, late_ms=1.05, drain={"runq": 1.0})
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+        for begin, _, _ in steps:
+            scene.off_cpu(trainer, begin, begin + 0.004, "sleep", waker=worker)
+        for second in range(int(LENGTH_S)):
+            late_ms = sum(int(end) == second for _, _, end in steps)
+            scene.second(worker, second, run=400 if second >= QUIET_S else 100)
+            scene.took(trainer, worker.pid, worker.name, second, 0.9 * late_ms)
+            scene.took(trainer, AGENT_PID, "ingero", second, 0.1 * late_ms)
+        scene.cpus(0, int(QUIET_S), (0.15, 0.0))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.5, 0.35))
+        scene.agent(0, int(QUIET_S), 50)
+        scene.agent(int(QUIET_S), int(LENGTH_S), 450)
+
+    (incident,) = diagnosed(tmp_path, watched).incidents
+    assert incident.cause == "data-starvation"
+    assert [one.pid for one in incident.culprits] == [101]
+    assert incident.evidence["of it self-oversubscription (ns)"] == pytest.approx(0.9 * 6e9 / 11.55, rel=0.1)
 
 
 def test_without_culprits_it_is_not_evaluated(tmp_path: Path) -> None:

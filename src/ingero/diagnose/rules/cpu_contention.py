@@ -11,12 +11,13 @@ from ingero.diagnose.limit_commands import cap
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import Taker, apart, contention, of_kind, renice, weighty
+from ingero.diagnose.stretches import UNOWNED_RATIO
 
 CAUSE = "cpu-contention"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Runnable time that named processes of the same container, or of the host, took."""
+    """Runnable time that named processes of the same container, of the host, or the recorder itself took."""
     others = weighty(of_kind(case, Taker.OTHER))
     finding = contention(
         case,
@@ -32,6 +33,20 @@ def find(case: Case) -> Iterator[Finding]:
         caps = (cap(case.evidence, one.pid, one.name) for one in others if one.container not in ("", home))
         more = [*caps, move]
         yield replace(finding, chain=chain, fixes=(*finding.fixes, *(one for one in more if one)))
+    if own := _of_the_recorder(case):
+        yield own
+
+
+def _of_the_recorder(case: Case) -> Finding | None:
+    """What ingero took itself, told where that is more than what two healthy minutes differ by."""
+    finding = contention(
+        case,
+        CAUSE,
+        Taker.AGENT,
+        text="{who} lost {lost} waiting for a CPU while ingero itself ran: {takers}",
+        fixes=(Fix(text="record less", command="sudo ingero trace --stack=false"),),
+    )
+    return replace(finding, least_ratio=UNOWNED_RATIO) if finding else None
 
 
 RULE = Rule(

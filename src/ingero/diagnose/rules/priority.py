@@ -14,12 +14,12 @@ from ingero.diagnose.runnable import (
     PRIORITY,
     RUNNABLE,
     Taker,
+    answers,
     claim,
     named,
     of_kind,
     pids,
     renice,
-    shares,
     weighty,
 )
 from ingero.diagnose.scheduler_facts import SchedulerFacts
@@ -38,7 +38,7 @@ def find(case: Case) -> Iterator[Finding]:
     victim = _victim(case, facts)
     if victim is None:
         return
-    known = shares(case)
+    known = answers(case).shares
     ahead: dict[int, tuple[Culprit, str]] = {}
     share = 0.0
     for kind in (Taker.OTHER, Taker.NEIGHBOUR):

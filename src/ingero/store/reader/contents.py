@@ -31,6 +31,13 @@ class ContentQuestions(Questions):
         """The recordings in the file, oldest first."""
         return self._records(Session, f"SELECT {fields_of(Session)} FROM raw_sessions ORDER BY started_ns")
 
+    def agent_pids(self, window: Window) -> frozenset[int]:
+        """The processes that recorded in the window; none where the build that began the file did not say."""
+        if "agent_pid" not in {name for (name,) in self._rows("SELECT name FROM pragma_table_info('raw_sessions')")}:
+            return frozenset()
+        sql = "SELECT agent_pid FROM raw_sessions WHERE agent_pid AND started_ns < :end AND last_seen_ns >= :begin"
+        return frozenset(pid for (pid,) in self._rows(sql, window))
+
     def processes(self, *, only_targets: bool = True) -> list[Process]:
         """The processes seen, in order of their numbers."""
         where = "WHERE is_target" if only_targets else ""
