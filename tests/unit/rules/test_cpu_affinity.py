@@ -11,12 +11,13 @@ from ingero.diagnose.model import FindingKind
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 LATE_MS = 2.0
+FREE = (0.5, 0.05, 0.05, 0.05)
 ONE_BUSY = (1.0, 0.05, 0.05, 0.05)
 ALL_BUSY = (1.0, 1.0, 1.0, 1.0)
-Busy = tuple[float, float, float, float]
+Busy = tuple[float, ...]
 
 
-def pinned(scene: Scene, trainer: Actor, *, busy: Busy = ONE_BUSY, mask: str = "0") -> None:
+def pinned(scene: Scene, trainer: Actor, *, busy: Busy = ONE_BUSY, before: Busy = FREE, mask: str = "0") -> None:
     """The trainer is confined to a CPU that it shares with its worker."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)
     steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
@@ -26,7 +27,7 @@ def pinned(scene: Scene, trainer: Actor, *, busy: Busy = ONE_BUSY, mask: str = "
         scene.second(worker, second, run=500 if second >= QUIET_S else 50)
     scene.scheduling(trainer.pid, 0, process=trainer.number)
     scene.scheduling(trainer.pid, QUIET_S + 0.5, process=trainer.number, cpus_allowed=mask)
-    scene.cpus(0, int(QUIET_S), (0.5, 0.05, 0.05, 0.05))
+    scene.cpus(0, int(QUIET_S), before)
     scene.cpus(int(QUIET_S), int(LENGTH_S), busy)
 
 
@@ -37,6 +38,25 @@ def test_a_narrowed_mask_is_named_with_the_cpus_that_stood_idle(tmp_path: Path) 
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
     assert "CPU 0 only, before 0-3, while CPU 1-3 stood idle 95 %" in incident.summary
     assert incident.fixes[0].command == "sudo taskset -acp 0-3 100"
+
+
+def test_a_narrowed_mask_owns_all_waiting_where_others_use_no_more_than_before(tmp_path: Path) -> None:
+    def shared(scene: Scene, trainer: Actor) -> None:
+        """Others use 0.65 of the only other CPU, as they always did."""
+        pinned(scene, trainer, busy=(0.5, 0.65), before=(0.05, 0.65), mask="0")
+
+    (incident,) = diagnosed(tmp_path, shared).incidents
+    assert incident.cause == "cpu-affinity"
+    assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.1)
+
+
+def test_a_narrowed_mask_owns_less_where_others_came_at_the_same_time(tmp_path: Path) -> None:
+    def crowded(scene: Scene, trainer: Actor) -> None:
+        pinned(scene, trainer, busy=(0.5, 0.6), before=(0.05, 0.05), mask="0")
+
+    (incident,) = diagnosed(tmp_path, crowded).incidents
+    assert incident.cause == "unexplained"
+    assert incident.evidence["partly cpu-affinity (ratio)"] == pytest.approx(0.45, abs=0.07)
 
 
 def test_a_confined_worker_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ingero.diagnose.blocked import PathWaits
 from ingero.diagnose.cases import Case
+from ingero.diagnose.cpu_use import grown_use
 from ingero.diagnose.model import Bucket, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS, RUNNABLE, named, weighty
@@ -20,7 +21,7 @@ MIN_IDLE = 0.2  # of the time; a CPU that was idle less would hardly have helped
 
 @dataclass(frozen=True, slots=True)
 class _Confined:
-    """A thread that may not run everywhere. share: of the case, that a CPU outside its mask stood idle."""
+    """A thread that may not run everywhere. share: of its waiting, that CPUs outside its mask had room for."""
 
     pid: int
     tid: int
@@ -30,7 +31,7 @@ class _Confined:
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Runnable time of confined threads, as far as CPUs outside their masks were idle."""
+    """Runnable time of confined threads, as far as CPUs outside their masks had room for them."""
     facts = SchedulerFacts(case)
     own = _confined(facts, case.process.pid, facts.path_thread)
     workers = {
@@ -59,9 +60,18 @@ def _confined(facts: SchedulerFacts, pid: int, tid: int) -> _Confined | None:
     wider = [one for one in facts.history(pid, tid) if parse_cpu_list(one.cpus_allowed) > mask]
     if not wider and facts.case.evidence.container_of(facts.case.process.cgroup_id):
         return None  # a container's CPUs are its allotment: the idle ones may be others'
-    share = facts.idle_share(outside)
-    was = wider[-1].cpus_allowed if wider else ""
-    return _Confined(pid, tid, mask, was, share) if share >= MIN_IDLE else None
+    idle = facts.idle_share(outside)
+    if idle < MIN_IDLE:
+        return None
+    if not wider:
+        return _Confined(pid, tid, mask, "", idle)
+    return _Confined(pid, tid, mask, wider[-1].cpus_allowed, max(idle, _as_free_as_before(facts.case)))
+
+
+def _as_free_as_before(case: Case) -> float:
+    """Which share of a CPU others left as free as they did in the reference, where the wider mask was enough."""
+    grown = grown_use(case)
+    return 1 - min(max(grown.others + grown.agent, 0.0), 1.0) if grown else 0.0
 
 
 def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confined: list[_Confined]) -> Finding:
@@ -100,7 +110,7 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
             "cpus allowed": mask,
             "cpus allowed before": worst.was or None,
             "idle outside (CPUs)": round(facts.idle_cpus(outside), 2),
-            "time with a CPU idle outside (ratio)": round(worst.share, 3),
+            "waiting with room outside (ratio)": round(worst.share, 3),
         },
     )
 
