@@ -119,8 +119,14 @@ def is_final(evidence: Evidence, failure: FailedAllocation) -> bool:
     if failure.is_recovered:
         return False
     until = Window(begin_ns=failure.begin_ns, end_ns=failure.end_ns + RETRY_NS)
-    totals = evidence.reader.op_totals(until, process=failure.process)
-    return all(one.recorded >= one.count for one in totals if (one.source, one.op) in _ON_GPU)
+    return are_all_recorded(evidence, until, failure.process)
+
+
+def are_all_recorded(evidence: Evidence, window: Window, process: int, *, with_frees: bool = False) -> bool:
+    """Whether each request for memory of a GPU in the window has a record, and each free."""
+    meant = _ON_GPU | _FREES if with_frees else _ON_GPU
+    totals = evidence.reader.op_totals(window, process=process)
+    return all(one.recorded >= one.count for one in totals if (one.source, one.op) in meant)
 
 
 def goes_on(evidence: Evidence, failure: FailedAllocation) -> bool:

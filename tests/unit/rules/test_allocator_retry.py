@@ -40,6 +40,25 @@ def test_the_time_from_failure_to_success_is_charged_to_the_retry(tmp_path: Path
     assert "gave back" in incident.summary
 
 
+def test_retries_without_a_record_are_counted_by_their_failures(tmp_path: Path) -> None:
+    def sparse(scene: Scene, trainer: Actor) -> None:
+        """Of each eight failures one has a record, with the frees and the success."""
+        calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 0.45), "cudaFree": (2.0, 2.0)}
+        step = Step(empty_ms=0.5 + RETRY_MS / 2, empty={"run": 0.5 + RETRY_MS / 2})
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step, calls=calls)
+        sampled(scene, LENGTH_S, 15 * GIB + (GIB >> 1))
+        for index, (begin, _, _) in enumerate(steps[::2]):
+            if index % 8:
+                scene.memory(trainer, "cudaMalloc", int(begin), 0, GIB, failures=1)
+            else:
+                retried(scene, trainer, begin, GIB, stack=scene.stack([LINE]))
+
+    (incident,) = diagnosed(tmp_path, sparse).incidents
+    assert incident.cause == "allocator-retry"
+    assert incident.lost_ratio == pytest.approx(4.5 / 11.05, rel=0.08)
+    assert incident.evidence["of them with a record"] == pytest.approx(incident.evidence["retries"] / 8, abs=2)
+
+
 def test_retries_that_cost_nothing_are_told_without_lost_time(tmp_path: Path) -> None:
     def hidden(scene: Scene, trainer: Actor) -> None:
         scene.train(trainer, QUIET_S, LENGTH_S, Step())
