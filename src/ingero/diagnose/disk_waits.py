@@ -22,6 +22,7 @@ _MINOR_BITS = 20
 _MOVES = (IoOp.READ, IoOp.WRITE)
 _DISK_THREADS = ("jbd2/", "xfsaild/", "btrfs-", "kworker", "dm-", "loop", "txg_sync")
 _MIN_OTHERS_BYTES = 1 << 20
+_AS_MUCH = 1.1  # times the bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,13 @@ class DiskWaits:
             found += [one for one in events if one.start_ns >= window.begin_ns and one.pid in self.case.family]
         return found
 
+    @cached_property
+    def asks_as_usual(self) -> bool:
+        """Whether the process and its workers moved no more bytes a step than in the reference: the disk was slower."""
+        usual = _size_bytes(self.usual_own()) / max(sum(map(self.case.epochs_in, self.case.baselines)), 1)
+        now = _size_bytes(one for one in self.own if one.start_ns >= self.case.window.begin_ns)
+        return now <= _AS_MUCH * usual * self.case.epoch_count
+
     def others(self, device: int) -> list[tuple[Culprit, int]]:
         """Processes beside the case's own that used the device meanwhile, with bytes, most time first.
 
@@ -189,6 +197,10 @@ class DiskWaits:
             for (pid, name), ns in weighty
             if ns >= 0.1 * most
         ]
+
+
+def _size_bytes(events: Iterable[HostEvent]) -> int:
+    return sum(one.size_bytes or 0 for one in events)
 
 
 def waker_of(case: Case, segment: Segment) -> tuple[int, str]:

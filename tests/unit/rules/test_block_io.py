@@ -56,6 +56,27 @@ def test_a_checkpoint_is_told_by_its_direction(tmp_path: Path) -> None:
     assert "async_save" in incident.fixes[0].command
 
 
+def reading(scene: Scene, trainer: Actor, wait_ms: float) -> None:
+    """As many bytes a step as ever, each a little later, with nobody else on the disk."""
+    worker = scene.process(101, "pt_data_worker", parent=trainer)
+    quiet = [(0.0065 * number, 1.0) for number in range(int(QUIET_S / 0.0065))]
+    step = Step(empty_ms=0.5 + wait_ms, empty={"sleep": wait_ms})
+    slow = [(begin, 1.0 + wait_ms) for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step)]
+    for begin, _ in slow:
+        scene.off_cpu(trainer, begin, begin + wait_ms / 1e3, "sleep", waker=worker)
+        scene.off_cpu(worker, begin - 0.001, begin + (wait_ms - 0.01) / 1e3, "io", waker="block")
+    for begin, ms in quiet + slow:
+        scene.host_event(IoOp.READ, begin - 0.001, actor=worker, ms=ms, arg0=1 << 20, arg2=DISK)
+
+
+def test_a_disk_that_is_a_little_slower_by_itself_is_no_finding(tmp_path: Path) -> None:
+    assert causes(diagnosed(tmp_path, lambda scene, trainer: reading(scene, trainer, 0.3))) == []
+
+
+def test_a_disk_that_is_much_slower_by_itself_is_told(tmp_path: Path) -> None:
+    assert causes(diagnosed(tmp_path, lambda scene, trainer: reading(scene, trainer, 0.6))) == ["block-io"]
+
+
 def test_others_at_the_disk_do_not_make_a_sleeping_worker_wait_for_it(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: loading(scene, trainer, "timer"))
     assert "block-io" not in causes(diagnosis)
