@@ -26,7 +26,8 @@ from ingero.store.writer import Writer
 log = logging.getLogger(__name__)
 
 MOST_OF_A_CORE = 0.02
-_LONGEST_PAUSE_S = 15.0
+_LONGEST_PAUSE_S = 60.0
+_LONGEST_WAIT_S = 1.0  # for a last look, by what the one before took: whoever stops a recording is not kept waiting
 _SAVED_S = 1.2  # a minute's worth of that is kept: an incident is looked at each second while it is new
 
 
@@ -73,11 +74,16 @@ class LiveFindings:
             diagnosis = LiveDiagnosis(reader, begin_ns=self._begin_ns, first_number=reader.last_incident() + 1)
             allowance = CpuAllowance(MOST_OF_A_CORE, most_s=_SAVED_S)
             is_owed = False  # the pause after the last look was put off
+            took_s = 0.0
             while True:
                 self._is_due.wait()
                 self._is_due.clear()
                 is_last = self._is_over.is_set()
-                pause_s = allowance.spend(self._look(diagnosis))
+                if is_last and took_s > _LONGEST_WAIT_S:
+                    log.debug("no last look: one takes %.1f s; ingero explain will look", took_s)
+                    break
+                took_s = self._look(diagnosis)
+                pause_s = allowance.spend(took_s)
                 if is_last:
                     break
                 is_owed = diagnosis.tracker.is_undecided and not is_owed

@@ -1,0 +1,35 @@
+"""When a recording is looked at while it is written."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from ingero.capture import live_findings
+from ingero.capture.live_findings import LiveFindings
+from ingero.diagnose.live import LiveDiagnosis
+from ingero.diagnose.tracking import Change
+from ingero.store.recording import SessionFacts
+from ingero.store.writer import Writer
+
+
+@pytest.mark.parametrize(("longest_wait_s", "expected"), [(60.0, 2), (-1.0, 1)])
+def test_whoever_stops_a_recording_waits_for_a_last_look_only_if_it_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest_wait_s: float, expected: int
+) -> None:
+    has_looked, looks = threading.Event(), 0
+
+    def look(_diagnosis: LiveDiagnosis) -> list[Change]:
+        nonlocal looks
+        looks += 1
+        has_looked.set()
+        return []
+
+    monkeypatch.setattr(LiveDiagnosis, "look", look)
+    monkeypatch.setattr(live_findings, "_LONGEST_WAIT_S", longest_wait_s)
+    with Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=1), node="n") as writer, LiveFindings(writer, lambda _change: None) as findings:
+        findings.second_stored()
+        assert has_looked.wait(30)
+    assert looks == expected
