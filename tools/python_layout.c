@@ -65,6 +65,7 @@ int main(void)
 #if PY_VERSION_HEX >= 0x030e0000
 	AT("frame.copy", interpreter_frame.tlbc_index);
 	AT("code.copies", code_object.co_tlbc);
+	AT("interpreter.freed_code", interpreter_state.code_object_generation);
 #endif
 #else
 	OFFSET("runtime.interpreters", _PyRuntimeState, interpreters.head);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import struct
+from importlib.resources import files
 
 import pytest
 
@@ -47,6 +49,19 @@ def debug_offsets(**changed: int) -> bytes:
     return bytes(memory)
 
 
+def newer_debug_offsets(freed_code: int) -> bytes:
+    """As of 3.14. freed_code: where an interpreter counts the code objects that it has freed."""
+    table = json.loads(files("ingero.discover").joinpath("python_layouts.json").read_text())
+    offsets = {name: _TRUE.get(at, 0) for name, at in table["3.13"].items()} | {"interpreter.freed_code": freed_code}
+    memory = bytearray(debug_offsets_bytes((3, 14)))
+    memory[:8] = COOKIE
+    memory[8:16] = struct.pack("<Q", 0x030E0AF0)
+    for name, at in table["3.14"].items():
+        if name != "size":
+            struct.pack_into("<Q", memory, at, offsets.get(name, 0))
+    return bytes(memory)
+
+
 @pytest.mark.parametrize("minor", range(8, 13))
 def test_what_is_read_at_once_holds_what_a_walk_needs(minor: int) -> None:
     assert is_within_reach(layout_of((3, minor), b"").offsets)
@@ -60,3 +75,12 @@ def test_the_offsets_that_a_process_carries_are_taken() -> None:
 def test_offsets_beyond_what_is_read_at_once_are_refused(changed: dict[str, int]) -> None:
     with pytest.raises(UnknownLayoutError, match="larger than those of any known build"):
         layout_of(_VERSION, debug_offsets(**changed))
+
+
+def test_from_3_14_on_it_is_known_where_an_interpreter_counts_the_code_that_it_frees() -> None:
+    assert layout_of((3, 14), newer_debug_offsets(freed_code=7992)).offsets["interpreter.freed_code"] == 7992
+
+
+@pytest.mark.parametrize("freed_code", [7264 + 768 - 7, 7264 - 8, 0])
+def test_a_count_of_freed_code_that_is_not_read_with_its_interpreter_is_done_without(freed_code: int) -> None:
+    assert "interpreter.freed_code" not in layout_of((3, 14), newer_debug_offsets(freed_code)).offsets

@@ -203,7 +203,7 @@ struct python_layout {
 	u32 string_wide_data;
 	u32 string_state_shift;
 	u32 interpreter_collecting; /* whether it collects garbage; 0: not known */
-	u32 pad2;
+	u32 interpreter_freed;	    /* how many code objects it has freed; 0: not known */
 	u8 instruction; /* enum python_instruction */
 	u8 has_cframe;
 	u8 has_owner;

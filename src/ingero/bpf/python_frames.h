@@ -8,6 +8,7 @@
  */
 #pragma once
 #include "python_code.h"
+#include "python_known.h"
 #include "python_thread.h"
 
 #define MAX_ENTRY_FRAMES PYTHON_FRAMES /* of the C code between Python frames: perf trampolines put one before each */
@@ -31,8 +32,6 @@ INLINE u8 *frame_at(struct python_layout *layout, struct python_walk *walk, u64 
 		return (u8 *)walk->frame_bytes + FRAMES_OFFSET(place);
 	if (layout->instruction == PYTHON_POINTER)
 		below = address & (PAGE_BYTES - 1);
-	if (below > FRAMES_BELOW)
-		below = FRAMES_BELOW;
 	if (bpf_probe_read_user(walk->frame_bytes, below + FRAME_BYTES, (void *)(address - below)))
 		return NULL;
 	walk->frames_at = address - below;
@@ -57,8 +56,6 @@ INLINE s32 instruction_of(struct python_layout *layout, u8 *frame, u64 code)
 	}
 	return pointer - begin;
 }
-
-#define CODE_PLACE(address) ((address)*0x9E3779B97F4A7C15ULL >> (64 - CODE_PLACE_BITS))
 
 /*
  * The frame of this walk that has the same code object, one that was sent; else NULL. While the thread stands still its
@@ -87,8 +84,10 @@ INLINE bool is_new_to(struct python_walk *walk, u64 hash, u64 address)
 }
 
 /* Reads the code object of a frame, and sends it if it is new. Returns why the walk must end, else 0. */
-INLINE u8 identify(struct python_layout *layout, struct python_walk *walk, u64 code, struct python_frame *to)
+INLINE u8 identify(struct python_step *step, u64 code, struct python_frame *to)
 {
+	struct python_layout *layout = step->layout;
+	struct python_walk *walk = step->walk;
 	struct python_stack_record *stack = &walk->stack;
 	u64 line_table, key;
 	bool is_sent;
@@ -111,8 +110,10 @@ INLINE u8 identify(struct python_layout *layout, struct python_walk *walk, u64 c
 		if (!is_sent)
 			bpf_map_delete_elem(&seen_python, &walk->seen_key);
 	}
-	if (is_sent && walk->sent_now == stack->count)
-		walk->sent_now = stack->count + 1;
+	if (is_sent) {
+		walk->sent_now += walk->sent_now == stack->count;
+		note_known(step->known, to);
+	}
 	walk->frame_of[CODE_PLACE(code)] = stack->count;
 	return 0;
 }
@@ -124,6 +125,7 @@ static long walk_frame(u32 index, struct python_step *step)
 	struct python_walk *walk = step->walk;
 	struct python_stack_record *stack = &walk->stack;
 	struct python_frame *to, *same;
+	struct known_code *known;
 	u8 *frame, why;
 	u64 code;
 
@@ -145,19 +147,20 @@ static long walk_frame(u32 index, struct python_step *step)
 	if (!code || code == layout->none)
 		return 0;
 	to = &stack->frame[stack->count & (PYTHON_FRAMES - 1)];
+	to->instruction = instruction_of(layout, frame, code);
 	same = frame_with(walk, code);
-	if (same) {
+	known = same ? NULL : known_code(step->known, code);
+	if (same || known) {
 		to->code = code;
-		to->key = same->key;
-		to->first_line = same->first_line;
+		to->key = same ? same->key : known->key;
+		to->first_line = same ? same->first_line : known->first_line;
 		walk->sent_now += walk->sent_now == stack->count;
 	} else {
-		why = identify(layout, walk, code, to);
+		why = identify(step, code, to);
 		stack->flags |= why;
 		if (why)
 			return 1;
 	}
-	to->instruction = instruction_of(layout, frame, code);
 	walk->hash = mixed(mixed(walk->hash, to->key), (u32)to->instruction);
 	stack->count++;
 	return 0;
@@ -167,7 +170,10 @@ GLOBAL int walk_frame_once(u32 slot)
 {
 	struct python_step step;
 
-	return walks_python && own_step(&step, slot) ? walk_frame(0, &step) : 1;
+	if (!walks_python || !own_step(&step, slot))
+		return 1;
+	step.known = known_codes(step.walk, bpf_get_current_task_btf(), slot & (MAX_PROCESSES - 1));
+	return walk_frame(0, &step);
 }
 
 INLINE void begin_walk(struct python_walk *walk, struct task_struct *task, u32 slot)
@@ -206,6 +212,7 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 	if (!step.walk->frame)
 		return 0;
 	begin_walk(step.walk, task, slot);
+	step.known = known_codes(step.walk, task, slot);
 	stack = &step.walk->stack;
 	if (has_bpf_loop)
 		bpf_loop(PYTHON_FRAMES + MAX_ENTRY_FRAMES, walk_frame, &step, 0);

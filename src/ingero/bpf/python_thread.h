@@ -39,21 +39,22 @@ static long search_thread(u32 index, struct python_step *step)
 
 #define THREAD_WORD(walk, offset) (*(u64 *)((u8 *)(walk)->thread_bytes + THREAD_OFFSET(offset)))
 
+#define INTERPRETER_WORD(walk, layout, offset)                                                                         \
+	(*(u64 *)((u8 *)(walk)->interpreter_bytes + INTERPRETER_OFFSET((offset) - (layout)->interpreter_next)))
+
 /* Whether the newest interpreter is the only one. Leaves it in `interpreter_bytes`. */
 INLINE bool is_alone(struct python_layout *layout, struct python_walk *walk)
 {
 	u64 from = walk->interpreter + layout->interpreter_next;
+	u32 bytes = layout->interpreter_freed ? COUNTING_BYTES : INTERPRETER_BYTES;
 
-	return !bpf_probe_read_user(walk->interpreter_bytes, INTERPRETER_BYTES, (void *)from) &&
-	       !walk->interpreter_bytes[0];
+	return !bpf_probe_read_user(walk->interpreter_bytes, bytes, (void *)from) && !walk->interpreter_bytes[0];
 }
 
 /* The newest thread of the interpreter that was read. */
 INLINE u64 first_thread(struct python_layout *layout, struct python_walk *walk)
 {
-	u32 place = layout->interpreter_threads - layout->interpreter_next;
-
-	return *(u64 *)((u8 *)walk->interpreter_bytes + INTERPRETER_OFFSET(place));
+	return INTERPRETER_WORD(walk, layout, layout->interpreter_threads);
 }
 
 /* Whether a thread found earlier is still this one's, and still in its interpreter's list. Leaves it in `thread_bytes`. */
@@ -84,10 +85,14 @@ INLINE u64 find_top_frame(struct python_step *step, struct thread *thread, struc
 	walk->self = THREAD_POINTER(task) + layout->thread_bias;
 	walk->interpreter = user_word(layout->runtime + layout->interpreters);
 	walk->found = 0;
+	walk->counts_freed = 0;
 	if (!walk->interpreter)
 		return 0;
-	if (thread->python_thread && is_alone(layout, walk) && is_still(layout, walk, thread->python_thread))
+	if (thread->python_thread && is_alone(layout, walk) && is_still(layout, walk, thread->python_thread)) {
+		walk->counts_freed = layout->interpreter_freed != 0;
+		walk->freed = INTERPRETER_WORD(walk, layout, layout->interpreter_freed);
 		return top_frame(layout, THREAD_WORD(walk, layout->thread_frame));
+	}
 	walk->thread = user_word(walk->interpreter + layout->interpreter_threads);
 	if (has_bpf_loop)
 		bpf_loop(MAX_THREADS_WALKED, search_thread, step, 0);

@@ -10,16 +10,16 @@
  * refused by discover/python_layouts.py.
  */
 #define INTERPRETER_BYTES 96 /* from its link to the next one on */
+#define COUNTING_BYTES 768 /* the same, where it counts the code objects it frees */
 #define THREAD_BYTES 192
 #define FRAME_BYTES 112
-#define FRAMES_BELOW 1900 /* that lie below it: a dozen of its callers */
 #define KEY_WORDS 16	 /* of a code object: those after its header, up to its line table */
 #define TABLE_WORDS 6	 /* of a line table: its size, its hash, and the first characters */
-#define CODE_PLACE_BITS 6
+#define CODE_PLACE_BITS 8
 /* as the verifier must see that they are */
-#define INTERPRETER_OFFSET(offset) ((offset) & 127)
+#define INTERPRETER_OFFSET(offset) ((offset) & 1023)
 #define THREAD_OFFSET(offset) ((offset) & 255)
-#define FRAMES_OFFSET(offset) ((offset) & 2047)
+#define FRAMES_OFFSET(offset) ((offset) & (PAGE_BYTES - 1))
 #define FRAME_OFFSET(offset) ((offset) & 127)
 #define KEY_OFFSET(offset) ((offset) & 127)
 
@@ -43,14 +43,15 @@ struct python_walk {
 	u64 found;
 	u64 frame;
 	u64 hash;
+	u64 freed; /* code objects, by the interpreter, if `counts_freed` */
 	u64 frames_at;	  /* the address of `frame_bytes` in the process */
 	u64 frames_below; /* so far into `frame_bytes` a frame can begin */
 	union {
 		struct { /* before the walk */
-			u64 interpreter_bytes[17]; /* INTERPRETER_BYTES are read, 127 + 8 can be asked for */
+			u64 interpreter_bytes[129]; /* COUNTING_BYTES are read, 1023 + 8 can be asked for */
 			u64 thread_bytes[33];	   /* THREAD_BYTES are read, 255 + 8 can be asked for */
 		};
-		u64 frame_bytes[273]; /* FRAMES_BELOW + FRAME_BYTES are read, 2047 + 127 + 8 can be asked for */
+		u64 frame_bytes[529]; /* a page and FRAME_BYTES are read, 4095 + 127 + 8 can be asked for */
 	};
 	u64 code_type; /* read with what follows it: the last word of every object's header */
 	u64 key_words[KEY_WORDS + 1]; /* 127 + 8 can be asked for */
@@ -59,6 +60,8 @@ struct python_walk {
 	struct seen_key seen_key; /* here, as the stacks of nested functions may take 512 bytes together before Linux 6.13 */
 	u32 sent; /* of the frames in `stack` as the last walk left it: so many have a code object that was sent */
 	u32 sent_now;
+	u32 counts_freed;
+	u32 pad;
 	struct python_stack_record stack;
 };
 
@@ -69,10 +72,16 @@ struct {
 	MAP_TYPE(value, struct python_walk);
 } python_walks MAP;
 
+/* Of the code object at an address; those of a module lie at regular distances, which a product alone would keep. */
+#define CODE_PLACE(address) (((address) ^ (address) >> 11) * 0x9E3779B97F4A7C15ULL >> (64 - CODE_PLACE_BITS))
+
+struct known_codes;
+
 /* What a step of a loop is given: by bpf_loop directly, else looked up again in a function of its own. */
 struct python_step {
 	struct python_layout *layout;
 	struct python_walk *walk;
+	struct known_codes *known; /* NULL: each code object has to be read */
 };
 
 INLINE bool own_step(struct python_step *step, u32 slot)

@@ -14,6 +14,7 @@ _FIELDS = {  # of struct python_layout -> python_layouts.json
     "interpreters": "runtime.interpreters",
     "interpreter_next": "interpreter.next",
     "interpreter_threads": "interpreter.threads",
+    "interpreter_freed": "interpreter.freed_code",
     "thread_previous": "thread.previous",
     "thread_next": "thread.next",
     "thread_interpreter": "thread.interpreter",

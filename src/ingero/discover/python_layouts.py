@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -18,7 +18,7 @@ _DEBUG_OFFSETS_SINCE = (3, 13)
 _HEADER = struct.Struct("<8sQQ")  # cookie, version, whether it is free-threaded
 _MAX_OFFSET = 1 << 24
 # what a walk reads at once (bpf/python_walk.h)
-_INTERPRETER_BYTES, _THREAD_BYTES, _FRAME_BYTES, _KEY_BYTES = 96, 192, 112, 128
+_INTERPRETER_BYTES, _COUNTING_BYTES, _THREAD_BYTES, _FRAME_BYTES, _KEY_BYTES = 96, 768, 192, 112, 128
 _IN_KEY = ("code.name", "code.qualname", "code.line_table", "code.first_line")
 
 
@@ -73,14 +73,21 @@ def _from_memory(version: tuple[int, int], positions: Mapping[str, int], memory:
         raise UnknownLayoutError("its threads, frames or code objects are larger than those of any known build")
     # PyCompactUnicodeObject adds the length and the address of a UTF-8 copy
     offsets["string.wide_data"] = offsets["string.ascii_data"] + 16
-    if not free_threaded:  # one copy of the bytecode for all threads
-        offsets.pop("frame.copy", None)
-        offsets.pop("code.copies", None)
+    for name in list(_not_used(offsets, is_free_threaded=bool(free_threaded))):
+        offsets.pop(name, None)
     # 3.14t: `interned` became a byte of its own
     shift = 8 if free_threaded and version >= (3, 14) else 2
     return PythonLayout(
         version=version, is_free_threaded=bool(free_threaded), offsets=offsets, string_state_shift=shift
     )
+
+
+def _not_used(offsets: Mapping[str, int], *, is_free_threaded: bool) -> Iterator[str]:
+    if not is_free_threaded:  # one copy of the bytecode for all threads
+        yield from ("frame.copy", "code.copies")
+    # a count that would take a read of its own saves little
+    if offsets.get("interpreter.freed_code", 0) - offsets["interpreter.next"] not in range(_COUNTING_BYTES - 7):
+        yield "interpreter.freed_code"
 
 
 def is_within_reach(offsets: Mapping[str, int]) -> bool:
