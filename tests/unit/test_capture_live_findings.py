@@ -11,7 +11,7 @@ from ingero.capture import live_findings
 from ingero.capture.live_findings import LiveFindings
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.diagnose.tracking import Change
-from ingero.store.recording import SessionFacts
+from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
 
 
@@ -29,7 +29,11 @@ def test_whoever_stops_a_recording_waits_for_a_last_look_only_if_it_is_quick(
 
     monkeypatch.setattr(LiveDiagnosis, "look", look)
     monkeypatch.setattr(live_findings, "_LONGEST_WAIT_S", longest_wait_s)
-    with Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=1), node="n") as writer, LiveFindings(writer, lambda _change: None) as findings:
+    session = SessionFacts(uuid="u", started_ns=1)
+    with (
+        Writer(tmp_path / "a.db", session=session, node="n") as writer,
+        LiveFindings(writer, lambda _change: None) as findings,
+    ):
         findings.second_stored()
         assert has_looked.wait(30)
     assert looks == expected
