@@ -210,7 +210,8 @@ def peak_bytes(folder: Path, form: Format, count: int) -> int:
 
 @pytest.mark.parametrize("form", list(Format))
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path, form: Format) -> None:
-    small, large = peak_bytes(tmp_path, form, 2000), peak_bytes(tmp_path, form, 20_000)
+    # the lesser of two: a thread that another test has left behind can only add
+    small, large = (min(peak_bytes(tmp_path, form, calls) for _ in range(2)) for calls in (2000, 20_000))
     assert large < small + (1 << 20)  # the rows alone are 20 times that
 
 
