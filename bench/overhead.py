@@ -4,9 +4,11 @@ One trainer runs all the time on the simulated GPU. In each round it is left alo
 probed in the driver only; the order changes from round to round. Ratios are taken inside a round, so that what else
 the machine does cancels, and the median of the rounds is shown. Two loops: one that waits for its device, at 39,000
 probed calls a second, and one that is held up by its own launches. No budget limits the agent, except with --governor:
-then the third way is the default budgets, and what the agent itself says that it costs is shown, too.
+then the third way is the default budgets, and what the agent itself says that it costs is shown, too. With --traps both
+ways are also taken with probes that do nothing: what the kernel's traps alone cost on this machine.
 
-Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--governor] [--short] [--json]
+Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--governor] [--traps] [--short]
+[--json]
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import apsw
 import numpy as np
 
 from bench.agent import Agent, agent, cpu_s, peak_rss_bytes, require_quiet_kernel
+from bench.traps import empty_probes
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads import steps
 from ingero.demo.workloads.program import Program
@@ -40,6 +43,7 @@ MODES: dict[str, Sequence[str] | None] = {
     "traced": (),
     "launches at the driver only": ("--launches-at=driver",),
 }
+TRAPS = {"traps alone": False, "traps alone, launches at the driver only": True}
 GOVERNED = {"with the default budgets": ("--max-overhead=2%", "--max-cpu=5%")}
 SETTLE_SECONDS = 2  # the first readings set the thresholds; until then more calls are recorded
 HOUR_S = 3600.0
@@ -102,6 +106,13 @@ def untraced(trainer: Trainer, seconds: float) -> Turn:
     began = trainer.now()
     time.sleep(seconds)
     return trainer.turn("untraced", began, trainer.now())
+
+
+def trapped(trainer: Trainer, folder: Path, mode: str, seconds: float) -> Turn:
+    """A stretch with probes that do nothing."""
+    with empty_probes(trainer.program.pid, folder, launches_at_driver=TRAPS[mode]):
+        time.sleep(1)
+        return replace(untraced(trainer, seconds), mode=mode)
 
 
 def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], seconds: int) -> Turn:
@@ -188,12 +199,16 @@ def measure(loop: str, folder: Path, *, rounds: int, seconds: int, modes: Sequen
         for number in range(rounds):
             turns = {}
             for mode in (*modes[number % len(modes) :], *modes[: number % len(modes)]):
-                options = {**MODES, **GOVERNED}[mode]
-                turns[mode] = (
-                    untraced(trainer, seconds) if options is None else traced(trainer, folder, mode, options, seconds)
-                )
+                turns[mode] = _turn(trainer, folder, mode, seconds)
             found.append([turns[mode] for mode in modes])
     return found
+
+
+def _turn(trainer: Trainer, folder: Path, mode: str, seconds: int) -> Turn:
+    if mode in TRAPS:
+        return trapped(trainer, folder, mode, seconds)
+    options = {**MODES, **GOVERNED}[mode]
+    return untraced(trainer, seconds) if options is None else traced(trainer, folder, mode, options, seconds)
 
 
 def median(rounds: Sequence[Sequence[Turn]], index: int, name: str) -> float:
@@ -227,14 +242,14 @@ def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
         "says itself",
         "rung",
     )
-    print(f"{'':28}" + "".join(f"{name:>19}" for name in head[:4]) + "".join(f"{name:>14}" for name in head[4:]))
+    print(f"{'':40}" + "".join(f"{name:>19}" for name in head[:4]) + "".join(f"{name:>14}" for name in head[4:]))
     for index, turn in enumerate(rounds[0]):
         cells = []
         for name in ("mean_ms", "p50_ms", "p99_ms", "loop_cpu_ms"):
             added = f" {added_percent(rounds, index, name):+6.1f} %" if index else ""
             cells.append(f"{median(rounds, index, name):.3f} ms{added}")
-        line = f"{turn.mode:28}" + "".join(f"{cell:>19}" for cell in cells)
-        if index:
+        line = f"{turn.mode:40}" + "".join(f"{cell:>19}" for cell in cells)
+        if index and turn.mode not in TRAPS:
             line += f"{median(rounds, index, 'agent_cpu_percent'):12.2f} %"
             line += f"{max(turns[index].agent_rss_bytes for turns in rounds) / 1e6:11.0f} MB"
             line += f"{median(rounds, index, 'probed_calls_per_s'):12,.0f}/s"
@@ -243,7 +258,9 @@ def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
             line += f"{median(rounds, index, 'own_overhead_percent'):12.2f} %"
             line += f"{median(rounds, index, 'rung'):14.0f}"
         print(line)
-    for index, turn in enumerate(rounds[0][1:], 1):
+    for index, turn in enumerate(rounds[0]):
+        if turn.mode in ("untraced", *TRAPS):
+            continue
         added = statistics.median(100 * (turns[index].from_attach_ms / turns[0].mean_ms - 1) for turns in rounds)
         at_rungs: Counter[int] = Counter()
         for turns in rounds:
@@ -270,12 +287,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=int, default=12, help="of each turn (default 12)")
     parser.add_argument("--loop", choices=LOOPS, action="append", help="default: both")
     parser.add_argument("--governor", action="store_true", help="with the default budgets instead of driver launches")
+    parser.add_argument("--traps", action="store_true", help="also with probes that do nothing")
     parser.add_argument("--short", action="store_true", help="one round of a second, for tests")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args(arguments)
     require_quiet_kernel()
     rounds, seconds = (1, 1) if options.short else (options.rounds, options.seconds)
-    modes = ["untraced", "traced", *(GOVERNED if options.governor else list(MODES)[2:])]
+    modes = [
+        "untraced",
+        "traced",
+        *(GOVERNED if options.governor else list(MODES)[2:]),
+        *(TRAPS if options.traps else ()),
+    ]
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         found = {
             loop: measure(loop, Path(name), rounds=rounds, seconds=seconds, modes=modes)
