@@ -42,7 +42,7 @@ INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
 		value = add_culprit(&key, culprit);
 	if (!value) {
 		count_loss(LOSS_CULPRITS_FULL, 1);
-		count_loss(LOSS_CULPRIT_UNKNOWN_NS, ns);
+		count_unknown_culprit(slot, ns);
 		return;
 	}
 	__sync_fetch_and_add(&value->ns, ns);

@@ -112,7 +112,7 @@ GLOBAL int repair_own_account(struct thread *thread)
 	book_repair(thread, task, &repair, state);
 	__sync_fetch_and_add(&thread->sequence, 1);
 	if (!joined)
-		count_loss(LOSS_CULPRIT_UNKNOWN_NS, repair.on_ns - repair.woken_ns - repair.throttled_ns);
+		count_unknown_culprit(wait_slot_of(seen), repair.on_ns - repair.woken_ns - repair.throttled_ns);
 	count_loss(LOSS_SWITCH_IN_MISSED, 1);
 	count_loss(LOSS_REPAIRED_NS, bpf_ktime_get_ns() - repair.on_ns);
 	return 0;

@@ -202,7 +202,7 @@ INLINE u64 end_wait(struct thread *thread, struct task_struct *task, u64 at)
 	if (thread->wait_cpu)
 		leave_waiters(thread, at);
 	else if (wait > throttled)
-		count_loss(LOSS_CULPRIT_UNKNOWN_NS, wait - throttled);
+		count_unknown_culprit(wait_slot(thread), wait - throttled);
 	return throttled;
 }
 

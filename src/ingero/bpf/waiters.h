@@ -35,6 +35,13 @@ INLINE s64 not_charged(u64 waited, u64 charged)
 	return (s64)((waited - charged) << (64 - SUM_BITS)) >> (64 - SUM_BITS);
 }
 
+/* Whoever has given the CPU up itself (a yield) has lost it to nobody. */
+INLINE void count_unknown_culprit(u32 slot, u64 ns)
+{
+	if (slot < MAX_PROCESSES)
+		count_loss(LOSS_CULPRIT_UNKNOWN_NS, ns);
+}
+
 /* A switch of this CPU was missed: until `at` nobody knows who ran while the waiters of this slot waited. */
 INLINE void charge_nobody(u32 slot, u64 at)
 {
@@ -48,7 +55,7 @@ INLINE void charge_nobody(u32 slot, u64 at)
 	waited = waited_until(READ_ONCE(cpu->waiters[index].joined), at);
 	if (not_charged(waited, charged) > 0 &&
 	    __sync_val_compare_and_swap(&cpu->waiters[index].charged_ns, charged, waited) == charged)
-		count_loss(LOSS_CULPRIT_UNKNOWN_NS, not_charged(waited, charged));
+		count_unknown_culprit(slot, not_charged(waited, charged));
 }
 
 INLINE u32 wait_slot_of(u64 seen)

@@ -51,7 +51,7 @@ MEANINGS: dict[str, str] = {
     "clock_negative": "intervals that ended before they began",
     "repaired_ns": "time that repairs moved to the clock it belongs to",
     "culprits_full": "waits without a culprit: too many pairs of processes",
-    "culprit_unknown_ns": "waiting time without a culprit",
+    "culprit_unknown_ns": "time on the run queue without a culprit",
     "culprit_negative": "charges put off because they were negative",
     "throttle_clock_odd": "throttled waits taken whole, because the kernel's throttle clock did not fit",
     "epoch_race": "drains of one stream that ended at the same moment in two threads",
