@@ -40,6 +40,23 @@ def test_graphs_that_give_way_to_single_launches_are_told(tmp_path: Path) -> Non
     assert "has launched none for" in diagnosis.incidents[0].summary
 
 
+def test_a_rate_of_graphs_that_drops_for_single_launches_is_told(tmp_path: Path) -> None:
+    some = {"cudaGraphLaunch": (0.3, 0.02), "cudaLaunchKernel": (56.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
+    diagnosis = trained(tmp_path, (0, 6, GRAPHS), (6, LENGTH_S, some))
+    assert causes(diagnosis) == ["cuda-graph-unused"]
+    incident = diagnosis.incidents[0]
+    before, now = incident.evidence["graphs per second before"], incident.evidence["graphs per second"]
+    assert isinstance(before, float)
+    assert isinstance(now, float)
+    assert 0.2 < now / before < 0.4
+    assert " a second for " in incident.summary
+
+
+def test_graphs_that_come_slower_without_more_single_launches_are_silent(tmp_path: Path) -> None:
+    slow = {"cudaGraphLaunch": (0.3, 0.02), "cudaLaunchKernel": (1.2, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
+    assert causes(trained(tmp_path, (0, 6, GRAPHS), (6, LENGTH_S, slow))) == []
+
+
 def test_a_process_that_goes_idle_does_not_leave_its_graphs(tmp_path: Path) -> None:
     quiet = {"cudaLaunchKernel": (1.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
     assert causes(trained(tmp_path, (0, 6, GRAPHS), (6, LENGTH_S, quiet))) == []

@@ -1,7 +1,8 @@
-"""CUDA graphs were made and are not launched, or not any more, while kernels are launched one by one."""
+"""CUDA graphs were made and are not launched, or not any more or much less, while kernels are launched one by one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ingero.diagnose.captures import GraphCall, graph_calls, launches, users
@@ -15,6 +16,7 @@ CAUSE = "cuda-graph-unused"
 UNUSED_NS = 10_000_000_000  # of other launches, after the graph was there
 STOPPED_NS = 3_000_000_000
 MIN_RATE = 5.0  # launches of graphs a second, before their end is one
+DROPPED = 0.5  # of the rate before, and less
 MIN_LAUNCHES = 1000
 MORE_LAUNCHES = 2.0  # times as many single launches as before: what the graphs held is launched one by one
 _MOST_PIECES = 60
@@ -61,40 +63,46 @@ def _unused(evidence: Evidence, process: Process, made: list[GraphCall]) -> Find
 
 
 def _stopped(evidence: Evidence, process: Process) -> Finding | None:
-    """Graphs were launched at a steady rate, then none, and more kernels than before."""
+    """Graphs were launched at a steady rate, then none or much fewer, and more kernels than before."""
     if not launches(evidence, evidence.window, process.process)[0]:
         return None
     pieces = _pieces(evidence.window)
     length_s = pieces[0].duration_ns / SECOND_NS if pieces else 1.0
     counts = [(piece, *launches(evidence, piece, process.process)) for piece in pieces]
     rates = [(piece, graphs / length_s, others / length_s) for piece, graphs, others in counts]
-    used = [index for index, (_, graphs, _) in enumerate(rates) if graphs >= MIN_RATE]
-    if not used or used[-1] + 1 >= len(rates):
+    least = math.ceil(STOPPED_NS / SECOND_NS / length_s)
+    if len(rates) < least:
         return None
-    end = used[-1] + 1
+    steady = sorted(graphs for _, graphs, _ in rates)[-least]  # at least so long at least this
+    used = [index for index, (_, graphs, _) in enumerate(rates) if graphs > DROPPED * steady]
+    end = used[-1] + 1 if used else len(rates)
     before, after = [rates[index] for index in used], rates[end + 1 :]  # the second in which they ended is mixed
-    stopped = Window(begin_ns=rates[end][0].begin_ns, end_ns=evidence.window.end_ns)
-    least = STOPPED_NS / SECOND_NS / length_s
-    if min(len(before), len(after)) < least or any(one[1] for one in after):
+    if steady < MIN_RATE or min(len(before), len(after)) < least:
         return None
+    stopped = Window(begin_ns=rates[end][0].begin_ns, end_ns=evidence.window.end_ns)
     usual = sum(one[2] for one in before) / len(before)
     now = sum(one[2] for one in after) / len(after)
     if now * len(after) * length_s < MIN_LAUNCHES or now < MORE_LAUNCHES * max(usual, 1):
         return None
-    graphs = sum(one[1] for one in before) / len(before)
+    graphs, left = (sum(one[1] for one in part) / len(part) for part in (before, after))
+    fewer = f"{left:.2g} a second" if left else "none"
     return _finding(
         process,
         window=stopped,
-        summary=f"{process.name} [{process.pid}] launched {graphs:.3g} CUDA graphs a second, and has launched none for "
-        f"{format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels a second one by one "
-        f"(before: {format_count(usual)})",
+        summary=f"{process.name} [{process.pid}] launched {graphs:.3g} CUDA graphs a second, and has launched {fewer} "
+        f"for {format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels a second one by one (before: "
+        f"{format_count(usual)})",
         link=Link(
             text="what the graphs held is launched one by one",
             seen_ns=stopped.duration_ns,
             structure="exact counts of launches of graphs and of kernels, second by second",
-            order="the kernels became more when the graphs ended",
+            order="the kernels became more when the graphs became fewer",
         ),
-        evidence={"graphs per second before": round(graphs, 2), "kernels per second": round(now)},
+        evidence={
+            "graphs per second before": round(graphs, 2),
+            "graphs per second": round(left, 2),
+            "kernels per second": round(now),
+        },
     )
 
 
