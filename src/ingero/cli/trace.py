@@ -15,6 +15,7 @@ import rich_click as click
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.descriptors import raise_descriptor_limit
+from ingero.capture.heap import return_large_blocks
 from ingero.capture.live_findings import LiveFindings
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder
@@ -61,6 +62,7 @@ def _record(settings: TraceSettings) -> None:
     options = plan.recorder_options(settings)
     database = settings.db if settings.record else None
     raise_descriptor_limit()
+    return_large_blocks()
     with (
         Output() as output,
         only_agent(database, os.environ),

@@ -31,6 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
+_BRIEF_NS = 5_000_000_000
 _CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 
 
@@ -310,11 +311,18 @@ def _change(one: OpShare, epochs: int, usual: Sequence[OpShare], usual_epochs: i
 
 
 def find_cases(evidence: Evidence) -> Iterator[Case]:
-    """The stretches of every process that lost time against its best regime, and the bottlenecks of that regime."""
+    """The stretches of every process that lost time against its best regime, and the bottlenecks of that regime.
+
+    While recording, not those of processes that were gone at once: by the hundred they would be all that is looked at.
+    """
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
-        if process is not None and len(lane):
+        if process is not None and len(lane) and not (evidence.is_live and _was_brief(process, lane)):
             yield from _Lane(evidence, process, lane).cases()
+
+
+def _was_brief(process: Process, lane: Array) -> bool:
+    return process.exit_ns is not None and int(lane["b_ns"][-1] - lane["a_ns"][0]) < _BRIEF_NS
 
 
 class _Lane:

@@ -24,17 +24,19 @@ _MOST_PIECES = 60
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes with graphs of which none is launched; then those that have stopped launching them."""
-    for process in users(evidence):
+    for user in users(evidence):
         made = [
             one
-            for one in graph_calls(evidence, evidence.window, process.process)
+            for one in graph_calls(evidence, evidence.window, user.process)
             if "Instantiate" in one.name and one.ret_code == 0
         ]
-        unused = _unused(evidence, process, made) if made else None
+        unused = _unused(evidence, user, made) if made else None
         if unused:
             yield unused
-    for number, process in evidence.processes.items():
-        stopped = _stopped(evidence, process) if number in evidence.lanes else None
+    for number, lane in evidence.lanes.items():
+        process = evidence.processes.get(number)
+        is_long = lane["b_ns"][-1] - lane["a_ns"][0] > 2 * STOPPED_NS
+        stopped = _stopped(evidence, process) if process and is_long else None
         if stopped:
             yield stopped
 

@@ -1,0 +1,36 @@
+"""What was freed goes back to the system."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+_FREED = """
+import sys
+from pathlib import Path
+import numpy as np
+from ingero.capture.heap import return_large_blocks
+if sys.argv[1] == "yes":
+    return_large_blocks()
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+del_me = np.ones(4 << 20, np.uint8)  # of itself glibc takes blocks of this size from its heap once one was freed
+del del_me
+before = resident()
+blocks = [np.ones(1 << 20, np.uint8) for _ in range(64)]
+pins = blocks[-1]
+del blocks
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_large_blocks_below_one_that_is_in_use_are_given_back() -> None:
+    grown = {
+        answer: int(subprocess.run([sys.executable, "-c", _FREED, answer], check=True, capture_output=True).stdout)
+        for answer in ("yes", "no")
+    }
+    assert grown["yes"] < 8 << 20 < 32 << 20 < grown["no"]
