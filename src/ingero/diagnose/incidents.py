@@ -14,6 +14,7 @@ from ingero.diagnose.model import (
     Fact,
     Finding,
     FindingKind,
+    Fix,
     Incident,
     Victim,
     severity_of,
@@ -144,12 +145,17 @@ def _incident(part: Sequence[Found]) -> Incident:
         culprits=_culprits(part),
         line=next((one.finding.line for one in [lead, *part] if one.finding.line), None),
         chain=tuple(finding.chain),
-        fixes=tuple(finding.fixes),
+        fixes=_beginning_plainly(finding.fixes),
         account=dict(account),
         evidence=dict(finding.evidence) | _sampled(case),
         impact=impact_of(case) if case else None,
         timeline=case.timeline if case else (),
     )
+
+
+def _beginning_plainly(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
+    """Each further way out says "or"; which one comes first a rule knows only when it has left some out."""
+    return tuple(replace(one, text=one.text.removeprefix("or ")) for one in fixes[:1]) + tuple(fixes[1:])
 
 
 def _sampled(case: Case | None) -> dict[str, Fact]:

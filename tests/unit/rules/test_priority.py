@@ -36,6 +36,17 @@ def test_a_reniced_victim_is_told_both_numbers(tmp_path: Path) -> None:
     assert incident.fixes[0].command == "sudo renice -n 0 -p $(ls /proc/100/task)"
 
 
+def test_where_only_the_others_can_change_the_way_out_says_just_that(tmp_path: Path) -> None:
+    """The victim's priority is the usual one, so "give it back" is left out and nothing comes before "or"."""
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {"nice": 0}, {"nice": -14}))
+    assert causes(diagnosis) == ["priority"]
+    first = diagnosis.incidents[0].fixes[0]
+    assert (first.text, first.command) == (
+        "lower the priority of the others",
+        "sudo renice -n 19 -p $(ls /proc/900/task)",
+    )
+
+
 def test_a_real_time_process_goes_before_everyone(tmp_path: Path) -> None:
     real_time: dict[str, Value] = {"policy": "fifo", "rt_priority": 50}
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {}, real_time))

@@ -140,7 +140,7 @@ def _fixes(victim: Scheduling, own: Container | None, takers: list[Culprit], why
         if victim.nice > 0:
             yield Fix(text="give the victim its priority back", command=renice(0, [victim.pid]))
         yield Fix(
-            text="or lower that of the others",
+            text="or lower the priority of the others",
             command=renice(19, (one.pid for one in takers)),
         )
     elif why.startswith("CPU weight"):
