@@ -10,6 +10,7 @@ import pytest
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose import live as live_module
+from ingero.diagnose.cases import find_cases
 from ingero.diagnose.engine import diagnose, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.live import LiveDiagnosis
@@ -201,6 +202,21 @@ def test_processes_that_ended_before_the_window_are_read_only_when_something_nam
         recording.seconds(1)
         assert not set(ended) & set(looked_at[-1].processes)
         assert looked_at[-1].processes[ended[0]].pid == 5000
+
+
+def test_a_process_that_was_gone_at_once_is_no_case_while_recording(tmp_path: Path) -> None:
+    """One of 4 s that lost half of its time; the diagnosis afterwards tells of it."""
+    path = tmp_path / "brief.db"
+    with Scene(path, seconds=60) as scene:
+        brief = scene.process(100, "python", exit_ns=scene.at(4))
+        scene.train(brief, 0, 2, HEALTHY)
+        for _, _, end in scene.train(brief, 2, 4, HOGGED):
+            scene.took(brief, 900, "stress-ng", int(end), 2.5)
+        scene.flush()
+        with open_reader(path) as reader:
+            whole = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 5 * SECOND_NS)
+            found = [list(find_cases(Evidence(reader, whole, is_live=is_live))) for is_live in (False, True)]
+    assert [bool(cases) for cases in found] == [True, False]
 
 
 def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memory_for(

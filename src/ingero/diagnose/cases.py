@@ -31,7 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
-_BRIEF_NS = 5_000_000_000
+_BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
 _CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 
 

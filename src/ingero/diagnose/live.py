@@ -96,10 +96,10 @@ class LiveDiagnosis:
         One that only paused, or hangs, goes on against the reference from before.
         """
         begin_ns = self._begin_ns(until_ns)
-        ended = {one.process for one in self._reader.processes(only_targets=False) if one.exit_ns is not None}
+        living = {one.process for one in self._reader.processes_since(until_ns)}
         for key, lane in list(self._lanes.items()):
             epochs = lane.epochs
-            if epochs["b_ns"][-1] < begin_ns and lane.process in ended:
+            if epochs["b_ns"][-1] < begin_ns and lane.process not in living:
                 del self._lanes[key]
             elif epochs["b_ns"][0] < begin_ns:
                 self._lanes[key] = replace(lane, epochs=epochs[_is_kept(epochs, begin_ns)])
