@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,19 +13,26 @@ import pytest
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from tests.integration.targets import rows
-from tests.integration.tracing import tracing
+from tests.integration.tracing import Tracer, tracing
 
 pytestmark = pytest.mark.integration
 
 
-def test_a_launch_bound_loop_is_brought_inside_its_budget_and_told_why(tmp_path: Path) -> None:
-    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
-    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
+@contextmanager
+def launch_bound(folder: Path, *options: str) -> Iterator[tuple[Program, Tracer]]:
+    """A loop of many short launches, and a tracer of it with these options."""
+    variables = environment(build(), ctl=folder / "knobs", sched="block")
+    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", folder / "steps.jsonl")
     with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
         program.wait_for("ready")
-        with tracing(tmp_path, pids=[program.pid], options=["--max-overhead", "0.5%"]) as tracer:
-            seconds = [tracer.wait_for("second") for _ in range(8)]
+        with tracing(folder, pids=[program.pid], options=options) as tracer:
+            yield program, tracer
         program.stop()
+
+
+def test_a_launch_bound_loop_is_brought_inside_its_budget_and_told_why(tmp_path: Path) -> None:
+    with launch_bound(tmp_path, "--max-overhead", "0.5%") as (_, tracer):
+        seconds = [tracer.wait_for("second") for _ in range(8)]
     print("\n" + " ".join(f"{second['overhead_ratio']:.3f}" for second in seconds))
     assert seconds[0]["rung"] == 0
     assert max(second["overhead_ratio"] for second in seconds) > 0.005
@@ -39,29 +48,19 @@ def test_a_launch_bound_loop_is_brought_inside_its_budget_and_told_why(tmp_path:
 
 
 def test_everything_is_traced_again_when_the_loop_rests(tmp_path: Path) -> None:
-    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
-    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
-    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
-        program.wait_for("ready")
-        with tracing(tmp_path, pids=[program.pid], options=["--max-overhead", "0.5%"]) as tracer:
-            while not tracer.wait_for("second")["rung"]:
-                pass
-            program.process.send_signal(signal.SIGSTOP)
-            while tracer.wait_for("second")["rung"]:
-                pass
-            program.process.send_signal(signal.SIGCONT)
-            program.stop()
+    with launch_bound(tmp_path, "--max-overhead", "0.5%") as (program, tracer):
+        while not tracer.wait_for("second")["rung"]:
+            pass
+        program.process.send_signal(signal.SIGSTOP)
+        while tracer.wait_for("second")["rung"]:
+            pass
+        program.process.send_signal(signal.SIGCONT)
     assert rows(tracer.database, "SELECT rung, reason FROM governor ORDER BY timestamp DESC LIMIT 1")[0][0] == 0
 
 
 def test_without_a_budget_cost_is_told_and_nothing_given_up(tmp_path: Path) -> None:
-    variables = environment(build(), ctl=tmp_path / "knobs", sched="block")
-    loop = ("--us", 2, "--cpu-ms", 0.2, "--seconds", 120, "--out", tmp_path / "steps.jsonl")
-    with Program.module("train", *loop, environment={**os.environ, **variables}) as program:
-        program.wait_for("ready")
-        with tracing(tmp_path, pids=[program.pid]) as tracer:
-            seconds = [tracer.wait_for("second") for _ in range(6)]
-        program.stop()
+    with launch_bound(tmp_path) as (_, tracer):
+        seconds = [tracer.wait_for("second") for _ in range(6)]
     assert max(second["overhead_ratio"] for second in seconds) > 0.005
     assert all(second["agent_cpu_ratio"] > 0 for second in seconds)
     assert {second["rung"] for second in seconds} == {0}

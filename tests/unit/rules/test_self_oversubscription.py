@@ -22,6 +22,16 @@ def late(scene: Scene, trainer: Actor, takers: dict[tuple[int, str], float]) -> 
             scene.took(trainer, pid, name, second, lost_ms * share)
 
 
+def waited_for_and_crowding(scene: Scene, trainer: Actor) -> tuple[Actor, list[tuple[float, float, float]]]:
+    """A worker that the trainer awaits 4 ms a step and that then has its CPU for 1 ms; the steps from QUIET_S on."""
+    worker = scene.process(101, "pt_data_worker", parent=trainer)
+    step = Step(empty_ms=4.5, empty={"sleep": 4.0}, late_ms=1.05, drain={"runq": 1.0})
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+    for begin, _, _ in steps:
+        scene.off_cpu(trainer, begin, begin + 0.004, "sleep", waker=worker)
+    return worker, steps
+
+
 def test_its_own_workers_are_named(tmp_path: Path) -> None:
     def crowd(scene: Scene, trainer: Actor) -> None:
         worker = scene.process(101, "pt_data_worker", parent=trainer)
@@ -76,11 +86,7 @@ def test_where_nobody_came_to_use_the_cpus_more_nobody_is_named(tmp_path: Path) 
 def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
     def busy(scene: Scene, trainer: Actor) -> None:
         """The worker computes longer for each item, and keeps the trainer from the CPU for that, too."""
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        step = Step(empty_ms=4.5, empty={"sleep": 4.0}, late_ms=1.05, drain={"runq": 1.0})
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
-        for begin, _, _ in steps:
-            scene.off_cpu(trainer, begin, begin + 0.004, "sleep", waker=worker)
+        worker, steps = waited_for_and_crowding(scene, trainer)
         for second in range(int(LENGTH_S)):
             scene.second(worker, second, run=900 if second >= QUIET_S else 100)
             scene.took(trainer, worker.pid, worker.name, second, sum(int(end) == second for _, _, end in steps))
@@ -98,11 +104,7 @@ def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
 def test_the_recorder_is_no_reason_for_threads_to_crowd_each_other(tmp_path: Path) -> None:
     def watched(scene: Scene, trainer: Actor) -> None:
         """The worker computes for longer and crowds the trainer; the recorder, which looks at that, works more, too."""
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        step = Step(empty_ms=4.5, empty={"sleep": 4.0}, late_ms=1.05, drain={"runq": 1.0})
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
-        for begin, _, _ in steps:
-            scene.off_cpu(trainer, begin, begin + 0.004, "sleep", waker=worker)
+        worker, steps = waited_for_and_crowding(scene, trainer)
         for second in range(int(LENGTH_S)):
             late_ms = sum(int(end) == second for _, _, end in steps)
             scene.second(worker, second, run=400 if second >= QUIET_S else 100)
