@@ -26,13 +26,14 @@ from ingero.demo.gpusim.truth import read_all
 from ingero.demo.workloads import native
 from ingero.demo.workloads.program import Program
 from ingero.ops import OPS
-from ingero.store.retention import log_bytes
+from ingero.store.retention import MINUTE_NS, log_bytes
 from ingero.units import format_bytes, parse_duration_s, parse_size_bytes
 
 _MOST_GROWTH_BYTES = 5 << 20
 _SETTLED_RATIO = 0.25  # of the run, 5 of 20 minutes: until then tables, caches and the database's limit fill
 _SELECTION = {False: [], True: ["--record-all"]}
 _LINES = 20  # a minute each in 20 minutes
+_FOREVER_NS = 1 << 62
 
 # Begins nothing before it is let go, so that the libraries are probed first; its children are followed from their fork.
 _LAUNCHER = """
@@ -99,7 +100,42 @@ def _launched(folder: Path, duration_s: float, rate: int) -> Iterator[tuple[Prog
         yield program, gate
 
 
-def _watch(running: Agent, duration_s: float) -> tuple[list[Sample], Counter[str]]:
+class _Counted:
+    """Calls by process id, read minute by minute: a limit of the database takes old sums, too."""
+
+    def __init__(self, database: Path, folder: Path) -> None:
+        self._database, self._folder = database, folder
+        self._until_ns = 0
+        self._calls = Counter[int]()
+
+    def read(self, *, to_end: bool = False) -> None:
+        """The minutes that are whole and have not been read, the last one that began left out; or all."""
+        db = apsw.Connection(str(self._database), flags=apsw.SQLITE_OPEN_READONLY)
+        db.set_busy_timeout(2_000)
+        with db:
+            ((newest_ns,),) = db.execute("SELECT max(start_ns) FROM raw_op_stats")
+            until_ns: int = _FOREVER_NS if to_end else ((newest_ns or 0) // MINUTE_NS - 1) * MINUTE_NS
+            found = db.execute(
+                "SELECT pid, sum(count + nested) FROM raw_op_stats JOIN raw_processes USING (process) "
+                "WHERE raw_op_stats.start_ns >= ? AND raw_op_stats.start_ns < ? GROUP BY pid",
+                (self._until_ns, until_ns),
+            )
+            self._calls.update(dict(found.fetchall()))
+        db.close()
+        self._until_ns = max(self._until_ns, until_ns)
+
+    def of_full_rate(self) -> int:
+        """What was counted of the processes that the simulator knows."""
+        return sum(self._calls[int(path.suffix[1:])] for path in self._folder.glob("truth.*"))
+
+    def made(self) -> int:
+        """What the simulator says of the same processes, once they have ended."""
+        traced = {symbol for op in OPS for symbol in op.symbols}
+        truth = read_all(self._folder / "truth.%p")
+        return sum(calls.total for (_, symbol), calls in truth.calls.items() if symbol in traced)
+
+
+def _watch(running: Agent, counted: _Counted, duration_s: float) -> tuple[list[Sample], Counter[str]]:
     """A sample each line until the agent ends with its targets; and what it has lost."""
     began_s = time.monotonic()
     samples, losses, seconds = [_sample(running)], Counter[str](), 0
@@ -113,6 +149,7 @@ def _watch(running: Agent, duration_s: float) -> tuple[list[Sample], Counter[str
         if time.monotonic() - samples[-1].at_s >= duration_s / _LINES and running.process.poll() is None:
             samples.append(_sample(running))
             _print(samples, message, losses, (samples[-1].at_s - began_s) / 60)
+            counted.read()
     return samples, losses
 
 
@@ -133,19 +170,6 @@ def _print(samples: list[Sample], message: dict[str, object], losses: Counter[st
         f"{format_bytes(now.database_bytes):>9}  {message['processes']}, {calls:,}, {dict(losses) or 'none'}",
         flush=True,
     )
-
-
-def _counted(database: Path, folder: Path) -> tuple[int, int]:
-    """Calls of the full-rate processes: what the agent counted, and the simulator."""
-    pids = ",".join(str(int(path.suffix[1:])) for path in folder.glob("truth.*"))
-    db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
-    ((counted,),) = db.execute(
-        f"SELECT sum(count + nested) FROM raw_op_stats JOIN raw_processes USING (process) WHERE pid IN ({pids})"
-    )
-    db.close()
-    traced = {symbol for op in OPS for symbol in op.symbols}
-    truth = read_all(folder / "truth.%p")
-    return counted, sum(calls.total for (_, symbol), calls in truth.calls.items() if symbol in traced)
 
 
 def _verdicts(
@@ -184,10 +208,12 @@ def main() -> None:
             ) as running,
         ):
             gate.touch()
-            samples, losses = _watch(running, options.duration)
+            counted = _Counted(running.database, folder)
+            samples, losses = _watch(running, counted, options.duration)
             running.process.wait()
-        counted = _counted(running.database, folder)
-        is_kept = _verdicts(samples, losses, parse_size_bytes(options.max_db), counted, options.duration)
+        counted.read(to_end=True)
+        calls = (counted.of_full_rate(), counted.made())
+        is_kept = _verdicts(samples, losses, parse_size_bytes(options.max_db), calls, options.duration)
     sys.exit(not is_kept)
 
 
