@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,8 +46,8 @@ class KernelNames:
         self._stored: dict[_Kernel, str] = {}
         self._unnamed: dict[_Kernel, int] = {}  # stored without a name, which may still be told
         self._ended: dict[int, float] = {}
-        self._seen: set[_Kernel] = set()
-        self._noted: set[tuple[int, int]] = set()
+        self._seen: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)  # functions and generations, by process
+        self._noted: defaultdict[int, set[int]] = defaultdict(set)  # functions, by process
         self.worker = Worker("ingero-kernels", self._settle, failed="kernel_names_not_resolved")
 
     def begin(self, target: Target) -> None:
@@ -57,8 +58,8 @@ class KernelNames:
     def executed(self, target: Target) -> None:
         """A process runs another program from now on: its addresses and handles mean something else."""
         number = target.number
-        self._seen = {kernel for kernel in self._seen if kernel[0] != number}
-        self._noted = {place for place in self._noted if place[0] != number}
+        self._seen.pop(number, None)
+        self._noted.pop(number, None)
         self.worker.do(lambda: self._executed(number))
 
     def forked(self, parent: Target | None, child: Target) -> None:
@@ -70,8 +71,6 @@ class KernelNames:
     def end(self, target: Target) -> None:
         """A process has ended; what is still on its way is waited for."""
         number = target.number
-        self._seen = {kernel for kernel in self._seen if kernel[0] != number}
-        self._noted = {place for place in self._noted if place[0] != number}
         now = time.monotonic()
         self.worker.do(lambda: self._ended.update({number: now}))
 
@@ -85,17 +84,19 @@ class KernelNames:
         launches = np.flatnonzero((batch["function"] != 0) & np.isin(batch["op"], _LAUNCHES))
         functions, pids = batch["function"].tolist(), batch["pid"].tolist()
         new = {(numbers[i], functions[i]): pids[i] for i in launches.tolist()}
-        new = {place: pid for place, pid in new.items() if place not in self._noted}
+        new = {place: pid for place, pid in new.items() if place[1] not in self._noted[place[0]]}
         if new:
-            self._noted.update(new)
+            for number, function in new:
+                self._noted[number].add(function)
             self.worker.do(lambda: self._look_at(new))
 
     def want(self, launched: Iterable[tuple[Target, int, int]], since_ns: int) -> None:
         """These (target, function, generation) were launched; those that are new not before `since_ns` (unix)."""
         new = {(target.number, function, generation): target.pid for target, function, generation in launched}
-        new = {kernel: pid for kernel, pid in new.items() if kernel not in self._seen}
+        new = {kernel: pid for kernel, pid in new.items() if kernel[1:] not in self._seen[kernel[0]]}
         if new:
-            self._seen.update(new)
+            for number, function, generation in new:
+                self._seen[number].add((function, generation))
             now = time.monotonic()
             self.worker.do(lambda: self._want(new, since_ns, now))
 
@@ -151,9 +152,9 @@ class KernelNames:
 
     def _settle(self, until: float) -> None:
         self._store_known(until)
-        for number, since in list(self._ended.items()):
-            if until - since > 2 * _PATIENCE_S:
-                self._forget(number)
+        over = {number for number, since in self._ended.items() if until - since > 2 * _PATIENCE_S}
+        if over:
+            self._forget(over)
 
     def _store_known(self, until: float) -> None:
         """Stores the kernels whose name is known; those that waited too long with what is known of them."""
@@ -170,13 +171,14 @@ class KernelNames:
                 name = KernelName(None, name.library, NameSource.AMBIGUOUS)  # another program, or another file there
             self._store(self._rows(kernel, name, since_ns))
 
-    def _forget(self, number: int) -> None:
-        self._processes.pop(number, None)
-        self._spaces.pop(number, None)
-        self._wanted = {kernel: since for kernel, since in self._wanted.items() if kernel[0] != number}
-        self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] != number}
-        self._stored = {kernel: text for kernel, text in self._stored.items() if kernel[0] != number}
-        del self._ended[number]
+    def _forget(self, numbers: set[int]) -> None:
+        """Of processes that have ended; their numbers are not given again."""
+        for number in numbers:
+            for known in (self._processes, self._spaces, self._seen, self._noted, self._ended):
+                known.pop(number, None)
+        self._wanted = {kernel: since for kernel, since in self._wanted.items() if kernel[0] not in numbers}
+        self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] not in numbers}
+        self._stored = {kernel: text for kernel, text in self._stored.items() if kernel[0] not in numbers}
 
     def _rows(self, kernel: _Kernel, name: KernelName, launched_ns: int) -> list[Row]:
         number, function, generation = kernel
