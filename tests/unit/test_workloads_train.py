@@ -265,7 +265,8 @@ def test_ranks_train_in_step(environment: dict[str, str], tmp_path: Path) -> Non
 
 def test_ranks_end_with_their_launcher_even_when_it_is_killed(environment: dict[str, str], tmp_path: Path) -> None:
     arguments = ("--world", 2, "--seconds", 60, "--out", tmp_path / "steps")
-    with Program.module("ddp", *arguments, environment=environment) as program:
+    # who is killed leaves its scratch folder behind
+    with Program.module("ddp", *arguments, environment={**environment, "TMPDIR": str(tmp_path)}) as program:
         ranks = [int(pid) for pid in program.wait_for("ready")[1:]]
         os.kill(program.pid, signal.SIGKILL)
         program.process.wait()
