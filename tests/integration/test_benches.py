@@ -145,3 +145,10 @@ def test_twenty_readers_of_the_dashboard_are_all_answered() -> None:
     assert found["errors"] == 0
     assert found["answers"] >= 20
     assert 0 < found["p50_ms"] <= found["p95_ms"] <= found["max_ms"]
+
+
+def test_every_row_of_the_bench_of_writing_takes_its_bytes() -> None:
+    command = [sys.executable, "bench/store_write.py", "--rows", "20000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    printed = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert float(printed["bytes per event"].split()[0]) > 50
