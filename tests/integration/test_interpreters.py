@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +16,7 @@ from ingero.discover.interpreters import Interpreter, UnreadableInterpreter, fin
 from tests.integration.interpreters import include_folder, interpreters
 
 _ROOT = Path(__file__).parents[2]
+_TRACE_ME = 0  # PTRACE_TRACEME
 _SLEEP = ["-c", "print(flush=True); import time; time.sleep(60)"]
 
 
@@ -34,6 +38,22 @@ def test_an_interpreter_is_found_and_proven(name: str) -> None:
 
 def test_a_process_without_python_has_no_interpreter() -> None:
     assert _found(Path("/bin/sh"), ["-c", "echo; exec sleep 60"]) is None
+
+
+def test_a_program_whose_libraries_are_not_mapped_yet_may_become_one() -> None:
+    """Stopped as it begins: a tracer that is told of the start at once must look again."""
+    process = os.fork()
+    if not process:
+        ctypes.CDLL(None).ptrace(_TRACE_ME, 0, None, None)
+        os.execv(sys.executable, [sys.executable, *_SLEEP])
+    os.waitpid(process, 0)
+    try:
+        found = find_interpreter(process)
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+    assert isinstance(found, UnreadableInterpreter), found
+    assert found.is_starting
 
 
 def test_an_interpreter_whose_code_objects_differ_is_refused() -> None:

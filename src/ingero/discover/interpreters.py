@@ -19,6 +19,7 @@ from ingero.discover.python_layouts import PythonLayout, UnknownLayoutError, deb
 _SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type", "_Py_NoneStruct")
 _LIBRARY = re.compile(r"libpython3")
 _LIBC = re.compile(r"lib(c|pthread)[.-]")
+_LOADER = re.compile(r"ld-(linux|\d)")  # of glibc
 _PTHREAD_SIZE = "_thread_db_sizeof_pthread"
 _VERSION_IN_NAME = re.compile(r"python(\d)\.(\d+)")
 _MEMBERS_AT = 224  # PyTypeObject.tp_members behind the object's header
@@ -92,7 +93,15 @@ def find_interpreter(pid: int, proc: Path = PROC) -> Interpreter | UnreadableInt
         if "_PyRuntime" in symbols and bias is not None:
             addresses = {name: bias + vaddr for name, vaddr in symbols.items()}
             return _prove(pid, mapping.path, addresses, mappings, proc)
+    if _is_loading(mappings):
+        return UnreadableInterpreter(file=program.name, reason="its libraries are being loaded", is_starting=True)
     return None
+
+
+def _is_loading(mappings: list[Mapping]) -> bool:
+    """Whether a program waits for its libraries, of which one may be an interpreter: it has its loader and no libc."""
+    names = {PurePath(mapping.path).name for mapping in mappings}
+    return any(map(_LOADER.match, names)) and not any(map(_LIBC.match, names))
 
 
 def _candidates(mappings: list[Mapping], program: str) -> list[Mapping]:
