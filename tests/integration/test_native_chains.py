@@ -67,3 +67,60 @@ def test_a_stack_shows_another_calls_chain_only_where_it_says_so(kind: str, tmp_
         seen[chain == _CHAIN_OF_BYTES[size], "another call" in note] += 1
     assert seen[False, False] == 0, seen
     assert seen[True, False] > _CALLS / 2, seen
+
+
+_WAYS, _ROUNDS = 12, 500
+# Each way takes as much stack as the others, but none has its frames where another has them; what lies there instead is
+# never the same twice.
+_LAYOUTS = (
+    """
+#include <stddef.h>
+#include <unistd.h>
+int cudaMemset(void *, int, size_t);
+static volatile unsigned long salt;
+__attribute__((noinline)) int shared_wrapper(size_t bytes) { return cudaMemset(0, 0, bytes) + 1; }
+#define FRAME(name, words, called) \\
+	__attribute__((noinline)) int name(void) \\
+	{ \\
+		volatile unsigned long local[words]; \\
+		for (int i = 0; i < words; i++) local[i] = salt++ << 17; \\
+		return called + (int)(local[0] & 1); \\
+	}
+"""
+    + "".join(
+        f"FRAME(inner_{way}, {10 + 4 * way}, shared_wrapper({way + 1}))\n"
+        f"FRAME(outer_{way}, {10 + 4 * (_WAYS - way)}, inner_{way}())\n"
+        for way in range(_WAYS)
+    )
+    + f"""
+int main(void)
+{{
+	int (*const ways[])(void) = {{ {", ".join(f"outer_{way}" for way in range(_WAYS))} }};
+	for (int i = 0; i < {_WAYS * _ROUNDS}; i++) {{
+		ways[i % {_WAYS}]();
+		usleep({_PAUSE_US});
+	}}
+	return 0;
+}}
+"""
+)
+
+
+def test_chains_whose_frames_lie_elsewhere_are_each_told_after_one_copy(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    source, made = tmp_path / "ways.c", tmp_path / "ways"
+    source.write_text(_LAYOUTS)
+    library = f"-L{simulated.libraries}", "-l:libcudart.so.12"
+    subprocess.run(["gcc", "-O1", "-fno-optimize-sibling-calls", "-o", made, source, *library], check=True)
+    recorded = record(simulated, [made], ["--record-all", "--stack"])
+    found = rows(
+        recorded.database,
+        "SELECT e.arg0, s.frames, s.note, e.stack_hash FROM raw_events e JOIN raw_stacks s ON s.hash = e.stack_hash "
+        "JOIN ops o ON o.source_id = e.source AND o.op_id = e.op WHERE o.name = 'cudaMemset' ORDER BY e.start_ns",
+    )
+    assert len(found) == _WAYS * _ROUNDS
+    seen = Counter(
+        (f"outer_{size - 1}" in frames, "another call" in note) for size, frames, note, _ in found[len(found) // 2 :]
+    )
+    assert seen == {(True, False): len(found) - len(found) // 2}
+    assert len({stack for *_, stack in found}) <= 3 * _WAYS

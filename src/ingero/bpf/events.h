@@ -30,7 +30,7 @@ typedef signed long long s64;
 #define MACHINE_REGISTERS 33   /* by DWARF number; x86-64 uses 17 */
 #define PROBED_FRAMES 2
 #define DECIDING_WORDS 60 /* of one step: 30 frames of C++ need 40 */
-#define DECIDING_STEPS 4
+#define DECIDING_STEPS 16 /* one for each place where chains of one place part, and for each 60 words */
 
 /* What a thread is doing. The order of RUN..STOPPED is the order of clock_ns[]. */
 enum thread_state {
@@ -265,6 +265,8 @@ struct python_code_record {
 
 /* beside a key: the copy was made for another call, whose chain of calls may have been another one */
 #define NATIVE_MAYBE_OTHER (1ULL << 63)
+/* in its place, between functions: nothing else decides the chain */
+#define NATIVE_DECIDED NATIVE_MAYBE_OTHER
 
 enum deciding_word {
 	DECIDING_INDEX = 0xfff,		     /* which word, from the stack pointer on */
@@ -273,12 +275,15 @@ enum deciding_word {
 };
 
 /*
- * The agent's answer to a copy: two stacks of one key can differ only in these words. Their values make the next key;
- * without words the key is the last.
+ * The agent's answer to a copy: two stacks of one key can differ only in these words. Their values are mixed into the
+ * key one after another, up to the first that is not the copy's: from there on the frames are others, whose words lie
+ * elsewhere.
  */
 struct deciding_words {
+	u64 last; /* the key with all of them mixed in, if nothing else decides the copy's chain; else 0 */
 	u32 count;
 	u16 word[DECIDING_WORDS]; /* enum deciding_word */
+	u16 seen[DECIDING_WORDS]; /* of the copy: the low bits of the key with this word mixed in */
 };
 
 /* ring `native_stacks`: registers and the top of the stack as a call returned, or at a sample */

@@ -5,7 +5,8 @@
  *
  * A copy is sent once per chain of calls. Which words of a stack decide its chain only the unwinding tables tell, so the
  * agent answers the first copy of a (Python stack, return address, depth) with them, and their values become part of the
- * key. A call that comes before the answer is given the copy that there is, and marked.
+ * key. A chain that has another value in one of them parts there, and gets a copy and an answer of its own. A call that
+ * comes before the answer is given the copy that there is, and marked.
  */
 #pragma once
 #include "arguments.h"
@@ -20,7 +21,7 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } native_stacks MAP;
 
-/* what the agent has answered; after what falls out calls are marked again. 200 bytes each, a loop has hundreds */
+/* what the agent has answered; after what falls out calls are marked again. 300 bytes each, a loop has hundreds */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 1); /* (agent) */
@@ -99,7 +100,10 @@ INLINE u64 stack_word(struct stack_window *window, u64 address)
 	return *(u64 *)((u8 *)window->walk->frame_bytes + FRAMES_OFFSET(place));
 }
 
-/* The key that the deciding words of one step make; the same: there is nothing more to ask; 0: no answer yet. */
+/*
+ * The key that the deciding words of one step make, or'ed with NATIVE_DECIDED if there is nothing more to ask; 0: no
+ * answer yet. `seen` only says where to stop: the key has the whole of each word that was read.
+ */
 GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 {
 	struct seen_key place = {.hash = key, .pid = bpf_get_current_pid_tgid() >> 32};
@@ -108,8 +112,6 @@ GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 
 	if (!deciding_words)
 		return 0;
-	if (!deciding_words->count)
-		return key & ~NATIVE_MAYBE_OTHER;
 	window.walk = bpf_task_storage_get(&python_walks, bpf_get_current_task_btf(), NULL,
 					   BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!window.walk)
@@ -126,21 +128,24 @@ GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 			key = mixed(key, stack_word(&window, sp + 8 * (word & DECIDING_INDEX)) - sp);
 		else
 			key = mixed(key, stack_word(&window, sp + 8 * (word & DECIDING_INDEX)));
+		if ((u16)key != deciding_words->seen[i])
+			break;
 	}
-	return key & ~NATIVE_MAYBE_OTHER;
+	key &= ~NATIVE_DECIDED;
+	return key == deciding_words->last ? key | NATIVE_DECIDED : key;
 }
 
 /* The key of a stack, as far as it is known what decides it. */
 INLINE u64 native_key(u64 key, u64 sp, u64 frame_pointer, bool *is_decided)
 {
-	key &= ~NATIVE_MAYBE_OTHER;
-	for (int i = 0; i < DECIDING_STEPS; i++) {
+	key &= ~NATIVE_DECIDED;
+	for (int i = 0; i < DECIDING_STEPS && !*is_decided; i++) {
 		u64 next = next_key(key, sp, frame_pointer);
 
-		*is_decided = next == key;
-		if (!next || next == key)
+		if (!next)
 			break;
-		key = next;
+		key = next & ~NATIVE_DECIDED;
+		*is_decided = next & NATIVE_DECIDED;
 	}
 	return key;
 }
@@ -213,8 +218,8 @@ INLINE bool are_stacks_off(void)
 }
 
 /*
- * The stacks of the calling thread, left in `thread`. A function that the verifier checks by itself: inside the generic
- * call program every path to it would be checked again.
+ * The stacks of the calling thread, left in `thread`. Returns whether it has no Python frames. A function that the
+ * verifier checks by itself: inside the generic call program every path to it would be checked again.
  */
 GLOBAL int capture_stacks(u64 caller)
 {
@@ -230,5 +235,5 @@ GLOBAL int capture_stacks(u64 caller)
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	thread->python_stack = capture_python(thread, task, slot);
 	thread->native_stack = capture_native(thread, task, slot, thread->python_stack, caller, false);
-	return 0;
+	return !thread->python_stack;
 }

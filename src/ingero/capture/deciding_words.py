@@ -1,13 +1,17 @@
 """Answers the copies of stacks: tells the kernel side which words of a stack decide its chain of calls.
 
-The kernel side makes the next key of a stack from their values (`native_stack.h`). The key that comes of this very copy
-is computed here in the same way and said to be the last, so that no second copy needs an answer.
+The kernel side makes the next key of a stack from their values (`native_stack.h`), up to the first that is not the
+copy's: chains of one place part there, and the chain that leaves gets an answer of its own. What key comes of this very
+copy is computed here in the same way and said to be the last, so that no second copy is made.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from ingero.attach.libbpf import Map
 from ingero.decode.native.deciding import Word
@@ -16,35 +20,53 @@ from ingero.decode.native.unwinder import ThreadCopy
 
 MAYBE_OTHER = 1 << 63  # NATIVE_MAYBE_OTHER
 _KEY = struct.Struct("<QQII")  # struct seen_key
+_NATIVE_STACK = 1  # beside a stack's key in `seen_python`
 _RELATIVE, _FRAME_POINTER, _INDEX = 1 << 12, 1 << 13, 0xFFF  # enum deciding_word
+_SEEN_MASK = 0xFFFF
 _PRIME, _MASK = 0x100000001B3, (1 << 64) - 1
 _WORD_BYTES = 8
-_STEPS = 3  # one fewer than DECIDING_STEPS: the last one says that there are no more
+_MOST_STEPS = 3  # of one copy, so that places where chains part have some of DECIDING_STEPS left
 
 
 class DecidingWords:
-    """Fills map `deciding`. words: how many a `struct deciding_words` holds."""
+    """Fills map `deciding`. seen: map `seen_python`. layout: `struct deciding_words`."""
 
-    def __init__(self, deciding: Map, words: int) -> None:
-        self._map, self._most = deciding, words
-        self._value = struct.Struct(f"<I{words}H")
-        self._last: set[tuple[int, int]] = set()
+    def __init__(self, deciding: Map, seen: Map, layout: np.dtype[Any]) -> None:
+        self._deciding, self._seen, self._layout = deciding, seen, layout
+        self._most: int = layout["word"].shape[0]
 
-    def answer(self, pid: int, key: int, copy: ThreadCopy, words: Sequence[Word | None]) -> None:
-        """The chain of calls of this copy, sent under `key`, is decided by these words; of others nothing is said."""
+    def answer(self, pid: int, key: int, copy: ThreadCopy, words: Sequence[Word | None]) -> int:
+        """The chain of calls of this copy, sent under `key`, is decided by these words: its last key.
+
+        0: something else decides it, so that nothing can be said of other stacks.
+        """
         places = _Places(copy)
         known = [place for word in words if (place := places.of(word)) is not None]
-        if (pid, key) in self._last or len(known) < len(words) or len(known) > _STEPS * self._most:
-            return
-        steps = [known[at : at + self._most] for at in range(0, len(known), self._most)]
-        keys = [key]
-        for step in steps:
-            keys.append(places.next_key(keys[-1], step))
-        self._last.add((pid, keys[-1]))
-        # the last one first: until the first one is there, nobody asks for the others
-        for at, step in reversed(list(zip(keys, [*steps, []], strict=True))):
-            value = self._value.pack(len(step), *step, *[0] * (self._most - len(step)))
-            self._map.update(_KEY.pack(at, 0, pid, 0), value)
+        if len(known) < len(words) or len(known) > _MOST_STEPS * self._most:
+            return 0
+        keys, values = [key], []
+        for at in range(0, max(1, len(known)), self._most):
+            step = known[at : at + self._most]
+            passed = places.keys(keys[-1], step)
+            keys.append(passed[-1] & ~MAYBE_OTHER)
+            is_last = at + self._most >= len(known)
+            values.append(self._packed(keys[-1] if is_last else 0, step, passed[1:]))
+        # the copy is the last key's as well; and until the first answer is there, nobody asks for the others
+        self._seen.update(_KEY.pack(keys[-1], _NATIVE_STACK, pid, 0), b"\1")
+        for at, value in reversed(list(zip(keys, values, strict=False))):
+            self._deciding.update(_KEY.pack(at, 0, pid, 0), value)
+        return keys[-1]
+
+    def forget(self, pid: int, key: int) -> None:
+        """The copy of this key is not kept any more: another is wanted."""
+        self._seen.delete(_KEY.pack(key, _NATIVE_STACK, pid, 0))
+
+    def _packed(self, last: int, step: Sequence[int], keys: Sequence[int]) -> bytes:
+        value = np.zeros(1, self._layout)
+        value["last"], value["count"] = last, len(step)
+        value["word"][0, : len(step)] = step
+        value["seen"][0, : len(step)] = [key & _SEEN_MASK for key in keys]
+        return value.tobytes()
 
 
 class _Places:
@@ -66,8 +88,9 @@ class _Places:
             return None
         return index | (_RELATIVE if word.is_relative else 0)
 
-    def next_key(self, key: int, places: Sequence[int]) -> int:
-        """As `next_key` of native_stack.h."""
+    def keys(self, key: int, places: Sequence[int]) -> list[int]:
+        """A key, and what becomes of it with each of these words, as in `next_key` of native_stack.h."""
+        passed = [key]
         for place in places:
             at = (place & _INDEX) * _WORD_BYTES
             value = self._fp if place & _FRAME_POINTER else int.from_bytes(self._words[at : at + _WORD_BYTES], "little")
@@ -75,4 +98,5 @@ class _Places:
                 value -= self._sp
             key = (key ^ value & _MASK) * _PRIME & _MASK
             key ^= key >> 29
-        return key & ~MAYBE_OTHER
+            passed.append(key)
+        return passed

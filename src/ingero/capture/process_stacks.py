@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ _PYTHON_ENDINGS = {  # enum python_flag
     4: "Python frames end early: something that is no code object lay where one belongs",
 }
 _MAX_PYTHON = 1 << 14  # stacks, 0.6 KB each; they are stored seconds after they came, and then no longer needed
-_MAX_NATIVE = 1 << 12  # 3 KB each
+_MAX_NATIVE = 1 << 12  # 3 KB each, most of them under two keys
 _UNKNOWN_CODE = CodeObject("?", "?", 0, b"")
 
 
@@ -65,7 +66,8 @@ class ProcessStacks:
         self._code: dict[tuple[int, int], CodeObject] = {}
         self._python: dict[int, np.ndarray[Any, Any]] = {}
         self._python_endings: dict[int, str] = {}
-        self._native: dict[int, NativeFrames] = {}
+        self._native: dict[int, NativeStack] = {}
+        self._unasked: set[int] = set()  # of its keys: those of which the kernel side sends no copy
 
     def add_code(self, record: Any) -> None:
         """A code object (`struct python_code_record`); what the record does not hold is read from the process."""
@@ -85,7 +87,10 @@ class ProcessStacks:
             self._python_endings[int(record["hash"])] = _PYTHON_ENDINGS[int(record["flags"])]
 
     def add_native(self, record: Any) -> None:
-        """A copy of a stack (`struct native_stack_record`): it is unwound at once, while its files are mapped."""
+        """A copy of a stack (`struct native_stack_record`): it is unwound at once, while its files are mapped.
+
+        Names wait until somebody asks for them: they take longest, and until the answer calls cannot be told apart.
+        """
         machine = MACHINES[_MACHINE]
         copy = ThreadCopy(
             machine=_MACHINE,
@@ -95,12 +100,23 @@ class ProcessStacks:
             stack=record["stack"][: int(record["stack_bytes"])].tobytes(),
             probed=dict(zip(record["probed_sp"].tolist(), record["probed_caller"].tolist(), strict=True)),
         )
-        if len(self._native) >= _MAX_NATIVE:
-            del self._native[next(iter(self._native))]
-        stack = unwind(copy, self._space)
-        self._native[int(record["key"])] = self._with_names(stack)
+        stack, key = unwind(copy, self._space), int(record["key"])
+        kept = replace(stack, words=())
+        self._keep(key, kept)
         shown = self._shown(stack) if record["has_python"] else len(stack.words)
-        self._deciding.answer(int(record["pid"]), int(record["key"]), copy, stack.words[:shown])
+        last = self._deciding.answer(self.pid, key, copy, stack.words[:shown])
+        if last and last not in self._native:
+            self._keep(last, kept)
+            self._unasked.add(last)
+
+    def _keep(self, key: int, stack: NativeStack) -> None:
+        if len(self._native) >= _MAX_NATIVE:
+            oldest = next(iter(self._native))
+            del self._native[oldest]
+            if oldest in self._unasked:
+                self._unasked.remove(oldest)
+                self._deciding.forget(self.pid, oldest)
+        self._native[key] = stack
 
     def unwound(self, copy: ThreadCopy) -> NativeFrames:
         """The native frames of a copied thread, with their names."""
@@ -128,7 +144,9 @@ class ProcessStacks:
 
     def native(self, key: int) -> NativeFrames | None:
         """The frames of a native stack; None if it is not known (yet)."""
-        return self._native.get(key)
+        self._unasked.discard(key)
+        found = self._native.get(key)
+        return self._with_names(found) if found else None
 
     def _python_frame(self, frame: Any, version: tuple[int, int]) -> PythonFrame:
         place = int(frame["key"]), int(frame["code"])

@@ -7,6 +7,7 @@ on the thread that drains the rings.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -36,6 +37,7 @@ _MAX_SEEN = 1 << 16  # stacks of a process, 0.3 KB each: samples find new ones f
 _MAX_KEPT = 4096  # stacks for `known`, about 2 KB each
 _MAYBE_OTHER = "native frames may be those of another call from the same place"
 _PATIENCE_S = 3.0  # the rings are drained four times a second
+_SETTLING_S = 0.05  # at a time: until a copy is answered, calls of its place cannot be told apart
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
 _PRIME = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads the process number over all bits
 
@@ -59,8 +61,8 @@ class Stacks:
         self._kernel, self._store = kernel, store
         self._layout_type = kernel.layouts.dtype("python_layout")
         self._images, self._symbols = Images(), Symbols()
-        words = kernel.layouts.dtype("deciding_words")["word"].shape[0]
-        self._deciding = DecidingWords(kernel.maps["deciding"], words)
+        answers, seen = kernel.maps["deciding"], kernel.maps["seen_python"]
+        self._deciding = DecidingWords(answers, seen, kernel.layouts.dtype("deciding_words"))
         self._processes: dict[int, ProcessStacks] = {}
         self._spaces: dict[int, ProcessAddressSpace] = {}
         self._starting: dict[int, Target] = {}
@@ -176,18 +178,25 @@ class Stacks:
         self._ended.pop(number, None)
 
     def _settle(self, until: float) -> None:
-        """Stores the stacks whose parts are known; those that waited too long with what is known of them."""
+        """Stores the stacks whose parts are known; those that waited too long with what is known of them.
+
+        As many as there is time for while copies wait; the rest next time.
+        """
+        ends = math.inf if until == math.inf else time.monotonic() + _SETTLING_S
         for target in list(self._starting.values()):
             self._begin(target)
         for wanted, since in list(self._wanted.items()):
+            if time.monotonic() > ends and self.worker.has_jobs:
+                break
             del self._wanted[wanted]  # first, so that one that cannot be resolved does not keep the others
             rows = self._row(wanted, is_late=until - since >= _PATIENCE_S)
             if rows:
                 self._store(rows)
             else:
                 self._wanted[wanted] = since
+        still_wanted = {wanted.process for wanted in self._wanted}
         for number, since in list(self._ended.items()):
-            if until - since > 2 * _PATIENCE_S:
+            if until - since > 2 * _PATIENCE_S and number not in still_wanted:
                 self._forget(number)
 
     def _row(self, wanted: _Wanted, *, is_late: bool) -> list[Row]:

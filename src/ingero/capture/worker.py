@@ -60,6 +60,11 @@ class Worker:
         except queue.Full:
             self.count(self._failed)
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether some wait."""
+        return not self._jobs.empty()
+
     def count(self, counter: str) -> None:
         """Notes a loss, from any thread."""
         with self._lock:
