@@ -38,10 +38,18 @@ def sleep(
     writer.append(tables.OFFCPU, row)
 
 
-def look(writer: Writer, at_ms: float, *, tid: int = MAIN, state: int = SLEEP, stack_hash: int = WAITING) -> None:
+def look(
+    writer: Writer,
+    at_ms: float,
+    *,
+    tid: int = MAIN,
+    state: int = SLEEP,
+    stack_hash: int = WAITING,
+    weight_ms: int = 250,
+) -> None:
     row = tables.SAMPLES.rows(
         1, session=writer.session, time_ns=START_NS + int(at_ms * MS), process=1, pid=PID, tid=tid, state=state,
-        weight_ns=250 * MS, stack_hash=stack_hash,
+        weight_ns=weight_ms * MS, stack_hash=stack_hash,
     )  # fmt: skip
     writer.append(tables.SAMPLES, row)
 
@@ -95,6 +103,17 @@ def waiter(reader: Reader, at_ms: float) -> Waiter | None:
 def test_the_thread_that_slept_until_the_caller_woke_it_waited_for_the_call(tmp_path: Path) -> None:
     with recorded(tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30), lambda w: call(w, 20)) as reader:
         assert waiter(reader, 20) == Waiter(PID, MAIN, WAITING)
+
+
+def test_a_look_because_another_thread_called_tells_who_waits_and_stands_for_no_time(tmp_path: Path) -> None:
+    with recorded(
+        tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30, weight_ms=0), lambda w: call(w, 20)
+    ) as reader:
+        assert waiter(reader, 20) == Waiter(PID, MAIN, WAITING)
+        window = reader.window(None, START_NS)
+        assert window
+        assert reader.samples(window) == []
+        assert len(reader.sample_rows(window)) == 0
 
 
 @pytest.mark.parametrize("at_ms", [9, 49.5, 60])

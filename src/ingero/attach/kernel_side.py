@@ -131,6 +131,7 @@ class KernelSide:
                 "python_code_ring_bytes": struct.pack("<Q", sizes.python_code_bytes),
                 "python_stacks_ring_bytes": struct.pack("<Q", sizes.python_stacks_bytes),
                 "native_stacks_ring_bytes": struct.pack("<Q", sizes.native_stacks_bytes),
+                "samples_ring_bytes": struct.pack("<Q", sizes.samples_bytes),
                 "cell_count": struct.pack("<I", sizes.cells),
                 "kernel_count": struct.pack("<I", sizes.kernels),
                 "memory_kinds": memory_kinds(),
@@ -144,7 +145,7 @@ class KernelSide:
             ring_bytes = {"kernel_names_ring_bytes": struct.pack("<Q", sizes.kernel_names_bytes)}
             self.kernel_name_probes = self._load_telling("kernel_names", "names of GPU kernels", ring_bytes)
             self._own_maps = dict(self.maps)
-            self._sample_constants = _sample_constants(constants, sizes) if with_stacks else None
+            self._sample_constants = _sample_constants(constants) if with_stacks else None
         except BaseException:
             self.close()
             raise
@@ -478,11 +479,11 @@ def _are_returns_safe(mode: ProbeMode) -> bool:
     return are_return_probes_safe(UPROBE_TYPES[mode][PROGRAMS[mode][0]])
 
 
-def _sample_constants(constants: Mapping[str, bytes], sizes: KernelSizes) -> dict[str, bytes]:
-    rings = ("python_code_ring_bytes", "python_stacks_ring_bytes", "native_stacks_ring_bytes")
-    shared = ("has_bpf_loop", "walks_python", *rings)
-    own = {"samples_ring_bytes": struct.pack("<Q", sizes.samples_bytes)}
-    return {name: constants[name] for name in shared} | own
+def _sample_constants(constants: Mapping[str, bytes]) -> dict[str, bytes]:
+    rings = ("python_code", "python_stacks", "native_stacks", "samples")
+    return {
+        name: constants[name] for name in ("has_bpf_loop", "walks_python", *(f"{ring}_ring_bytes" for ring in rings))
+    }
 
 
 def _allow_open_files() -> None:

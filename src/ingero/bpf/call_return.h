@@ -6,6 +6,7 @@
 #include "inner_memory.h"
 #include "kernel_counts.h"
 #include "lanes.h"
+#include "main_thread.h"
 #include "native_stack.h"
 #include "own_clocks.h"
 #include "settings.h"
@@ -126,8 +127,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		add_to_cell(cell, call, duration, ret);
 		why = reason_to_record(cell, call, __sync_fetch_and_add(&cell->count, 1), duration, ret);
 		if (unlikely(why)) {
-			if (with_stacks)
-				capture_stacks(call->caller);
+			if (with_stacks && capture_stacks(call->caller))
+				note_main_thread();
 			write_record(thread, call, &at, ret, why);
 			__sync_fetch_and_add(&cell->recorded, 1);
 		}

@@ -142,7 +142,7 @@ struct thread {
 	struct context_level below[CONTEXT_LEVELS];
 	struct open_call inner; /* a call of KIND_MEMORY inside one of another kind */
 	u32 is_draining; /* someone empties `offcpu` */
-	u32 pad2;
+	u32 looked_switches; /* of the main thread as it was last looked at: main_thread.h */
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
 
@@ -203,6 +203,20 @@ INLINE void inherit_device(struct thread *to, const struct thread *from)
 INLINE bool is_sleep(u8 state)
 {
 	return state >= STATE_SLEEP && state <= STATE_STOPPED;
+}
+
+/* What a thread has been doing from `since_ns` until now, if it has been asleep, as far as its account says. */
+INLINE u8 sleeping_state(struct thread *thread)
+{
+	u32 before = READ_ONCE(thread->sequence);
+	u64 since = READ_ONCE(thread->since_ns), waking = READ_ONCE(thread->waking_ns);
+	u8 state = READ_ONCE(thread->state);
+
+	if (state == STATE_INIT)
+		state = READ_ONCE(thread->hint);
+	if ((before & 1) || before != READ_ONCE(thread->sequence) || waking > since || !is_sleep(state))
+		return STATE_INIT;
+	return state;
 }
 
 INLINE bool is_wait(u8 state)

@@ -306,7 +306,10 @@ enum sample_flag {
 	SAMPLE_COLLECTING = 1 << 0, /* the thread collected its interpreter's garbage */
 };
 
-/* ring `samples`: a thread that was running outside traced calls, at a tick of its CPU's sampling clock */
+/*
+ * ring `samples`: a thread that was running outside traced calls, at a tick of its CPU's sampling clock; or one that
+ * slept as a call of a thread without Python frames returned (main_thread.h)
+ */
 struct sample_record {
 	u64 time_ns;
 	u64 python_stack; /* hash of a python_stack_record; 0 = none was taken */
@@ -316,7 +319,7 @@ struct sample_record {
 	u32 cpu;
 	u16 process_slot;
 	u8 flags; /* enum sample_flag */
-	u8 pad;
+	u8 state; /* enum thread_state */
 	char comm[COMM_BYTES];
 };
 

@@ -192,9 +192,13 @@ INLINE void begin_walk(struct python_walk *walk, struct task_struct *task, u32 s
 	stack->flags = 0;
 }
 
-/* The hash of the calling thread's Python stack, 0 if it has none. A stack not seen before is sent. */
+/*
+ * The hash of a thread's Python stack, 0 if it has none. A stack not seen before is sent. It is the calling thread, or
+ * one of its process that is asleep: the memory that the walk works on is the calling one's.
+ */
 INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 slot)
 {
+	struct task_struct *walker = bpf_get_current_task_btf();
 	struct python_stack_record *stack;
 	struct python_step step;
 
@@ -203,7 +207,7 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 	step.layout = bpf_map_lookup_elem(&python_layouts, &slot);
 	if (!step.layout || !step.layout->runtime)
 		return 0;
-	step.walk = bpf_task_storage_get(&python_walks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	step.walk = bpf_task_storage_get(&python_walks, walker, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!step.walk) {
 		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
 		return 0;
@@ -212,7 +216,7 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 	if (!step.walk->frame)
 		return 0;
 	begin_walk(step.walk, task, slot);
-	step.known = known_codes(step.walk, task, slot);
+	step.known = known_codes(step.walk, walker, slot);
 	stack = &step.walk->stack;
 	if (has_bpf_loop)
 		bpf_loop(PYTHON_FRAMES + MAX_ENTRY_FRAMES, walk_frame, &step, 0);

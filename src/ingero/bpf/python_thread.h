@@ -76,7 +76,7 @@ GLOBAL int search_thread_once(u32 slot)
 	return walks_python && own_step(&step, slot) ? search_thread(0, &step) : 1;
 }
 
-/* The innermost frame of the calling thread, 0 if it has none. */
+/* The innermost frame of a thread, 0 if it has none. */
 INLINE u64 find_top_frame(struct python_step *step, struct thread *thread, struct task_struct *task, u32 slot)
 {
 	struct python_layout *layout = step->layout;

@@ -7,6 +7,7 @@
  * (`python_walks`) is this object's own; all else that is shared is changed in one step, or by helpers that lock.
  */
 #include "native_stack.h"
+#include "sample_records.h"
 #include "states.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -22,8 +23,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #else
 #define PROGRAM_COUNTER(context) ((context)->pc)
 #endif
-
-const volatile u64 samples_ring_bytes = 1 << 20;
 
 /* when the copy after those made so far would be due, if all came evenly */
 u64 python_copy_due_ns = 0;
@@ -104,8 +103,8 @@ GLOBAL int sample_thread(u64 now)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct thread *thread = tracked(task);
-	struct sample_record *record;
 	u64 python_stack, native_stack;
+	bool collects;
 	u32 slot;
 
 	if (!thread || are_stacks_off() || is_in_call(thread, STACK_POINTER(context)))
@@ -113,22 +112,8 @@ GLOBAL int sample_thread(u64 now)
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	python_stack = capture_python(thread, task, slot);
 	native_stack = sampled_native(thread, task, slot, context, python_stack, now);
-	record = bpf_ringbuf_reserve(&samples, sizeof(*record), 0);
-	if (!record) {
-		count_loss(LOSS_SAMPLES_RING_FULL, 1);
-		return 0;
-	}
-	record->time_ns = now;
-	record->python_stack = python_stack;
-	record->native_stack = native_stack;
-	record->pid = task->tgid;
-	record->tid = task->pid;
-	record->cpu = bpf_get_smp_processor_id();
-	record->process_slot = slot;
-	record->flags = python_stack && is_collecting(thread, slot, PROGRAM_COUNTER(context)) ? SAMPLE_COLLECTING : 0;
-	record->pad = 0;
-	read_comm(record->comm, task->comm);
-	bpf_ringbuf_submit(record, ring_wakeup(&samples, samples_ring_bytes, sizeof(*record)));
+	collects = python_stack && is_collecting(thread, slot, PROGRAM_COUNTER(context));
+	send_sample(task, slot, now, python_stack, native_stack, collects ? SAMPLE_COLLECTING : 0, STATE_RUN);
 	return 0;
 }
 
@@ -137,20 +122,6 @@ SEC("perf_event") int sample_running(void *ctx)
 	if (tracked(bpf_get_current_task_btf()))
 		sample_thread(bpf_ktime_get_ns());
 	return 0;
-}
-
-/* Whether a thread has been asleep from `since` until now, as far as its account says. */
-INLINE u8 sleeping_state(struct thread *thread)
-{
-	u32 before = READ_ONCE(thread->sequence);
-	u64 since = READ_ONCE(thread->since_ns), waking = READ_ONCE(thread->waking_ns);
-	u8 state = READ_ONCE(thread->state);
-
-	if (state == STATE_INIT)
-		state = READ_ONCE(thread->hint);
-	if ((before & 1) || before != READ_ONCE(thread->sequence) || waking > since || !is_sleep(state))
-		return STATE_INIT;
-	return state;
 }
 
 SEC("iter/task") int find_parked(struct bpf_iter__task *ctx)

@@ -44,7 +44,10 @@ class Samples:
         self._thread = threading.Thread(target=self._look, name="ingero-parked", daemon=True)
 
     def add_running(self, batch: np.ndarray[Any, Any], numbers: list[int]) -> None:
-        """Rows of ring `samples`. numbers: of their processes."""
+        """Rows of ring `samples`. numbers: of their processes.
+
+        Only a tick stands for time: who was looked at because another thread called stands for none.
+        """
         period_ns = self._kernel.samples.period_ns if self._kernel.samples else 0
         rows = tables.SAMPLES.rows(
             len(batch),
@@ -54,8 +57,8 @@ class Samples:
             pid=batch["pid"],
             tid=batch["tid"],
             comm=[self._sink.intern(raw.decode(errors="replace")) for raw in batch["comm"].tolist()],
-            state=_RUN,
-            weight_ns=period_ns,
+            state=batch["state"],
+            weight_ns=np.where(batch["state"] == _RUN, period_ns, 0),
             is_collecting=(batch["flags"] & SampleFlag.COLLECTING).astype(np.int64),
             stack_hash=self._stacks.hashes(batch, numbers),
         )

@@ -528,7 +528,7 @@ CREATE TABLE raw_samples (
     tid        INTEGER NOT NULL,
     comm       INTEGER NOT NULL DEFAULT 0,     -- string
     state      INTEGER NOT NULL,               -- thread_states.id
-    weight_ns  INTEGER NOT NULL,               -- the time that it stands for
+    weight_ns  INTEGER NOT NULL,               -- the time that it stands for; 0: looked at because another thread called
     is_collecting INTEGER NOT NULL DEFAULT 0,  -- it collected the garbage of its interpreter
     stack_hash INTEGER NOT NULL DEFAULT 0      -- 0: not known
 ) STRICT;

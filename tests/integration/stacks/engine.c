@@ -8,7 +8,7 @@ typedef int (*memset_async)(void *, int, size_t, void *);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
 static memset_async call;
-static int work, calls;
+static int work, calls, pause_us;
 
 static void *engine(void *unused)
 {
@@ -19,7 +19,7 @@ static void *engine(void *unused)
 		pthread_mutex_unlock(&lock);
 		for (int i = 0; i < calls; i++) {
 			call(0, 0, 4096, 0);
-			usleep(30000);
+			usleep(pause_us);
 		}
 		pthread_mutex_lock(&lock);
 		work = 0;
@@ -28,10 +28,11 @@ static void *engine(void *unused)
 	return unused;
 }
 
-void engine_start(void *function)
+void engine_start(void *function, int between_calls_us)
 {
 	pthread_t thread;
 
+	pause_us = between_calls_us;
 	call = (memset_async)function;
 	pthread_create(&thread, NULL, engine, NULL);
 }

@@ -51,7 +51,7 @@ class StackQuestions(Questions):
             SampleTotals,
             f"SELECT s.process, s.pid, s.tid, coalesce(t.text, ''), n.name, s.is_collecting, s.stack_hash, count(*), "
             f"sum(s.weight_ns) FROM raw_samples s LEFT JOIN raw_strings t ON t.string = s.comm "
-            f"LEFT JOIN thread_states n ON n.id = s.state WHERE {within('s.time_ns')} "
+            f"LEFT JOIN thread_states n ON n.id = s.state WHERE {within('s.time_ns')} AND s.weight_ns > 0 "
             f"AND {of_process('s')} GROUP BY s.process, s.tid, s.comm, s.state, s.is_collecting, s.stack_hash "
             f"ORDER BY sum(s.weight_ns) DESC",
             window,
@@ -74,7 +74,7 @@ class StackQuestions(Questions):
     def sample_rows(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
         """Where threads were outside traced calls, sample by sample in order of time: `arrays.SAMPLE_DTYPE`."""
         rows = self._each(
-            f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_samples WHERE {within('time_ns')} "
+            f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_samples WHERE {within('time_ns')} AND weight_ns > 0 "
             f"AND {of_process()} ORDER BY time_ns",
             window,
             table="raw_samples",
