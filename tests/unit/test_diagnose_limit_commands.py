@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ingero.diagnose.limit_commands import exclusive_cores, set_cpus, set_memory, set_weight
+from ingero.diagnose.limit_commands import Weight, exclusive_cores, set_cpus, set_memory, set_weight
 from ingero.store.records import Container
 
 BARE = Container(
@@ -64,8 +64,27 @@ def test_exclusive_cores_are_offered_only_where_a_way_is_known() -> None:
         (POD, "kubectl -n ml set resources deployment/<that made train-0> --requests=cpu=<cores>"),
         (DOCKER, "sudo docker update --cpu-shares=10240 dddddddddddd"),
         (UNIT, "sudo systemctl set-property fluent-bit.service CPUWeight=1000"),
-        (BARE, "echo 1000 | sudo tee /sys/fs/cgroup/jobs/7/cpu.weight  # v1: cpu.shares"),
+        (BARE, "echo 1000 | sudo tee /sys/fs/cgroup/jobs/7/cpu.weight  # v1: 10240 to cpu.shares"),
+        (None, "echo 1000 | sudo tee <cgroup>/cpu.weight  # v1: 10240 to cpu.shares"),
     ],
 )
 def test_a_weight_is_set_through_whoever_runs_the_group(group: Container | None, command: str) -> None:
-    assert set_weight(group) == command
+    assert set_weight(group, Weight.MORE) == command
+
+
+@pytest.mark.parametrize(
+    ("beside", "place"),
+    [
+        ("/jobs/8", "echo 1 | sudo tee /sys/fs/cgroup/jobs/7/cpu.weight  # v1: 2 to cpu.shares"),
+        ("/other/8", "echo 1 | sudo tee /sys/fs/cgroup/jobs/cpu.weight  # v1: 2 to cpu.shares"),
+        ("/", "echo 1 | sudo tee /sys/fs/cgroup/jobs/7/cpu.weight  # v1: 2 to cpu.shares"),
+    ],
+)
+def test_a_weight_counts_where_the_paths_part(beside: str, place: str) -> None:
+    assert set_weight(BARE, Weight.LEAST, beside=replace(BARE, cgroup_id=8, cgroup_path=beside)) == place
+
+
+def test_a_slice_that_parts_two_units_is_weighed_through_systemd() -> None:
+    mine = replace(UNIT, cgroup_path="/system.slice/fluent-bit.service")
+    other = replace(UNIT, cgroup_id=8, cgroup_path="/user.slice/session-3.scope", unit="session-3.scope")
+    assert set_weight(mine, Weight.MORE, beside=other) == "sudo systemctl set-property system.slice CPUWeight=1000"

@@ -6,6 +6,7 @@ hold.
 
 from __future__ import annotations
 
+import enum
 import math
 
 from ingero.diagnose.evidence import Evidence
@@ -14,7 +15,7 @@ from ingero.identity import short_id
 from ingero.store.records import Container
 
 PERIOD_US = 100_000  # of a quota, unless its group has another
-_USUAL_WEIGHT, _USUAL_SHARES = 100, 1024  # of cpu.weight, and of cpu.shares in v1
+_UNITS = (".slice", ".service", ".scope")  # what a path of systemd is made of
 _WITH_UPDATE = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
 
 
@@ -57,15 +58,45 @@ def set_memory(group: Container | None) -> str:
     return f"echo <bytes> | sudo tee {_file(group, 'memory.max')}  # v1: memory.limit_in_bytes"
 
 
-def set_weight(group: Container | None) -> str:
-    """Gives a control group ten times the usual share of the CPUs that it competes for."""
+class Weight(enum.Enum):
+    """How a control group is to be weighed against those beside it: (cpu.weight, cpu.shares of v1, cores of a pod)."""
+
+    MORE = (1000, 10240, "<cores>")
+    LEAST = (1, 2, "<fewer cores>")
+
+
+def set_weight(group: Container | None, weight: Weight, *, beside: Container | None = None) -> str:
+    """Gives a control group ten times the usual share of the CPUs that it competes for, or as good as none.
+
+    beside: whom it competes with. A weight counts where the paths of both part, which may be a group around this one.
+    """
+    value, shares, cores = weight.value
     if _is_pod(group):
-        return _kubectl(group, "cpu=<cores>", of="requests")
+        return _kubectl(group, f"cpu={cores}", of="requests")
     if tool := _tool(group):
-        return f"sudo {tool} update --cpu-shares={10 * _USUAL_SHARES} {_id(group)}"
-    if group and group.unit:
-        return f"sudo systemctl set-property {group.unit} CPUWeight={10 * _USUAL_WEIGHT}"
-    return f"echo {10 * _USUAL_WEIGHT} | sudo tee {_file(group, 'cpu.weight')}  # v1: cpu.shares"
+        return f"sudo {tool} update --cpu-shares={shares} {_id(group)}"
+    path = branch(group, beside)
+    unit = group.unit if group and group.unit and has_own_branch(group, beside) else path.rpartition("/")[2]
+    if unit.endswith(_UNITS):
+        return f"sudo systemctl set-property {unit} CPUWeight={value}"
+    place = f"/sys/fs/cgroup{path}" if path else "<cgroup>"
+    return f"echo {value} | sudo tee {place}/cpu.weight  # v1: {shares} to cpu.shares"
+
+
+def branch(group: Container | None, beside: Container | None) -> str:
+    """The group, of those around this one and itself, that does not hold the other; "" where no path is known."""
+    path, other = _path(group), _path(beside)
+    parts = next((at for at, (one, two) in enumerate(zip(path, other, strict=False), 1) if one != two), len(path))
+    return "".join(f"/{one}" for one in path[:parts])
+
+
+def has_own_branch(group: Container | None, beside: Container | None) -> bool:
+    """Whether it is this group itself that is weighed against the other, not one around it that holds more."""
+    return branch(group, beside) == branch(group, None)
+
+
+def _path(group: Container | None) -> list[str]:
+    return [one for one in group.cgroup_path.split("/") if one] if group else []
 
 
 def cap(evidence: Evidence, pid: int, name: str) -> Fix | None:

@@ -106,6 +106,26 @@ def test_only_who_took_much_is_to_be_reniced(tmp_path: Path) -> None:
     assert incident.fixes[0].command == "sudo renice -n 19 -p $(ls /proc/900/task)"
 
 
+@pytest.mark.parametrize(
+    ("taker_path", "command"),
+    [
+        ("/jobs/1", "sudo renice -n 19 -p $(ls /proc/900/task)"),
+        ("/", "sudo renice -n 19 -p $(ls /proc/900/task)"),  # weighed against the group in which the victim is
+        ("/jobs/2", "echo 1 | sudo tee /sys/fs/cgroup/jobs/2/cpu.weight  # v1: 2 to cpu.shares"),
+        ("/build/2", "echo '<us> 100000' | sudo tee /sys/fs/cgroup/build/2/cpu.max  # v1: cpu.cfs_quota_us"),
+    ],
+)
+def test_a_nice_value_is_offered_only_where_it_counts(tmp_path: Path, taker_path: str, command: str) -> None:
+    def grouped(scene: Scene, trainer: Actor) -> None:
+        for group, path in ((1, "/jobs/1"), (2, taker_path)):
+            scene.append(tables.CGROUPS, cgroup_id=group, kernel_cgroup_id=group, node="n", cgroup_path=path)
+        hogged(scene, trainer, cgroup_id=2)
+
+    (incident,) = diagnosed(tmp_path, grouped, cgroup_id=1).incidents
+    assert incident.fixes[0].command == command
+    assert ("renice" in command) is any("renice" in one.command for one in incident.fixes)
+
+
 def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:
     def hidden(scene: Scene, trainer: Actor) -> None:
         """The same waiting, but within the wait for the device."""

@@ -76,6 +76,13 @@ def test_nice_means_nothing_between_control_groups(tmp_path: Path) -> None:
     assert causes(diagnosed(tmp_path, elsewhere)) == ["cpu-contention"]
 
 
+def test_the_policy_idle_means_nothing_between_control_groups(tmp_path: Path) -> None:
+    def elsewhere(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer, {"policy": "idle"}, {}, cgroup_id=7)
+
+    assert causes(diagnosed(tmp_path, elsewhere)) == ["cpu-contention"]
+
+
 def test_without_scheduling_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(
         tmp_path,

@@ -10,8 +10,9 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.limit_commands import cap
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, apart, contention, of_kind, renice, weighty
+from ingero.diagnose.runnable import Taker, apart, contention, of_kind, weighty
 from ingero.diagnose.stretches import UNOWNED_RATIO
+from ingero.diagnose.weights import lower
 
 CAUSE = "cpu-contention"
 
@@ -24,15 +25,16 @@ def find(case: Case) -> Iterator[Finding]:
         CAUSE,
         Taker.OTHER,
         text="{who} lost {lost} waiting for a CPU while {takers} ran",
-        fixes=(Fix(text="lower their weight", command=renice(19, (one.pid for one in others))),),
+        fixes=tuple(lower(case, others)),
     )
     if finding:
         graphs, move = delayed_graphs(case, finding.claims), apart(case, others)
         chain = (*finding.chain, graphs) if graphs else finding.chain
         home = case.evidence.container_of(case.process.cgroup_id)
         caps = (cap(case.evidence, one.pid, one.name) for one in others if one.container not in ("", home))
-        more = [*caps, move]
-        yield replace(finding, chain=chain, fixes=(*finding.fixes, *(one for one in more if one)))
+        said = {one.command for one in finding.fixes}
+        more = [one for one in (*caps, move) if one and one.command not in said]
+        yield replace(finding, chain=chain, fixes=(*finding.fixes, *more))
     if own := _of_the_recorder(case):
         yield own
 

@@ -9,7 +9,8 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.limit_commands import cap, exclusive_cores, group_of
 from ingero.diagnose.model import Culprit, Finding, Fix
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, contention, of_kind, renice, weighty
+from ingero.diagnose.runnable import Taker, contention, of_kind, weighty
+from ingero.diagnose.weights import lower
 
 CAUSE = "noisy-neighbor"
 _MOST_FIXES = 3
@@ -33,10 +34,13 @@ def _fixes(case: Case, takers: list[Culprit]) -> Iterator[Fix]:
     if exclusive := exclusive_cores(group_of(case.evidence, case.process.cgroup_id)):
         yield exclusive
     for one in takers[:_MOST_FIXES]:
-        yield cap(case.evidence, one.pid, one.name) or Fix(
-            text=f"or lower the weight of {one.name} [{one.pid}], a process of the host",
-            command=renice(19, [one.pid]),
-        )
+        capped = cap(case.evidence, one.pid, one.name)
+        yield from [capped] if capped else _of_the_host(case, one)
+
+
+def _of_the_host(case: Case, taker: Culprit) -> Iterator[Fix]:
+    for fix in lower(case, [taker]):
+        yield replace(fix, text=f"or lower the weight of {taker.name} [{taker.pid}], a process of the host")
 
 
 RULE = Rule(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.limit_commands import group_of, set_weight
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import (
@@ -23,8 +22,8 @@ from ingero.diagnose.runnable import (
     weighty,
 )
 from ingero.diagnose.scheduler_facts import SchedulerFacts
+from ingero.diagnose.weights import LOWEST_NICE, raise_own
 from ingero.store.machine import Scheduling
-from ingero.store.records import Container
 
 CAUSE = PRIORITY
 MIN_NICE = 3  # steps of the nice value; each is a factor of 1.25, so that three are a factor of two
@@ -69,7 +68,7 @@ def _victim(case: Case, facts: SchedulerFacts) -> Scheduling | None:
 def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Scheduling, *, is_neighbour: bool) -> str:
     """By what a taker goes before the victim; "" where by nothing that is known.
 
-    A nice value counts within one control group only; where autogroup is on, within one session, which is not recorded.
+    A nice value and the policy "idle" count within one control group only; where autogroup is on, within one session, which is not recorded.
     """
     row = facts.in_force(taker.pid, taker.pid)
     if row is None:
@@ -78,9 +77,9 @@ def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Sche
         return f"policy {row.policy} {row.rt_priority or ''}".rstrip()
     if is_neighbour:
         return ""
-    if victim.policy == "idle" and row.policy != "idle":
-        return f"policy {row.policy} against idle"
     if _groups(case, taker.pid) <= {case.process.cgroup_id or 0, 0}:
+        if victim.policy == "idle" and row.policy != "idle":
+            return f"policy {row.policy} against idle"
         return f"nice {row.nice} against {victim.nice}" if victim.nice - row.nice >= MIN_NICE else ""
     is_heavier = (row.cpu_weight or 0) >= MIN_WEIGHT * (victim.cpu_weight or math.inf)
     return f"CPU weight {row.cpu_weight} against {victim.cpu_weight}" if is_heavier else ""
@@ -125,7 +124,7 @@ def _finding(
                 order="each wait was charged to whoever ran on that CPU during it",
             ),
         ),
-        fixes=tuple(_fixes(victim, group_of(case.evidence, case.process.cgroup_id), takers, why)),
+        fixes=tuple(_fixes(case, victim, takers, why)),
         evidence={
             "victim nice": victim.nice,
             "victim policy": victim.policy,
@@ -135,16 +134,16 @@ def _finding(
     )
 
 
-def _fixes(victim: Scheduling, own: Container | None, takers: list[Culprit], why: str) -> Iterator[Fix]:
+def _fixes(case: Case, victim: Scheduling, takers: list[Culprit], why: str) -> Iterator[Fix]:
     if why.startswith("nice"):
         if victim.nice > 0:
             yield Fix(text="give the victim its priority back", command=renice(0, [victim.pid]))
         yield Fix(
             text="or lower the priority of the others",
-            command=renice(19, (one.pid for one in takers)),
+            command=renice(LOWEST_NICE, (one.pid for one in takers)),
         )
     elif why.startswith("CPU weight"):
-        yield Fix(text="raise the weight of the victim's control group", command=set_weight(own))
+        yield raise_own(case, takers)
     elif victim.policy == "idle":
         yield Fix(text="give the victim its policy back", command=f"sudo chrt --other -a -p 0 {victim.pid}")
     else:

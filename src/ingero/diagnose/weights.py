@@ -1,0 +1,65 @@
+"""What gives a victim more of a CPU against whoever had it: a nice value within one control group, else weights.
+
+The scheduler weighs a thread against what lies in the same group: other threads, and groups below it as one each. So a
+nice value says nothing to a thread of a group beside; there the two groups' own weights decide, on the level where
+their paths part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.limit_commands import Weight, group_of, group_of_pid, has_own_branch, set_cpus, set_weight
+from ingero.diagnose.model import Culprit, Fix
+from ingero.diagnose.runnable import named, renice
+from ingero.store.records import Container
+
+LOWEST_NICE = 19
+_MOST_GROUPS = 3
+
+
+def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
+    """Less of the CPU for those that took it: by nice values where these count, else through their control groups.
+
+    Where it is a group around theirs that is weighed against the victim's, it holds others, too: then a limit.
+    """
+    own = group_of(case.evidence, case.process.cgroup_id)
+    groups = {one.pid: group_of_pid(case.evidence, one.pid) for one in takers}
+    by_nice = [one.pid for one in takers if _counts_nice(groups[one.pid], own)]
+    if by_nice:
+        yield Fix(text="lower their weight", command=renice(LOWEST_NICE, by_nice))
+    commands: dict[str, list[Culprit]] = {}
+    for one in takers:
+        group = groups[one.pid]
+        if one.pid not in by_nice:
+            has_weight = has_own_branch(group, own) and not (group and group.pod)
+            commands.setdefault(
+                set_weight(group, Weight.LEAST, beside=own) if has_weight else set_cpus(group), []
+            ).append(one)
+    for command, those in list(commands.items())[:_MOST_GROUPS]:
+        text = f"or give the control group of {named(those)} less of the CPU, at whose border nice values end"
+        yield Fix(text=text, command=command)
+
+
+def raise_own(case: Case, takers: Iterable[Culprit]) -> Fix:
+    """More weight for the victim's control group against that of the first taker."""
+    own = group_of(case.evidence, case.process.cgroup_id)
+    theirs = next((group_of_pid(case.evidence, one.pid) for one in takers), None)
+    return Fix(
+        text="raise the weight of the victim's control group", command=set_weight(own, Weight.MORE, beside=theirs)
+    )
+
+
+def _counts_nice(group: Container | None, own: Container | None) -> bool:
+    """Whether a nice value of this group's threads is weighed against the victim: in its group, or in one around it.
+
+    Where a group is not known, there are none.
+    """
+    if group is None or own is None or group.cgroup_id == own.cgroup_id:
+        return True
+    return bool(group.cgroup_path and own.cgroup_path) and _is_within(own.cgroup_path, group.cgroup_path)
+
+
+def _is_within(path: str, around: str) -> bool:
+    return f"{path.rstrip('/')}/".startswith(f"{around.rstrip('/')}/")
