@@ -11,7 +11,8 @@ from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
 from ingero.diagnose.evidence import SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.incidents import Found, merge
+from ingero.diagnose.found import Found
+from ingero.diagnose.incidents import merge
 from ingero.diagnose.joins import explained_ratio, joined
 from ingero.diagnose.model import (
     Bucket,

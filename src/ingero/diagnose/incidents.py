@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ingero.diagnose.bases import with_bases
 from ingero.diagnose.cases import Case
+from ingero.diagnose.found import Found
 from ingero.diagnose.impact import impact_of
 from ingero.diagnose.joins import explained_ratio
 from ingero.diagnose.model import (
@@ -24,43 +26,10 @@ _Key = tuple[str, str, str, bool]
 _SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two stretches of one fault
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A finding and the case it is about; None: about the recording as a whole."""
-
-    finding: Finding
-    case: Case | None
-
-    @property
-    def kind(self) -> FindingKind:
-        """What it claims; a bottleneck is counted against zero, so that it is never added to an incident's loss."""
-        return self.finding.kind or (self.case.kind if self.case else FindingKind.EVENT)
-
-    @property
-    def process(self) -> int:
-        """Whose case it is about; 0: of nobody in particular."""
-        return self.case.process.process if self.case else 0
-
-    @property
-    def begin_ns(self) -> int:
-        """When it began."""
-        return self._window[0]
-
-    @property
-    def end_ns(self) -> int:
-        """When it ended."""
-        return self._window[1]
-
-    @property
-    def _window(self) -> tuple[int, int]:
-        window = self.finding.window or (self.case.window if self.case else None)
-        return (window.begin_ns, window.end_ns) if window else (0, 0)
-
-
 def merge(found: Iterable[Found]) -> tuple[Incident, ...]:
     """Incidents, worst first; numbered by their begin."""
     groups: dict[_Key, list[Found]] = defaultdict(list)
-    for one in _absorbed(list(found)):
+    for one in _absorbed(with_bases(found)):
         finding = one.finding
         groups[finding.cause, finding.resource, finding.root, one.kind is FindingKind.BOTTLENECK].append(one)
     incidents = [_incident(part) for group in groups.values() for part in _by_time(group)]

@@ -118,6 +118,7 @@ def _join(owner: Finding, part: Finding, more: str, amount: Callable[[int], str]
         line=owner.line or part.line,
         chain=(*owner.chain, *(replace(one, text=f"with it, {one.text}") for one in part.chain[:1])),
         evidence={**owner.evidence, f"of it {part.cause} (ns)": part.lost_ns},
+        waits_for=tuple(sorted({*owner.waits_for, *part.waits_for})),
     )
 
 

@@ -148,6 +148,7 @@ class Finding:
     is_whole: bool = True
     least_ratio: float = 0.0
     absorbs: Sequence[int] = ()  # numbers of processes whose own findings at that time are the reason for this one
+    waits_for: Sequence[int] = ()  # pids of the workers whose lateness it is about
 
     @property
     def lost_ns(self) -> int:

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ingero.diagnose.bases import speaks_for
 from ingero.diagnose.engine import UNEXPLAINED
 from ingero.diagnose.model import Diagnosis, FindingKind, Incident
 from ingero.units import SECOND_NS
@@ -85,6 +86,9 @@ class IncidentTracker:
         self._waiting = {key: since for key, since in self._waiting.items() if key in latest}
         kept_from_ns = diagnosis.window.begin_ns - _KEPT_NS
         self._closed = {key: one for key, one in self._closed.items() if one.last_end_ns >= kept_from_ns}
+        for key, tracked in self._open.items():
+            if key[3] and any(speaks_for(one, tracked.incident) for one in diagnosis.incidents):
+                tracked.last_end_ns = now_ns  # it goes on, and an incident says so
         over = [key for key, one in self._open.items() if now_ns - one.last_end_ns > QUIET_NS]
         return changes + [self._close(key) for key in over]
 

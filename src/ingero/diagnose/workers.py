@@ -121,6 +121,11 @@ def production(case: Case, segments: Sequence[Segment]) -> Production:
     )
 
 
+def workers_of(case: Case, segments: Sequence[Segment]) -> tuple[int, ...]:
+    """The pids of the other processes on these pieces of paths, in order."""
+    return tuple(sorted({one.pid for one in segments} - {case.process.pid}))
+
+
 def _disk(case: Case, segments: Sequence[Segment]) -> str:
     """The disk that these threads' reads took longest on, as major:minor."""
     times: Counter[int] = Counter()

@@ -12,6 +12,7 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import named, pids
 from ingero.diagnose.stretches import UNOWNED_RATIO
 from ingero.diagnose.waits import Segment
+from ingero.diagnose.workers import workers_of
 from ingero.units import format_bytes, format_ns
 
 CAUSE = "block-io"
@@ -52,6 +53,7 @@ def find(case: Case) -> Iterator[Finding]:
             "direction": "write" if requests.is_write else "read",
         }
         | {"other processes on the device (bytes)": sum(size for _, size in others)},
+        waits_for=workers_of(case, segments),
     )
 
 

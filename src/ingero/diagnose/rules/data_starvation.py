@@ -77,6 +77,7 @@ def _waited(case: Case) -> Finding | None:
             "source": found.source,
             "sub-cause": _sub_cause(case, found),
         },
+        waits_for=tuple(pid for pid, _, _ in found.producers if pid != case.process.pid),
     )
 
 

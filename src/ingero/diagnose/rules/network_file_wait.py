@@ -10,6 +10,7 @@ from ingero.diagnose.disk_waits import DiskWaits, waker_of
 from ingero.diagnose.model import Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.waits import Segment
+from ingero.diagnose.workers import workers_of
 
 CAUSE = "network-file-wait"
 _ENDED_BY = ("network", "kworker", "thread")
@@ -63,6 +64,7 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(text="read ahead further: larger records, more workers", command="DataLoader(prefetch_factor=8)"),
         ),
         evidence={"waits": len(segments), "block requests": 0},
+        waits_for=workers_of(case, segments),
     )
 
 

@@ -11,6 +11,7 @@ from ingero.diagnose.connections import Connections
 from ingero.diagnose.model import CodeLine, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.waits import Segment
+from ingero.diagnose.workers import workers_of
 from ingero.store.host_events import HostEvent
 from ingero.units import format_count, format_ns
 
@@ -65,6 +66,7 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(text="see which connections suffer", command="ss -tino state established"),
         ),
         evidence={"retransmitted segments": packets, "waits": len(segments), "peer": peer},
+        waits_for=workers_of(case, segments),
     )
 
 

@@ -1,0 +1,74 @@
+"""A bottleneck that an incident makes worse is said in the incident: one trouble is told once.
+
+A loop that always waits a while for its worker and then waits longer has lost time twice over, against zero and against
+its best regime, but there is one thing to repair. The two losses are never added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ingero.diagnose.found import Found
+from ingero.diagnose.model import Fact, Finding, FindingKind, Incident, Link
+from ingero.units import format_percent
+
+AT_BEST = "at best lost to"  # the causes, in an incident's evidence
+
+
+def with_bases(found: Iterable[Found]) -> list[Found]:
+    """The same, each bottleneck in the largest incident of its process that is the same trouble, where there is one."""
+    found = list(found)
+    worse = _leads(one for one in found if one.kind is FindingKind.INCIDENT)
+    told: dict[int, Found] = {}
+    gone: set[int] = set()
+    for base in (one for one in found if one.kind is FindingKind.BOTTLENECK and one.case):
+        owner = next((one for one in worse if _is_same_trouble(one, base)), None)
+        if owner is not None:
+            gone.add(id(base))
+            told[id(owner)] = Found(_with_base(told.get(id(owner), owner).finding, base), owner.case)
+    return [told.get(id(one), one) for one in found if id(one) not in gone]
+
+
+def _leads(found: Iterable[Found]) -> list[Found]:
+    """Of findings that become one incident the largest, whose words that has; largest first."""
+    leads: dict[tuple[str, str, str], Found] = {}
+    for one in sorted(found, key=lambda one: -one.finding.lost_ns):
+        leads.setdefault(_identity(one.finding), one)
+    return list(leads.values())
+
+
+def _identity(finding: Finding) -> tuple[str, str, str]:
+    return finding.cause, finding.resource, finding.root
+
+
+def speaks_for(incident: Incident, bottleneck: Incident) -> bool:
+    """Whether a bottleneck is said in this incident."""
+    causes = str(incident.evidence.get(AT_BEST, "")).split(", ")
+    mine = {victim.process for victim in incident.victims}
+    return bottleneck.cause in causes and any(victim.process in mine for victim in bottleneck.victims)
+
+
+def _is_same_trouble(one: Found, base: Found) -> bool:
+    """Whether both are about one cause on one resource, or about waiting for one worker, whatever that did."""
+    if one.process != base.process:
+        return False
+    mine, theirs = one.finding, base.finding
+    is_same = _identity(mine) == _identity(theirs)
+    return is_same or not set(mine.waits_for).isdisjoint(theirs.waits_for)
+
+
+def _with_base(finding: Finding, base: Found) -> Finding:
+    other, wall_ns = base.finding, base.case.wall_ns if base.case else 0
+    ratio = other.lost_ns / max(wall_ns, 1)
+    how = "so" if other.cause == finding.cause else f"to {other.cause}"
+    said = [str(finding.evidence[AT_BEST])] if AT_BEST in finding.evidence else []
+    facts: dict[str, Fact] = {AT_BEST: ", ".join([*said, other.cause]), f"at best lost to {other.cause} (ratio)": ratio}
+    fixes = [one for one in other.fixes if one not in finding.fixes]
+    return replace(
+        finding,
+        summary=f"{finding.summary}; {format_percent(ratio)} of its time is lost {how} even at its best",
+        chain=(*finding.chain, Link(text=f"at its best: {other.summary}", seen_ns=other.lost_ns)),
+        fixes=(*finding.fixes, *fixes),
+        evidence={**finding.evidence, **facts},
+    )

@@ -1,0 +1,100 @@
+"""A bottleneck that an incident makes worse is said in the incident; another trouble of the same loop stays its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Diagnosis, FindingKind, Incident, Severity, Victim
+from ingero.diagnose.tracking import ChangeKind, IncidentTracker
+from ingero.ops import IoOp
+from ingero.store.records import Window
+from ingero.units import SECOND_NS
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
+
+BASE_MS, STORM_MS = 2.0, 8.0
+DISK = 8 << 20
+
+
+def starving(folder: Path, *, late_ms: float = 0.0) -> Diagnosis:
+    """A loop that always waits for a worker that computes; from QUIET_S on it reads from a busy disk, too.
+
+    late_ms: instead of the disk, a hog takes the CPU at the end of each drain.
+    """
+    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        _wait_for(scene, trainer, worker, 0, QUIET_S)
+        if late_ms:
+            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, late_ms=late_ms)
+            for second in range(int(QUIET_S), int(LENGTH_S)):
+                scene.took(trainer, 900, "hog", second, 180 * late_ms)
+        else:
+            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=STORM_MS)
+    return diagnosed_file(folder / "scene.db")
+
+
+def _wait_for(
+    scene: Scene, trainer: Actor, worker: Actor, begin_s: float, end_s: float, *, disk_ms: float = 0, late_ms: float = 0
+) -> None:
+    wait_ms = BASE_MS + disk_ms
+    drain = {"runq": late_ms} if late_ms else {}
+    step = Step(empty_ms=0.3 + wait_ms, empty={"sleep": wait_ms}, late_ms=0.05 + late_ms, drain=drain)
+    for begin, _, _ in scene.train(trainer, begin_s, end_s, step):
+        scene.off_cpu(trainer, begin, begin + wait_ms / 1e3, "sleep", waker=worker)
+        if disk_ms:
+            scene.off_cpu(worker, begin, begin + disk_ms / 1e3, "io", waker="block")
+            scene.host_event(IoOp.READ, begin, actor=worker, ms=disk_ms, arg0=1 << 20, arg2=DISK)
+        else:  # it has slept before, so that it is seen to run
+            scene.off_cpu(worker, begin - 0.001, begin - 0.0005, "sleep", waker="timer")
+
+
+def test_a_disk_that_makes_a_slow_worker_slower_is_one_incident_that_says_so(tmp_path: Path) -> None:
+    (incident,) = starving(tmp_path).incidents
+    assert (incident.cause, incident.kind) == ("block-io", FindingKind.INCIDENT)
+    assert incident.evidence["at best lost to"] == "data-starvation"
+    share = incident.evidence["at best lost to data-starvation (ratio)"]
+    assert share == pytest.approx(BASE_MS / (6.05 + 0.3 + BASE_MS), rel=0.1)
+    assert "24 % of its time is lost to data-starvation even at its best" in incident.summary
+
+
+def test_what_is_lost_at_best_is_not_added(tmp_path: Path) -> None:
+    (incident,) = starving(tmp_path).incidents
+    assert incident.lost_ratio == pytest.approx(STORM_MS / (8.35 + STORM_MS), rel=0.05)
+    assert any(one.text.startswith("at its best: python [100] waited") for one in incident.chain)
+
+
+def test_an_incident_of_another_kind_leaves_the_bottleneck_its_own(tmp_path: Path) -> None:
+    assert sorted(causes(starving(tmp_path, late_ms=2.0))) == ["cpu-contention", "data-starvation"]
+
+
+def incident(cause: str, kind: FindingKind, **evidence: str) -> Incident:
+    return Incident(
+        number=0, cause=cause, resource="r", root="100", kind=kind, severity=Severity.LOW, start_ns=0, end_ns=SECOND_NS,
+        lost_ns=SECOND_NS, lost_ratio=0.2, explained_ratio=1.0, peak_ratio=0.2, summary="", evidence=evidence,
+        victims=(Victim(process=1, pid=100, name="python"),),
+    )  # fmt: skip
+
+
+def diagnosis(now_s: int, *incidents: Incident) -> Diagnosis:
+    seen = tuple(replace(one, end_ns=now_s * SECOND_NS) for one in incidents)
+    window = Window(begin_ns=0, end_ns=now_s * SECOND_NS)
+    return Diagnosis(window=window, incidents=seen, verdicts=(), not_evaluated=(), not_traced={})
+
+
+def test_a_bottleneck_that_was_told_stays_open_while_an_incident_speaks_for_it() -> None:
+    base = incident("data-starvation", FindingKind.BOTTLENECK)
+    storm = incident("block-io", FindingKind.INCIDENT, **{"at best lost to": "data-starvation"})
+    tracker = IncidentTracker()
+    kinds = [
+        (change.kind, change.incident.cause)
+        for now_s in range(1, 60)
+        for change in tracker.update(diagnosis(now_s, storm if now_s > 40 else base), now_s * SECOND_NS)
+    ]
+    assert [one for one in kinds if one[0] is not ChangeKind.UPDATED] == [
+        (ChangeKind.OPENED, "data-starvation"),
+        (ChangeKind.OPENED, "block-io"),
+    ]
