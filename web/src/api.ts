@@ -88,7 +88,7 @@ export interface Diagnosis {
   window: Window;
   incidents: Incident[];
   verdicts: { process: number; pid: number; name: string; text: string; has_incident: boolean }[];
-  not_evaluated: { cause: string; reason: string }[];
+  not_evaluated: { cause: string; reason: string; stretches: Window[] }[];
   not_traced: Record<string, string>;
 }
 

@@ -31,7 +31,7 @@ export function Incidents(props: ViewProps) {
 
 export function noIncident(found: Diagnosis): string {
   return found.verdicts.length
-    ? "No incident was found."
+    ? `No incident was found${found.not_evaluated.some((one) => one.stretches.length) ? " in what was traced" : ""}.`
     : "No verdict: the recording holds no epochs of a device, so that no lost time can be proven.";
 }
 
@@ -83,7 +83,8 @@ export function Card(props: { incident: Incident; since: string }) {
 export function NotEvaluated(props: { diagnosis: Diagnosis }) {
   const byReason = new Map<string, string[]>();
   for (const one of props.diagnosis.not_evaluated) {
-    byReason.set(one.reason, [...(byReason.get(one.reason) ?? []), one.cause]);
+    const reason = one.reason + during(one.stretches);
+    byReason.set(reason, [...(byReason.get(reason) ?? []), one.cause]);
   }
   const sources = Object.entries(props.diagnosis.not_traced);
   if (!byReason.size && !sources.length) return null;
@@ -96,6 +97,15 @@ export function NotEvaluated(props: { diagnosis: Diagnosis }) {
       </ul>
     </details>
   );
+}
+
+/** The parts of the window that are meant; nothing where it is all of it. */
+function during(stretches: Window[]): string {
+  const first = stretches[0], last = stretches[stretches.length - 1];
+  if (!first || !last) return "";
+  const times = stretches.length > 1 ? ` in ${stretches.length} stretches` : "";
+  const length = stretches.reduce((sum, one) => sum + one.duration_ns, 0);
+  return `, from ${clock(first.begin_ns)} to ${clock(last.end_ns)}, ${ns(length)}${times}`;
 }
 
 export function when(one: Incident): string {

@@ -164,10 +164,12 @@ class Governor:
     def _keep_overhead(self, now_s: float) -> None:
         budget = self._budget
         load = self._estimate.update(self._overhead.seen, coverages(self.rungs))
-        before = self.rungs
+        before, began_ns = self.rungs, self._unix_ns()
         self._standing = rungs.decide(self._standing, load, self._overhead.ratio, now_s, budget)
         if self.rungs != before:
-            self._store(self._standing.reason + self._put_in_force())
+            note = self._put_in_force()
+            # less is traced from the begin of the change on, more from its end on
+            self._store(self._standing.reason + note, began_ns if self.rungs - before else self._unix_ns())
             self._has_changed = True
             self._drainer.look_soon()
 
@@ -229,11 +231,11 @@ class Governor:
             op for op, group in GROUP_OF_OP.items() if is_every or left[group] is not Coverage.FULL
         )
 
-    def _store(self, reason: str) -> None:
+    def _store(self, reason: str, time_ns: int | None = None) -> None:
         rows = tables.GOVERNOR.rows(
             1,
             session=self._sink.session,
-            time_ns=self._unix_ns(),
+            time_ns=self._unix_ns() if time_ns is None else time_ns,
             rung=int(max(self.rungs, default=0)),
             level=self._thrift.level,
             not_traced="\n".join(self.not_traced),

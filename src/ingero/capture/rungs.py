@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
+from ingero import given_up
 from ingero.attach.groups import Coverage, Coverages, Group
 from ingero.capture.trap_cost import TrapCosts
 from ingero.units import format_percent
@@ -40,17 +41,9 @@ _COVERAGE: dict[Rung, dict[Group, Coverage]] = {
     Rung.COPIES_OFF: {Group.COPIES: Coverage.NONE},
 }
 
-TEXTS: dict[Rung, str] = {
-    Rung.LAUNCHES_AT_DRIVER: "launches are traced at the driver only: counts stay exact, the caller is the runtime",
-    Rung.EVENTS_AT_DRIVER: "event records and stream waits are counted at the driver, without durations",
-    Rung.LAUNCHES_COUNTED: "launches of the driver are counted without durations",
-    Rung.EVENTS_OFF: "event records and stream waits are not traced: waits for events end no epoch",
-    Rung.MEMORY_OFF: "allocations and frees are not traced",
-    Rung.LAUNCHES_OFF: "launches are not traced: epochs are not comparable",
-    Rung.COPIES_OFF: "asynchronous copies and memsets are not traced: epochs are not comparable",
-}
+TEXTS: dict[Rung, str] = {rung: getattr(given_up, rung.name).text for rung in Rung}
 
-NO_STACKS = "stacks of recorded calls are not taken"
+NO_STACKS = given_up.STACKS_OFF.text
 
 
 def takes_stacks(rungs: Rungs) -> bool:

@@ -1,41 +1,65 @@
-"""What a recording cannot show: the causes that it silences, and what of that an unexplained loss may be."""
+"""What a recording cannot show: the causes that it silences, and what of that an unexplained loss may be.
+
+What was given up for a while, because tracing had become too expensive, silences its causes for that while.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.cases import Case
+from ingero.diagnose.evidence import EPOCHS, Evidence
 from ingero.diagnose.model import Incident, NotEvaluated, Part
 from ingero.diagnose.rule import Rule
+from ingero.store.records import Window
 
+IN_PART = "in part: "  # begin of the reason
+_MOST_MISSING = 0.25  # of a case: with less of its evidence a rule answers for the rest
+_MOST_MISSING_BEFORE = 0.05  # of the references: what lacks there looks as if it had grown
 _OF_THE_DEVICE = frozenset({"GPU", "gpu_samples", "NCCL", "communicators"})
 
 
 def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvaluated]:
-    """Causes whose evidence, or a part of it, is not in the recording."""
+    """Causes whose evidence, or a part of it, is not in the recording, or not in all of it."""
     for rule in rules:
         if reason := evidence.missing(rule.needs):
             yield NotEvaluated(cause=rule.cause, reason=reason)
-        elif reason := evidence.missing(rule.wants):
-            yield NotEvaluated(cause=rule.cause, reason=f"in part: {reason}")
+            continue
+        if reason := evidence.missing(rule.wants):
+            yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{reason}")
+        for text, windows in evidence.gaps.of(rule.needs).items():
+            yield NotEvaluated(cause=rule.cause, reason=text, stretches=windows)
+        for text, windows in evidence.gaps.of(set(rule.wants) - set(rule.needs)).items():
+            if text not in evidence.gaps.of(rule.needs):
+                yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{text}", stretches=windows)
+
+
+def can_see(rule: Rule, case: Case) -> bool:
+    """Whether what a rule needs was traced in a case, and in what that is compared with; of epochs both are made."""
+    gaps, before, needs = case.evidence.gaps, case.baselines, set(rule.needs) - {EPOCHS}
+    lacks = gaps.missing_ns(needs, (case.window,)) > _MOST_MISSING * case.window.duration_ns
+    lacked = gaps.missing_ns(needs, before) > _MOST_MISSING_BEFORE * sum(one.duration_ns for one in before)
+    return not lacks and not lacked
 
 
 def silent(spots: Iterable[NotEvaluated], incidents: Iterable[Incident]) -> list[NotEvaluated]:
-    """Without the causes that were found: of those there is no silence."""
+    """Without the causes that were found: of those there is no silence, but for times that were not looked at."""
     found = {one.cause for one in incidents}
-    return [one for one in spots if one.cause not in found]
+    return [one for one in spots if one.stretches or one.cause not in found]
 
 
-def unseen(evidence: Evidence, rules: Iterable[Rule], part: Part) -> list[str]:
-    """Why causes that could own lost time of this part were not evaluated, each reason once."""
+def unseen(evidence: Evidence, rules: Iterable[Rule], part: Part, windows: Iterable[Window] = ()) -> list[str]:
+    """Why causes that could own lost time of this part were not evaluated in these windows, each reason once."""
+    windows = tuple(windows)
     is_device = part is Part.DEVICE
     reasons: dict[str, None] = {}
     for rule in rules:
-        names = {*rule.needs, *rule.wants}
-        if (
-            rule.find
-            and bool(names & _OF_THE_DEVICE) is is_device
-            and (reason := evidence.missing((*rule.needs, *rule.wants)))
-        ):
+        names = (*rule.needs, *rule.wants)
+        if not rule.find or bool(_OF_THE_DEVICE & set(names)) is not is_device:
+            continue
+        if reason := evidence.missing(names):
             reasons[reason] = None
+        for text in evidence.gaps.of(names):
+            if evidence.gaps.missing_ns(names, windows):
+                reasons[text] = None
     return list(reasons)

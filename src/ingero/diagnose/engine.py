@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ingero.diagnose.blind_spots import blind_spots, silent, unseen
+from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
-from ingero.diagnose.evidence import SAMPLES, Evidence
+from ingero.diagnose.evidence import EPOCHS, SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.found import Found
 from ingero.diagnose.incidents import merge
@@ -35,7 +35,7 @@ from ingero.diagnose.verdicts import verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Window
-from ingero.units import format_percent
+from ingero.units import format_ns, format_percent
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,8 @@ def _with_blind_spots(found: Found, evidence: Evidence, rules: Iterable[Rule]) -
     place = max(finding.claims, key=lambda bucket: finding.claims[bucket], default=None)
     if finding.cause != UNEXPLAINED or place is None:
         return found
-    reasons = "; ".join(unseen(evidence, rules, place.part))
+    windows = (found.case.window, *found.case.baselines) if found.case else ()
+    reasons = "; ".join(unseen(evidence, rules, place.part, windows))
     text = f"; it may be what this recording cannot show ({reasons})" if reasons else ""
     facts = {**finding.evidence, "not traced": reasons or None}
     return replace(found, finding=replace(finding, summary=finding.summary + text, evidence=facts))
@@ -101,7 +102,7 @@ def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) ->
 def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[Finding]:
     """The findings of one case, or that it is unexplained."""
     for rule in rules:
-        for finding in _guarded(rule, rule.find(case), failed) if rule.find else ():
+        for finding in _guarded(rule, rule.find(case), failed) if rule.find and can_see(rule, case) else ():
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
     least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)
@@ -191,11 +192,17 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = verdict(lane, has_incident=number in hit)
+            text = verdict(lane, has_incident=number in hit) + _not_followed(evidence)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
+
+
+def _not_followed(evidence: Evidence) -> str:
+    """For how long nothing can be said of a process's steps."""
+    gap_ns = evidence.gaps.missing_ns((EPOCHS,), (evidence.window,))
+    return f"; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them" if gap_ns else ""
 
 
 def _count(calls: Iterable[OpShare], kind: Kind) -> float:
@@ -204,7 +211,7 @@ def _count(calls: Iterable[OpShare], kind: Kind) -> float:
 
 def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
     """Of processes that launch and were never seen to wait for the device: no step of theirs has an end."""
-    if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing(("epochs",)):
+    if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
     for number, process in evidence.processes.items():
         if not process.is_target or number in evidence.lanes or number in evidence.waiting:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
@@ -60,6 +61,8 @@ SAMPLES = "samples"
 _TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
 _TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
+# Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
+_TABLES |= dict.fromkeys(("launches", "launch_times", "allocation_times"), "raw_op_stats")
 
 
 class Evidence:
@@ -109,6 +112,12 @@ class Evidence:
             if name == SAMPLES and any(json.loads(one.options).get("stack") is False for one in self.sessions):
                 return "samples not taken: switched off (stack)"
         return ""
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """What was not traced for a while."""
+        steps = self.reader.governor_steps(self.window) if self.reader.is_recorded("raw_governor") else []
+        return Gaps(steps, self.sessions, self.window)
 
     @cached_property
     def processes(self) -> dict[int, Process]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from ingero.identity import waiting_mark
 from ingero.store.records import Window
+from ingero.units import format_ns, format_time_of_day
 
 Fact: TypeAlias = "int | float | str | bool | None"
 
@@ -219,10 +220,24 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotEvaluated:
-    """A cause that this recording cannot show, with the reason: silence about it is no all-clear."""
+    """A cause that this recording cannot show, with the reason: silence about it is no all-clear.
+
+    stretches: the parts of the window in which it cannot, in order; none: all of it.
+    """
 
     cause: str
     reason: str
+    stretches: tuple[Window, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The reason, and when."""
+        if not self.stretches:
+            return self.reason
+        first, last = format_time_of_day(self.stretches[0].begin_ns), format_time_of_day(self.stretches[-1].end_ns)
+        length = format_ns(sum(one.duration_ns for one in self.stretches))
+        times = f" in {len(self.stretches)} stretches" if len(self.stretches) > 1 else ""
+        return f"{self.reason}, from {first} to {last}, {length}{times}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

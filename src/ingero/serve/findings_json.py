@@ -41,4 +41,4 @@ def verdict_json(verdict: ProcessVerdict) -> Object:
 
 
 def _not_evaluated(one: NotEvaluated) -> Object:
-    return {"cause": one.cause, "reason": one.reason}
+    return {"cause": one.cause, "reason": one.reason, "stretches": [window_json(part) for part in one.stretches]}

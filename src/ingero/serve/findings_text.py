@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ingero.diagnose.gaps import joined
 from ingero.diagnose.model import (
     Culprit,
     Diagnosis,
@@ -58,8 +59,16 @@ def headline(diagnosis: Diagnosis) -> str:
         parts = (f"{sum(one.severity is s for one in diagnosis.incidents)} {s.name}" for s in severities)
         return f"{count} incident{'s' if count > 1 else ''} found ({', '.join(parts)})"
     if diagnosis.verdicts:
-        return "No incident found."
+        unseen_ns = unseen_for_ns(diagnosis)
+        but = f" in what was traced: for {format_ns(unseen_ns)} not every cause could be looked at" if unseen_ns else ""
+        return f"No incident found{but}."
     return "No verdict: the recording holds no epochs of a device, so that no lost time can be proven."
+
+
+def unseen_for_ns(diagnosis: Diagnosis) -> int:
+    """For how long some cause could not be looked at that could at other times."""
+    stretches = joined(part for one in diagnosis.not_evaluated for part in one.stretches)
+    return sum(one.duration_ns for one in stretches)
 
 
 def incident_lines(incident: Incident) -> Iterator[str]:
@@ -88,7 +97,7 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Causes that could not be evaluated, by reason: silence about them is no all-clear."""
     by_reason: dict[str, list[str]] = {}
     for one in diagnosis.not_evaluated:
-        by_reason.setdefault(one.reason, []).append(one.cause)
+        by_reason.setdefault(one.text, []).append(one.cause)
     if by_reason:
         yield "Not evaluated, so that silence about these is no all-clear:"
     for reason, causes in list(by_reason.items())[:_TOP_NOT_EVALUATED]:

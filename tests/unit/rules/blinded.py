@@ -12,6 +12,7 @@ from ingero.ops import Source
 
 _SCHEDULER = ("offcpu", "culprits", "wakers", "clock_seconds", "scheduling")
 _TABLES: Mapping[str, tuple[str, ...]] = {
+    "epochs": ("epochs", "epoch_digest"),
     "offcpu": ("offcpu", "wakers"),
     "clock_seconds": _SCHEDULER,
     "samples": ("samples",),
@@ -19,6 +20,9 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
     "GPU": ("gpu_samples",),
     "allocations": ("allocations", "memory_seconds"),
     "op_stats": ("op_stats", "call_sites"),
+    "launches": ("op_stats",),
+    "launch_times": ("op_stats",),
+    "allocation_times": ("op_stats",),
     "NCCL": ("communicators",),
     "raw_cgroups": ("cgroups",),
 }

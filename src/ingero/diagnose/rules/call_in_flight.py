@@ -133,6 +133,7 @@ RULE = Rule(
     title="a call does not return",
     order=20,
     needs=("in_flight",),
+    wants=("launch_times", "allocation_times"),
     shows="the open call, since when, and the Python line it was made from",
     limits="why the device or driver does not answer is not visible here; a kernel that runs for seconds looks the "
     "same until it ends",

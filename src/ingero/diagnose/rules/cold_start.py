@@ -130,6 +130,7 @@ RULE = Rule(
     title="first use of contexts, modules and memory",
     order=46,
     needs=("epochs", "op_stats"),
+    wants=("launch_times", "allocation_times"),
     shows="the first calls of a process that began while it was recorded, against its later ones",
     limits="a process that ran before the recording began has no first steps in it",
     find=find,

@@ -91,6 +91,7 @@ RULE = Rule(
     title="blocked in the GPU driver's own locks",
     order=45,
     needs=("epochs", "op_stats", "clock_seconds"),
+    wants=("launch_times", "allocation_times"),
     shows="time blocked in the kernel inside GPU calls beyond the reference, by call, and who else used the GPUs",
     limits="which lock, and who held it, is not visible; the first run in a container may hide other users of the GPU",
     find=find,

@@ -191,7 +191,7 @@ def losses(reader: Reader, window: Window) -> Object:
 
 def capabilities(reader: Reader, diagnosis: Diagnosis) -> Object:
     """What this recording can show and what not, each with the reason: silence about it is no zero."""
-    reasons = {one.cause: one.reason for one in diagnosis.not_evaluated}
+    reasons = {one.cause: one.text for one in diagnosis.not_evaluated}
     sources = [
         {"name": source.name.lower(), "is_available": source.name not in diagnosis.not_traced,
          "reason": diagnosis.not_traced.get(source.name, "")}

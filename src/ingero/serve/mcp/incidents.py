@@ -39,7 +39,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
             {"pid": one.pid, "name": traced(one.name), "text": traced(one.text), "has_incident": one.has_incident}
             for one in diagnosis.verdicts
         ],
-        "not_evaluated": [{"cause": one.cause, "reason": traced(one.reason)} for one in diagnosis.not_evaluated],
+        "not_evaluated": [{"cause": one.cause, "reason": traced(one.text)} for one in diagnosis.not_evaluated],
         "not_traced": {source: traced(reason) for source, reason in diagnosis.not_traced.items()},
     }
 
@@ -97,7 +97,7 @@ def no_incident_text(diagnosis: Diagnosis) -> Iterator[str]:
     yield from (f"  {traced(one.name)} ({one.pid}): {traced(one.text)}" for one in diagnosis.verdicts)
     causes: dict[str, list[str]] = defaultdict(list)
     for missing in diagnosis.not_evaluated:
-        causes[missing.reason].append(missing.cause)
+        causes[missing.text].append(missing.cause)
     yield from (f"Not evaluated ({traced(reason)}): {', '.join(names)}" for reason, names in causes.items())
 
 

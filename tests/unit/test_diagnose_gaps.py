@@ -1,0 +1,146 @@
+"""What was given up for a while is not evaluated for that while, is said from when to when, and is claimed by nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ingero import given_up
+from ingero.capture.rungs import NO_STACKS, TEXTS, Rung
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.diagnose.gaps import joined
+from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.rule import all_rules
+from ingero.serve.findings_json import diagnosis_json
+from ingero.serve.findings_text import headline, not_looked_at_lines
+from ingero.store import tables
+from ingero.store.records import Window
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+
+Script = Callable[[Scene, Actor], None]
+SLOW = {"cudaLaunchKernel": (80.0, 0.1), "cudaStreamSynchronize": (1.0, 0.1)}
+OFF = given_up.LAUNCHES_OFF.text
+
+
+def governed(scene: Scene, *steps: tuple[float, str]) -> None:
+    """From these seconds on these sentences say what is given up; everything is traced at the start."""
+    for at_s, text in ((0.0, ""), *steps):
+        scene.append(tables.GOVERNOR, time_ns=scene.at(at_s), rung=int(bool(text)), not_traced=text, reason="too many")
+
+
+def without(folder: Path, *steps: tuple[float, str], script: Script | None = None) -> Diagnosis:
+    def play(scene: Scene, trainer: Actor) -> None:
+        governed(scene, *steps)
+        if script:
+            script(scene, trainer)
+        else:
+            scene.train(trainer, QUIET_S, LENGTH_S, Step())
+
+    return diagnosed(folder, play)
+
+
+def stretches(diagnosis: Diagnosis) -> dict[str, list[tuple[float, float]]]:
+    """By cause: seconds from when to when it is not evaluated."""
+    return {
+        one.cause: [((part.begin_ns - BEGIN_NS) / 1e9, (part.end_ns - BEGIN_NS) / 1e9) for part in one.stretches]
+        for one in diagnosis.not_evaluated
+        if one.stretches
+    }
+
+
+def slow_launches(scene: Scene, trainer: Actor) -> None:
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(enqueue_ms=8.9, busy_ms=9.0), calls=SLOW)
+
+
+def hogged(scene: Scene, trainer: Actor) -> None:
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=2.05, drain={"runq": 2.0}))
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        scene.took(trainer, 900, "hog", second, 2.0 * sum(int(end) == second for _, _, end in steps))
+
+
+def test_where_everything_was_traced_nothing_is_listed(tmp_path: Path) -> None:
+    diagnosis = without(tmp_path)
+    assert stretches(diagnosis) == {}
+    assert headline(diagnosis) == "No incident found."
+
+
+def test_every_cause_that_needs_steps_is_not_evaluated_while_launches_are_off(tmp_path: Path) -> None:
+    found = stretches(without(tmp_path, (2, OFF), (4, "")))
+    need = {rule.cause for rule in all_rules() if "epochs" in rule.needs}
+    assert need <= set(found)
+    assert {tuple(parts) for parts in found.values()} == {((2.0, 4.0),)}
+    assert "cgroup-oom" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "silenced", "seen"),
+    [
+        (given_up.MEMORY_OFF.text, {"allocation-churn", "allocator-retry", "gpu-memory-leak"}, {"launch-bound", "gil"}),
+        (given_up.LAUNCHES_COUNTED.text, {"launch-bound", "cold-start"}, {"allocation-churn", "cpu-contention"}),
+        (NO_STACKS, {"garbage-collection", "lock-contention", "host-bound"}, {"launch-bound", "cpu-contention"}),
+        (TEXTS[Rung.LAUNCHES_AT_DRIVER], set(), {"launch-bound", "cpu-contention"}),
+    ],
+    ids=["memory", "launches counted", "stacks", "launches at the driver"],
+)
+def test_only_the_causes_that_need_what_was_given_up_are_listed(
+    tmp_path: Path, text: str, silenced: set[str], seen: set[str]
+) -> None:
+    found = set(stretches(without(tmp_path, (3, text), (5, ""))))
+    assert silenced <= found
+    assert not seen & found
+
+
+def test_silence_is_claimed_of_nothing_that_was_not_seen(tmp_path: Path) -> None:
+    diagnosis = without(tmp_path, (2, OFF), (4, ""))
+    assert headline(diagnosis) == "No incident found in what was traced: for 2.00 s not every cause could be looked at."
+    assert diagnosis.verdicts[0].text.endswith("for 2.00 s its steps could not be followed, and nothing is said of them")
+
+
+def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
+    diagnosis = without(tmp_path, (2, OFF), (4, ""), (7, OFF), (8, ""))
+    assert any("(launches are not traced: epochs are not comparable, from " in line and line.endswith(
+        ", 3.00 s in 2 stretches)") for line in not_looked_at_lines(diagnosis))  # fmt: skip
+    told = json.loads(json.dumps(diagnosis_json(diagnosis)))["not_evaluated"]
+    (gil,) = (one for one in told if one["cause"] == "gil")
+    assert [(one["begin_ns"] - BEGIN_NS, one["duration_ns"]) for one in gil["stretches"]] == [
+        (2_000_000_000, 2_000_000_000),
+        (7_000_000_000, 1_000_000_000),
+    ]
+
+
+def test_a_cause_that_was_found_at_another_time_stays_listed_for_this_one(tmp_path: Path) -> None:
+    diagnosis = without(tmp_path, (2, OFF), (3, ""), script=hogged)
+    assert causes(diagnosis) == ["cpu-contention"]
+    assert stretches(diagnosis)["cpu-contention"] == [(2.0, 3.0)]
+
+
+def test_a_cause_whose_evidence_was_given_up_while_time_was_lost_is_not_claimed(tmp_path: Path) -> None:
+    diagnosis = without(tmp_path, (QUIET_S, given_up.LAUNCHES_COUNTED.text), script=slow_launches)
+    (incident,) = diagnosis.incidents
+    assert incident.cause == "unexplained"
+    assert given_up.LAUNCHES_COUNTED.text in incident.summary
+
+
+def test_what_was_only_counted_before_does_not_look_as_if_it_had_become_slower(tmp_path: Path) -> None:
+    diagnosis = without(tmp_path, (0.1, given_up.LAUNCHES_COUNTED.text), (QUIET_S, ""), script=slow_launches)
+    assert causes(diagnosis) == ["unexplained"]
+
+
+def test_a_short_trial_in_between_takes_no_finding_away(tmp_path: Path) -> None:
+    diagnosis = without(tmp_path, (8, given_up.LAUNCHES_COUNTED.text), (8.75, ""), script=slow_launches)
+    assert causes(diagnosis) == ["launch-bound"]
+    assert stretches(diagnosis)["launch-bound"] == [(8.0, 8.75)]
+
+
+def test_stretches_that_touch_are_one() -> None:
+    parts = [Window(begin_ns=5, end_ns=9), Window(begin_ns=1, end_ns=3), Window(begin_ns=3, end_ns=6)]
+    assert joined(parts) == (Window(begin_ns=1, end_ns=9),)
+
+
+def test_every_sentence_of_the_governor_says_which_evidence_it_costs() -> None:
+    assert set(given_up.EVIDENCE) == {*TEXTS.values(), NO_STACKS}
+    names = {name for rule in all_rules() for name in (*rule.needs, *rule.wants)}
+    assert set().union(*given_up.EVIDENCE.values()) <= names
