@@ -9,9 +9,11 @@ import pytest
 from ingero.demo.scene import BEGIN_NS, Scene, Step
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
+from ingero.serve.findings_text import headline
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 from ingero.units import SECOND_NS
+from tests.unit.rules.blinded import without
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
 
 
@@ -58,6 +60,26 @@ def test_as_many_launches_that_the_device_waits_for_are_not(tmp_path: Path) -> N
     step = Step(empty_ms=0.1, busy_ms=200.0, enqueue_ms=199.9, launches=50_000)
     diagnosis = diagnosed_steps(tmp_path, step)
     assert "GPU-bound" not in verdict_of(diagnosis)
+
+
+def test_without_epochs_nothing_is_called_gpu_bound_or_full(tmp_path: Path) -> None:
+    busy = 4_000 * 0.004
+    step = Step(empty_ms=0.1, busy_ms=busy, enqueue_ms=busy - 1024 * 0.004, launches=4_000)
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S, not_traced={"epochs": "no return probes"}) as scene:
+        scene.train(scene.process(100, "python"), 0, LENGTH_S, step)
+    diagnosis = diagnosed_file(without(tmp_path / "scene.db", "epochs"))
+    assert diagnosis.verdicts == ()
+    assert headline(diagnosis).startswith("No verdict")
+
+
+def test_launches_that_wait_longer_because_the_device_is_slower_are_its_doing(tmp_path: Path) -> None:
+    usual, slow = (
+        Step(empty_ms=0.1, busy_ms=ms, enqueue_ms=ms - 1024 * ms / 4_000, launches=4_000, noise=0.0005)
+        for ms in (16.0, 20.0)
+    )
+    diagnosis = diagnosed_steps(tmp_path, usual, slow)
+    assert causes(diagnosis) == ["gpu-slower"]
+    assert verdict_of(diagnosis).endswith("see the incidents")
 
 
 def test_a_process_that_never_waits_for_the_device_is_told_that_its_steps_have_no_end(tmp_path: Path) -> None:
