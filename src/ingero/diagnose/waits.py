@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -126,11 +126,8 @@ class Waits:
     def _end(self, interval: Any, state: str, begin: int, end: int, depth: int) -> Segment:
         """A sleep whose waker is not followed; a thread that was never seen itself stands for its process."""
         tid = int(interval["waker_tid"])
-        return replace(
-            _segment(interval, state, begin, end, depth),
-            waker_kind=WAKER_KINDS[int(interval["waker_kind"])],
-            waker_pid=int(interval["waker_pid"]) or self._pid_of.get(tid, tid),
-        )
+        kind, pid = WAKER_KINDS[int(interval["waker_kind"])], int(interval["waker_pid"]) or self._pid_of.get(tid, tid)
+        return _segment(interval, state, begin, end, depth, kind, pid)
 
     def _follow(self, found: list[Segment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
         """What the waker of a sleep did until it woke the sleeper at at_ns."""
@@ -187,7 +184,9 @@ def _state(number: int) -> str:
     return THREAD_STATES[number] if 0 <= number < len(THREAD_STATES) else "unknown"
 
 
-def _segment(interval: Any, state: str, begin: int, end: int, depth: int) -> Segment:
+def _segment(
+    interval: Any, state: str, begin: int, end: int, depth: int, waker_kind: str = "none", waker_pid: int = 0
+) -> Segment:
     return Segment(
         pid=int(interval["pid"]),
         tid=int(interval["tid"]),
@@ -198,6 +197,8 @@ def _segment(interval: Any, state: str, begin: int, end: int, depth: int) -> Seg
         end_ns=end,
         culprit_pid=int(interval["culprit_pid"]) if state in {"runq", "yielded"} else 0,
         culprit_name=int(interval["culprit_name"]) if state in {"runq", "yielded"} else 0,
+        waker_kind=waker_kind,
+        waker_pid=waker_pid,
         depth=depth,
     )
 

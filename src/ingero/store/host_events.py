@@ -11,6 +11,8 @@ from ingero.events import MEMORY_LIMITS, HostFlag
 from ingero.ops import HostOp, Source
 
 SOURCES = (Source.HOST, Source.IO, Source.TCP, Source.NET)
+_BLOCK_IO = int(Source.IO)
+_BY_KTHREAD, _PAGE_FAULT = int(HostFlag.ISSUER_IS_KTHREAD), int(HostFlag.IN_PAGE_FAULT)  # members would be slow here
 _CONTINUES = (signal.SIGCONT, signal.SIGKILL)
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
@@ -83,10 +85,11 @@ def host_event(row: Sequence[int | str | None]) -> HostEvent:
         queue,
         text,
     ) = row
+    is_block = source == _BLOCK_IO  # by the thousand a second: made at once
     event = HostEvent(
         start_ns=_number(start_ns),
         duration_ns=_number(duration_ns) or None,
-        source=Source(_number(source)),
+        source=Source.IO if is_block else Source(_number(source)),
         op=_number(op),
         name=str(name),
         process=_number(process) or None,
@@ -95,14 +98,16 @@ def host_event(row: Sequence[int | str | None]) -> HostEvent:
         comm=str(comm),
         cgroup_id=_number(cgroup_id),
         size_bytes=_number(arg0) or None,
-        is_kernel_thread=bool(_number(flags) & HostFlag.ISSUER_IS_KTHREAD),
-        is_page_fault=bool(_number(flags) & HostFlag.IN_PAGE_FAULT),
+        is_kernel_thread=bool(_number(flags) & _BY_KTHREAD),
+        is_page_fault=bool(_number(flags) & _PAGE_FAULT),
+        sector=_number(arg1) if is_block else None,
+        device=_number(arg2) or None if is_block else None,
+        queue_ns=_number(queue) if is_block and queue is not None else None,
     )
+    if is_block:
+        return event
     if event.source is Source.HOST:
         return _of_host(event, _number(arg1), None if arg2 is None else _number(arg2), _number(flags))
-    if event.source is Source.IO:
-        queue_ns = None if queue is None else _number(queue)
-        return replace(event, sector=_number(arg1), device=_number(arg2) or None, queue_ns=queue_ns)
     ports = (_number(arg1) >> 16, _number(arg1) & 0xFFFF) if arg1 else None
     segments = _number(arg2) >> 16 or None if event.source is Source.TCP else None
     return replace(event, ports=ports, segments=segments, addresses=str(text))
