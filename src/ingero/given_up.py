@@ -1,4 +1,4 @@
-"""What tracing gives up when it costs too much: the sentence that recordings hold, and the evidence that they lack then.
+"""What tracing gives up when it costs too much: the sentence that recordings hold, and the evidence they lack then.
 
 A sentence is how a stored step is known again: it is never worded anew, a changed meaning gets a sentence of its own.
 """

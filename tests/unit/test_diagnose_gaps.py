@@ -1,4 +1,4 @@
-"""What was given up for a while is not evaluated for that while, is said from when to when, and is claimed by nobody."""
+"""What was given up for a while is not evaluated then, is said from when to when, and is claimed by nobody."""
 
 from __future__ import annotations
 
@@ -95,14 +95,15 @@ def test_only_the_causes_that_need_what_was_given_up_are_listed(
 
 def test_silence_is_claimed_of_nothing_that_was_not_seen(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (2, OFF), (4, ""))
-    assert headline(diagnosis) == "No incident found in what was traced: for 2.00 s not every cause could be looked at."
-    assert diagnosis.verdicts[0].text.endswith("for 2.00 s its steps could not be followed, and nothing is said of them")
+    assert headline(diagnosis).endswith("in what was traced: for 2.00 s not every cause could be looked at.")
+    assert "for 2.00 s its steps could not be followed, and nothing is said of them" in diagnosis.verdicts[0].text
 
 
 def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (2, OFF), (4, ""), (7, OFF), (8, ""))
-    assert any("(launches are not traced: epochs are not comparable, from " in line and line.endswith(
-        ", 3.00 s in 2 stretches)") for line in not_looked_at_lines(diagnosis))  # fmt: skip
+    lines = [line for line in not_looked_at_lines(diagnosis) if "(launches are not traced: epochs are not" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith(", 3.00 s in 2 stretches)")
     told = json.loads(json.dumps(diagnosis_json(diagnosis)))["not_evaluated"]
     (gil,) = (one for one in told if one["cause"] == "gil")
     assert [(one["begin_ns"] - BEGIN_NS, one["duration_ns"]) for one in gil["stretches"]] == [

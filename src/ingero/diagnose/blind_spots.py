@@ -27,10 +27,11 @@ def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvalua
             continue
         if reason := evidence.missing(rule.wants):
             yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{reason}")
-        for text, windows in evidence.gaps.of(rule.needs).items():
+        needed = evidence.gaps.of(rule.needs)
+        for text, windows in needed.items():
             yield NotEvaluated(cause=rule.cause, reason=text, stretches=windows)
-        for text, windows in evidence.gaps.of(set(rule.wants) - set(rule.needs)).items():
-            if text not in evidence.gaps.of(rule.needs):
+        for text, windows in evidence.gaps.of(rule.wants).items():
+            if text not in needed:
                 yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{text}", stretches=windows)
 
 

@@ -78,6 +78,7 @@ class Case:
     loss_ns: int
     peak_ratio: float
     buckets: dict[Bucket, int]
+    around_ns: int = 0  # wall time that a finding must be worth telling against; never less than wall_ns
     timeline: tuple[Moment, ...] = ()
     left: dict[Bucket, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -88,6 +89,7 @@ class Case:
     def __post_init__(self) -> None:
         """Everything waits for an owner."""
         self.left = {bucket: ns for bucket, ns in self.buckets.items() if ns > 0}
+        self.around_ns = max(self.around_ns, self.wall_ns)
 
     @property
     def is_sampled(self) -> bool:
@@ -380,6 +382,7 @@ class _Lane:
             usual=usual,
             excess_ns=excess_ns(epochs, usual),
             wall_ns=stretch.wall_ns,
+            around_ns=stretch.around_ns,
             loss_ns=stretch.loss_ns,
             peak_ratio=stretch.peak_ratio,
             buckets=_extrapolated(heavy, spread, usual, stretch.loss_ns),

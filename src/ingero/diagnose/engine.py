@@ -105,7 +105,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
         for finding in _guarded(rule, rule.find(case), failed) if rule.find and can_see(rule, case) else ():
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
-    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)
+    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.around_ns)
     findings = joined(case.findings, case.amount)
     for part in (one for one in findings if not one.is_whole):
         case.give_back(part)
@@ -114,7 +114,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     hidden = [one for one in findings if one.kind is FindingKind.EVENT and not one.claims]
     explained = explained_ratio(case)
     rest_ns = (1 - explained) * case.loss_ns
-    worth_ns = max(least_ratio, UNOWNED_RATIO) * case.wall_ns
+    worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
     rest = _unexplained(case, named, explained)
@@ -123,7 +123,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
 
 def _least_ns(case: Case, finding: Finding, least_ns: float) -> float:
     """Lost time from which on a finding is told."""
-    return max(least_ns, finding.least_ratio * case.wall_ns)
+    return max(least_ns, finding.least_ratio * case.around_ns)
 
 
 def _no_fault_ns(case: Case) -> float:

@@ -14,7 +14,6 @@ from ingero.diagnose.joins import explained_ratio
 from ingero.diagnose.model import (
     Culprit,
     Fact,
-    Finding,
     FindingKind,
     Fix,
     Incident,

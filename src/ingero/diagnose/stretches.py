@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,20 @@ MIN_EPOCHS = 5
 ONE_LOSS_NS = 250_000_000  # a single stall this long needs no company
 MIN_LOSS_NS = 100_000_000  # a hiccup of a tenth of a second wakes nobody
 _GAP_BINS = 4  # quiet seconds between two lossy ones of one stretch
+_NEAR_BINS = 1  # the same for seconds that are looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A stretch of time in which one lane lost. peak_ratio: of its worst second."""
+    """A stretch of time in which one lane lost. peak_ratio: of its worst second.
+
+    around_ns: wall time of all the lossy seconds that it was cut out of; a loss must be worth telling against that.
+    """
 
     window: Window
     loss_ns: int
     wall_ns: int
+    around_ns: int
     noise_ratio: float
     peak_ratio: float
     epochs: int
@@ -61,13 +66,30 @@ def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array) ->
     wall = np.bincount(bins, weights=epochs["b_ns"] - epochs["a_ns"], minlength=count)
     limit = _limits(epochs, usual, bins, count)
     is_lossy = loss > np.maximum(limit * np.maximum(wall, 1), 0)
-    found = []
-    for first, last in _runs(is_lossy):
+    factor = _noise_factor(count)
+
+    def between(first: int, last: int) -> Stretch | None:
         inside = (bins >= first) & (bins <= last)
         ratios = loss[first : last + 1] / np.maximum(wall[first : last + 1], 1)
-        if stretch := _stretch(epochs[inside], excess[inside], usual, float(ratios.max()), _noise_factor(count)):
-            found.append(stretch)
+        return _stretch(epochs[inside], excess[inside], usual, float(ratios.max()), factor)
+
+    found = []
+    for run in _runs(is_lossy, _GAP_BINS):
+        if stretch := between(*_core(run, is_lossy, between)):
+            around_ns = int(wall[run[0] : run[1] + 1].sum())
+            found.append(replace(stretch, around_ns=max(around_ns, stretch.wall_ns)))
     return found
+
+
+def _core(run: tuple[int, int], is_lossy: Array, between: Callable[[int, int], Stretch | None]) -> tuple[int, int]:
+    """A run without the seconds at its ends that lost a little, some time before or after what is a loss by itself.
+
+    Where nothing of it is, as where one step in hundreds stalls, all of it is looked at together.
+    """
+    first, last = run
+    parts = [(first + begin, first + end) for begin, end in _runs(is_lossy[first : last + 1], _NEAR_BINS)]
+    worth = [part for part in parts if between(*part)]
+    return (worth[0][0], worth[-1][1]) if worth else run
 
 
 def _noise_factor(seconds: int) -> float:
@@ -89,12 +111,12 @@ def _limits(epochs: Array, usual: Mapping[int, Usual], bins: Array, count: int) 
     return limits
 
 
-def _runs(is_lossy: Array) -> Iterator[tuple[int, int]]:
-    """First and last of the lossy seconds that belong together."""
+def _runs(is_lossy: Array, gap: int) -> Iterator[tuple[int, int]]:
+    """First and last of the lossy seconds with at most so many quiet ones between them."""
     where = np.flatnonzero(is_lossy)
     if not len(where):
         return
-    breaks = np.flatnonzero(np.diff(where) > _GAP_BINS + 1)
+    breaks = np.flatnonzero(np.diff(where) > gap + 1)
     firsts = [0, *(breaks + 1).tolist()]
     lasts = [*breaks.tolist(), len(where) - 1]
     yield from ((int(where[first]), int(where[last])) for first, last in zip(firsts, lasts, strict=True))
@@ -117,6 +139,7 @@ def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], peak: flo
         window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
         loss_ns=round(total),
         wall_ns=span,
+        around_ns=span,
         noise_ratio=noise,
         peak_ratio=peak,
         epochs=len(members),

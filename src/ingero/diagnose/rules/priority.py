@@ -68,7 +68,8 @@ def _victim(case: Case, facts: SchedulerFacts) -> Scheduling | None:
 def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Scheduling, *, is_neighbour: bool) -> str:
     """By what a taker goes before the victim; "" where by nothing that is known.
 
-    A nice value and the policy "idle" count within one control group only; where autogroup is on, within one session, which is not recorded.
+    A nice value and the policy "idle" count within one control group only; where autogroup is on, within one session,
+    which is not recorded.
     """
     row = facts.in_force(taker.pid, taker.pid)
     if row is None:
