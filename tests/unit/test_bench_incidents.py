@@ -10,7 +10,7 @@ import pytest
 from bench.incidents.findings import Answer, Found
 from bench.incidents.judge import Verdict, judge, lines_of
 from bench.incidents.plan import all_scenarios, control_of
-from bench.incidents.plan.doses import launch_us, more_ms, pcie_gbps
+from bench.incidents.plan.doses import launch_us, more_ms, pcie_gbps, storm_duty
 from bench.incidents.plan.kinds import KINDS
 from bench.incidents.recording import Label
 from bench.incidents.results import Result, Results
@@ -97,6 +97,7 @@ def test_doses_are_shares_of_the_new_step() -> None:
     assert more_ms(0.5) == pytest.approx(6.5)
     assert pcie_gbps(0.0) == pytest.approx(12.0)
     assert launch_us(0.5) > launch_us(0.1)
+    assert 0 < storm_duty(0.01) < storm_duty(0.05) < storm_duty(0.5) < 1
 
 
 def test_the_loss_is_what_the_same_steps_took_longer_than_in_the_control() -> None:

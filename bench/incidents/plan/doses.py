@@ -28,6 +28,11 @@ STARVED_LOSS = 0.57  # the same with 5 ms to decode
 DEMAND_US = MappingProxyType({"block": 61_000, "spin": 130_000, "yield": 130_000})  # of CPU in each 100 ms, traced
 COLLECTION_MS = 18.0  # of 200,000 objects
 PIPE_MS_PER_MIB = 3.7  # pickled, through a pipe, and unpickled
+STORM_HIDDEN = 0.04  # of all time: the begin of each storm, which batches that lie ready hide
+STORM_WORK, STORM_READS = (
+    1.1,
+    1.4,
+)  # what a storm costs beside its length: less the longer it is, as some reads come through
 LOST_PACKETS = 0.08  # for each whole of the time
 RETRIES = 2  # calls of cudaMalloc more in a step whose allocation fails first
 
@@ -48,6 +53,11 @@ def slow_worker_ms(dose: float, step_ms: float = STEP_MS) -> float:
     return step_ms / (1 - dose) - DECODE_MS
 
 
+def storm_duty(dose: float) -> float:
+    """The share of the time in which writers fill the disk's queue."""
+    return min(1.0, STORM_HIDDEN + STORM_WORK * dose + STORM_READS * dose * dose)
+
+
 def pcie_gbps(dose: float) -> float:
     """16 MiB a step: 1.4 of 7.8 ms at the usual 12 GB/s."""
     usual_ms = 16 * MIB / 12e6
@@ -66,7 +76,7 @@ def throttled(dose: float) -> DeviceKnob:
 
 
 def lock_ms(dose: float) -> float:
-    """Held h of every h + 2 ms, a lock costs whoever comes by h * h / (2 * (h + 2)) ms."""
+    """Held h of every h + 2 ms on average, at random, a lock costs whoever comes by h * h / (2 * (h + 2)) ms."""
     more = more_ms(dose)
     return more + float((more * more + 4 * more) ** 0.5)
 

@@ -23,6 +23,7 @@ from bench.incidents.plan.doses import (
     more_ms,
     pcie_gbps,
     slow_worker_ms,
+    storm_duty,
     throttled,
 )
 from bench.incidents.recipes import Nothing, Pulses, Stopped, Together, WithArguments
@@ -129,7 +130,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             ),
         ),
         "io_storm": Kind(
-            recipe=lambda dose, _sched: IoStorm(writers=max(1, round(dose * 20))),
+            recipe=lambda dose, _sched: IoStorm(duty=storm_duty(dose)),
             expected=Expected(causes=names("data-starvation", "block-io"), why=WORKER_IS_BLOCKED),
             allowed=names("cpu-contention"),  # writers take CPU time, too, to copy what they write
         ),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,17 +12,20 @@ from ingero.demo.faults.model import FaultError, Injection, Recipe, Stage, Targe
 from ingero.demo.faults.processes import disturbers
 
 DATA_BYTES = 256 << 20
-WRITERS = 4
-READ_MS = 5.5  # of a batch on the quiet disk: fits into a step of 6.5 ms with little to spare
-_MIB = 1 << 20
+WRITERS = 10  # 160 requests of 256 KiB at once: a batch takes three steps or more
+BATCH_BYTES = 1 << 20  # read and decoded in less than half a step of 6.5 ms, also where a disk is slow for a while
 
 
 class IoStorm(Recipe):
-    """Writers of 16 threads each keep the disk's queue full, past the page cache, while workers read from it."""
+    """Writers of 16 threads each fill the disk's queue, past the page cache, while workers read from it.
 
-    def __init__(self, *, culprit: str = "writer", writers: int = WRITERS) -> None:
+    `duty`: the share (0-1) of every half second in which they write.
+    """
+
+    def __init__(self, *, culprit: str = "writer", writers: int = WRITERS, duty: float = 1.0) -> None:
         self.culprit = culprit
         self.writers = writers
+        self.duty = duty
         self._scratch: Path | None = None
 
     def requires(self) -> str | None:
@@ -34,14 +34,13 @@ class IoStorm(Recipe):
 
     @contextmanager
     def stage(self, scratch: Path) -> Iterator[Stage]:
-        """Write the data set; let workers read, past the page cache, as much a step as the quiet disk just delivers."""
+        """Write the data set; let workers read from it, past the page cache, with time to spare on a quiet disk."""
         reason = refuses_direct_io(scratch)
         if reason:
             raise FaultError(reason, hint="choose a scratch directory on a disk")
         self._scratch = scratch
         data = write_data(scratch, DATA_BYTES)
-        batch = min(16, max(1, int(READ_MS / read_ms(data)))) * _MIB
-        yield Stage(arguments=("--data", str(data), "--nbytes", str(batch), "--cpu-ms", "0.5"))
+        yield Stage(arguments=("--data", str(data), "--nbytes", str(BATCH_BYTES), "--cpu-ms", "0.5"))
 
     @contextmanager
     def apply(self, target: Target) -> Iterator[Injection]:
@@ -51,7 +50,8 @@ class IoStorm(Recipe):
             raise FaultError("there is no data set to disturb", hint="start the workload as stage() says")
         files = [self._scratch / f"storm.{number}" for number in range(self.writers)]
         try:
-            with disturbers("writer", [[str(file)] for file in files], name=self.culprit) as writers:
+            arguments = [[str(file), str(100 * self.duty)] for file in files]
+            with disturbers("writer", arguments, name=self.culprit) as writers:
                 yield Injection(culprits=tuple(w.pid for w in writers))
         finally:
             for file in files:
@@ -81,21 +81,6 @@ def write_data(folder: Path, size_bytes: int) -> Path:
             file.flush()
             os.fsync(file.fileno())
     return path
-
-
-def read_ms(path: Path) -> float:
-    """Return the median time of reading 1 MiB past the page cache."""
-    pages = mmap.mmap(-1, _MIB)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    times = []
-    try:
-        for place in range(0, 32 * _MIB, _MIB):
-            start = time.perf_counter()
-            os.preadv(descriptor, [pages], place)
-            times.append(time.perf_counter() - start)
-    finally:
-        os.close(descriptor)
-    return statistics.median(times) * 1000
 
 
 def evict(path: Path) -> None:

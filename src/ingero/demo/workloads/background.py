@@ -1,6 +1,7 @@
 """Threads that a training process runs besides the loop: hogs of the GIL, of a lock, of CPUs, and of streams."""
 
 import hashlib
+import random
 import threading
 import time
 from argparse import Namespace
@@ -10,7 +11,7 @@ from ingero.demo.workloads.minitorch import cuda, naming
 from ingero.demo.workloads.minitorch.kernels import Kernel
 
 GIL_PERIOD_S = 0.02
-LOCK_PAUSE_S = 0.002
+LOCK_PAUSE_S = 0.002  # on average
 HASH_ROUNDS = 20_000  # about 5 ms without the interpreter
 BYSTANDER_LAUNCHES = 20
 BYSTANDER_PAUSE_S = 0.002
@@ -42,14 +43,15 @@ def start_lock_hog(options: Namespace, lock: threading.Lock) -> None:
 
 
 def write_metrics(lock: threading.Lock, knobs: HostKnobs) -> None:
-    """Hold the lock of the metrics while they are sent away; for ever."""
+    """Hold the lock of the metrics while they are sent away, at random times, so that no step keeps clear of it."""
     naming.name_this_thread("lock-hog")
+    pauses = random.Random(1)
     while True:
         hold_s = knobs.read().lock_ms / 1000
         if hold_s:
             with lock:
                 time.sleep(hold_s)
-        time.sleep(LOCK_PAUSE_S)
+        time.sleep(pauses.expovariate(1 / LOCK_PAUSE_S))
 
 
 def start_native_threads(options: Namespace) -> None:
