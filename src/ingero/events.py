@@ -100,6 +100,10 @@ class HostFlag(enum.IntFlag):
     ISSUER_IS_KTHREAD = 1 << 0
     IN_PAGE_FAULT = 1 << 1
     MEMCG_LIMIT = 1 << 2
+    ONE_OF_MANY = 1 << 3
+
+
+HOST_MANY = 16  # requests for which one with that flag stands (bpf/events.h)
 
 
 class EpochFlag(enum.IntFlag):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.events import HostFlag
+from ingero.events import HOST_MANY, HostFlag
 from ingero.ops import HostOp, IoOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.host_events import HostEvent
@@ -84,6 +84,12 @@ def test_block_io_says_device_bytes_and_both_times(tmp_path: Path) -> None:
     (one,) = stored(tmp_path, {"source": 5, "op": int(IoOp.READ), "start_ns": 1, "flags": flags, **columns})
     assert (one.name, one.size_bytes, one.sector, one.device) == ("block_read", 4096, 77, 254 << 20 | 1)
     assert (one.duration_ns, one.queue_ns, one.is_page_fault, one.is_kernel_thread) == (3 * MS, 2 * MS, True, False)
+
+
+@pytest.mark.parametrize(("flags", "count"), [(0, 1), (int(HostFlag.ONE_OF_MANY), HOST_MANY)])
+def test_a_request_says_how_many_it_stands_for(tmp_path: Path, flags: int, count: int) -> None:
+    (one,) = stored(tmp_path, {"source": 5, "op": int(IoOp.WRITE), "start_ns": 1, "flags": flags})
+    assert one.stands_for == count
 
 
 def test_a_retransmit_says_ports_segments_and_addresses(tmp_path: Path) -> None:

@@ -225,8 +225,12 @@ int block_complete(u64 *ctx)
 	duration_ns = now - pending->issued_ns;
 	is_target = pending->process_slot != NO_TARGET;
 	count_host(pending->kind, is_target, 1, pending->size_bytes, duration_ns);
-	if (is_target || duration_ns >= block_slow_ns)
+	if (is_target || duration_ns >= block_slow_ns) {
 		record_completion(request, pending, duration_ns);
+	} else if (pending->queue_ns + duration_ns >= block_slow_ns && !(bpf_get_prandom_u32() % HOST_MANY)) {
+		pending->flags |= HOST_ONE_OF_MANY; /* of a full queue there are thousands a second */
+		record_completion(request, pending, duration_ns);
+	}
 	bpf_map_delete_elem(&block_pending, &key);
 	return 0;
 }

@@ -499,7 +499,10 @@ enum host_flag {
 	HOST_ISSUER_IS_KTHREAD = 1 << 0, /* block: issued by a kernel thread (writeback, journal, flush), not by who caused it */
 	HOST_IN_PAGE_FAULT = 1 << 1,	 /* block: read because of a fault in user mode */
 	HOST_MEMCG_LIMIT = 1 << 2,	 /* reclaim: a memory cgroup's limit, not the host's memory */
+	HOST_ONE_OF_MANY = 1 << 3,	 /* block: of HOST_MANY that others waited for in the queue, not in the device */
 };
+
+#define HOST_MANY 16
 
 /* ring `host`: block I/O, reclaim, faults, network */
 struct host_record {

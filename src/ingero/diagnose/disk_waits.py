@@ -179,7 +179,7 @@ class DiskWaits:
     def others(self, device: int) -> list[tuple[Culprit, int]]:
         """Processes beside the case's own that used the device meanwhile, with bytes, most time first.
 
-        Of processes that are not traced only slow requests are recorded.
+        Of processes that are not traced only slow requests are recorded, of those that were slow in the queue some.
         """
         window, family = self.case.window, self.case.family
         spent: Counter[tuple[int, str]] = Counter()
@@ -188,8 +188,8 @@ class DiskWaits:
             overlap = overlap_ns(one, window.begin_ns, window.end_ns)
             is_other = one.device == device and one.pid not in family and one.pid > 0
             if is_other and overlap and one.op in _MOVES:
-                spent[one.pid, one.comm] += overlap
-                moved[one.pid, one.comm] += one.size_bytes or 0
+                spent[one.pid, one.comm] += one.stands_for * overlap
+                moved[one.pid, one.comm] += one.stands_for * (one.size_bytes or 0)
         weighty = [(key, ns) for key, ns in spent.most_common() if moved[key] >= _MIN_OTHERS_BYTES]
         most = weighty[0][1] if weighty else 0
         return [

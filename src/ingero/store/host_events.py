@@ -7,12 +7,13 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ingero.events import MEMORY_LIMITS, HostFlag
+from ingero.events import HOST_MANY, MEMORY_LIMITS, HostFlag
 from ingero.ops import HostOp, Source
 
 SOURCES = (Source.HOST, Source.IO, Source.TCP, Source.NET)
 _BLOCK_IO = int(Source.IO)
 _BY_KTHREAD, _PAGE_FAULT = int(HostFlag.ISSUER_IS_KTHREAD), int(HostFlag.IN_PAGE_FAULT)  # members would be slow here
+_ONE_OF_MANY = int(HostFlag.ONE_OF_MANY)
 _CONTINUES = (signal.SIGCONT, signal.SIGKILL)
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
@@ -28,6 +29,7 @@ class HostEvent:
     code: the number of a signal; of an exit the code, negative if a signal ended the process.
     size_bytes: moved, freed or lost; of an OOM kill the victim's resident memory.
     limit: whose memory was short in reclaim and OOM kills, "host" or "cgroup".
+    stands_for: block I/O of processes that are not traced, how many such requests there were.
     queue_ns: block I/O, before the device had it. device: dev_t. segments: TCP. addresses: "source > destination".
     """
 
@@ -53,6 +55,7 @@ class HostEvent:
     addresses: str = ""
     is_kernel_thread: bool = False
     is_page_fault: bool = False
+    stands_for: int = 1
 
 
 SQL = (
@@ -103,6 +106,7 @@ def host_event(row: Sequence[int | str | None]) -> HostEvent:
         sector=_number(arg1) if is_block else None,
         device=_number(arg2) or None if is_block else None,
         queue_ns=_number(queue) if is_block and queue is not None else None,
+        stands_for=HOST_MANY if is_block and _number(flags) & _ONE_OF_MANY else 1,
     )
     if is_block:
         return event

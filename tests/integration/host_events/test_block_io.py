@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ingero.demo.faults.processes import disturbers
+from ingero.events import HOST_MANY
 from tests.integration.host_events.conftest import Tracer, Workload
 
 pytestmark = pytest.mark.integration
 COUNT, BLOCK_BYTES = 40, 64 * 1024
+SLOW_NS = 5_000_000
 
 
 def of(records: np.ndarray, pid: int) -> np.ndarray:
@@ -111,6 +115,24 @@ def test_slow_io_of_a_process_that_is_no_target_is_recorded_with_its_pid(
     records = of(tracer.records("BLOCK_WRITE"), other.pid)
     assert records["size_bytes"].sum() == COUNT * BLOCK_BYTES
     assert set(records["process_slot"]) == {0xFFFF}
+
+
+def test_of_others_that_are_slow_in_the_queue_only_one_in_many_is_recorded(
+    attach: Callable[..., Tracer], data_file: Path
+) -> None:
+    tracer = attach(slow_ns=SLOW_NS)
+    before = tracer.total("BLOCK_WRITE")["other_count"]
+    files = [data_file.with_name(f"{data_file.name}.{number}") for number in range(4)]
+    with disturbers("writer", [[str(file)] for file in files], name="writer") as writers:
+        time.sleep(1)  # 64 requests at once
+        records = tracer.records("BLOCK_WRITE")
+    count = tracer.total("BLOCK_WRITE")["other_count"] - before
+    records = records[np.isin(records["pid"], [one.pid for one in writers])]
+    is_one_of_many = (records["flags"] & tracer.flags["HOST_ONE_OF_MANY"]) != 0
+    assert is_one_of_many.any()
+    assert (is_one_of_many == (records["duration_ns"] < SLOW_NS)).all()
+    assert (records["duration_ns"] + records["arg1"] >= SLOW_NS).all()
+    assert HOST_MANY * is_one_of_many.sum() < 1.5 * count
 
 
 def test_what_a_kernel_thread_issues_is_flagged(

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.events import HOST_MANY, HostFlag
 from ingero.ops import IoOp
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
@@ -16,7 +17,7 @@ WAIT_MS = 18.0
 Waker = Literal["timer", "block"]
 
 
-def loading(scene: Scene, trainer: Actor, waker: Waker = "block") -> None:
+def loading(scene: Scene, trainer: Actor, waker: Waker = "block", flags: int = 0) -> None:
     """A worker reads from a disk that four writers keep busy."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)
     name, writer = scene.text(worker.name), scene.text("writer")
@@ -28,7 +29,7 @@ def loading(scene: Scene, trainer: Actor, waker: Waker = "block") -> None:
             scene.host_event(
                 IoOp.READ, at_s, actor=worker, ms=5, arg0=1 << 20, arg2=DISK, queue_ns=12_000_000, comm=name
             )
-        scene.host_event(IoOp.WRITE, begin, ms=15, pid=900, tid=900, arg0=8 << 20, arg2=DISK, comm=writer)
+        scene.host_event(IoOp.WRITE, begin, ms=15, pid=900, tid=900, arg0=8 << 20, arg2=DISK, comm=writer, flags=flags)
 
 
 def test_a_load_is_charged_to_the_disk_and_to_who_else_used_it(tmp_path: Path) -> None:
@@ -40,6 +41,15 @@ def test_a_load_is_charged_to_the_disk_and_to_who_else_used_it(tmp_path: Path) -
     assert "pt_data_worker [101] was reading from disk 8:0" in incident.summary
     assert "of 17.0 ms, 12.0 ms of it in the queue" in incident.summary
     assert [(one.pid, one.name) for one in incident.culprits] == [(900, "writer")]
+
+
+def test_requests_that_stand_for_many_are_told_as_many(tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    few = diagnosed(tmp_path / "few", loading).incidents[0].evidence
+    flags = int(HostFlag.ONE_OF_MANY)
+    many = diagnosed(tmp_path, lambda scene, trainer: loading(scene, trainer, flags=flags)).incidents[0].evidence
+    name = "other processes on the device (bytes)"
+    assert many[name] == HOST_MANY * int(few[name] or 0)
 
 
 def test_a_checkpoint_is_told_by_its_direction(tmp_path: Path) -> None:

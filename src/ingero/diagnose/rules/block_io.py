@@ -132,8 +132,9 @@ RULE = Rule(
     shows="the waits of the thread on the path, and of the worker that it waited for, that a block device ended; the "
     "requests behind them, without which there is no such finding, with device, issuer, direction, time in the queue "
     "and in the device; who else used the device",
-    limits="of processes that are not traced only requests of 10 ms and more are known; who dirtied the pages that the "
-    "kernel's writeback writes is not; waits below 100 us are not followed; of a disk that is slower for the same "
-    "bytes a step, with nobody else seen on it, less than 5 % of wall time is not told: disks vary by themselves",
+    limits="of processes that are not traced requests from 10 ms on are known, of those that took that long only "
+    "with their time in the queue one in 16; who dirtied the pages that the kernel's writeback writes is not; waits "
+    "below 100 us are not followed; of a disk that is slower for the same bytes a step, with nobody else seen on it, "
+    "less than 5 % of wall time is not told: disks vary by themselves",
     find=find,
 )
