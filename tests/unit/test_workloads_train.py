@@ -87,7 +87,8 @@ def test_it_trains_on_every_runtime(
 @pytest.mark.parametrize("drain", ["stream", "event", "memcpy", "device", "query", "never"])
 def test_no_way_of_waiting_is_faster_than_the_device(train: Train, drain: str) -> None:
     run = train("--steps", 40, "--drain", drain)
-    assert steps.median_ns(run[20:]) >= DEVICE_NS  # the first steps of `never` only fill the launch queue
+    still_queued = 8 if drain == "never" else 0  # steps; the queue holds 1,024 launches of 154 a step
+    assert sum(step.step_ns for step in run) >= (len(run) - still_queued) * DEVICE_NS
 
 
 @pytest.mark.parametrize(
