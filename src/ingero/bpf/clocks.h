@@ -127,7 +127,8 @@ struct thread {
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
-	u8 pad[5];
+	u8 pad;
+	u32 moves_asleep; /* to another run queue */
 	u64 offcpu_head; /* written by the switch-in */
 	u64 offcpu_tail; /* written by whoever empties */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */

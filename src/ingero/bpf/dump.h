@@ -16,7 +16,7 @@ INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
 INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct task_struct *task)
 {
 	u32 before = __sync_fetch_and_add(&thread->sequence, 0); /* a full barrier */
-	u64 since, waking, joined, open, throttled, throttled_at;
+	u64 since, waking, open, throttled, throttled_at;
 	u8 state, hint;
 
 	if (before & 1)
@@ -25,7 +25,6 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	__builtin_memcpy(dump->clock_ns, thread->clocks.ns, sizeof(dump->clock_ns));
 	since = READ_ONCE(thread->since_ns);
 	waking = READ_ONCE(thread->waking_ns);
-	joined = READ_ONCE(thread->joined_ns);
 	state = READ_ONCE(thread->state);
 	hint = READ_ONCE(thread->hint);
 	throttled_at = READ_ONCE(thread->throttled_at_off_ns);
@@ -36,10 +35,15 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	dump->voluntary_switches = task->nvcsw;
 	dump->involuntary_switches = task->nivcsw;
 	dump->sum_exec_ns = task->se.sum_exec_runtime;
+	dump->moves_asleep = thread->moves_asleep;
+	dump->queued_ns = READ_ONCE(task->sched_info.last_queued);
 	dump->run_delay_ns = task->sched_info.run_delay;
+	dump->queue_clock_ns = queue_clock(task);
 	dump->major_faults = task->maj_flt;
 	dump->gone_major_faults = task->signal->maj_flt;
 	if (before != __sync_fetch_and_add(&thread->sequence, 0))
+		return false;
+	if (dump->queued_ns != READ_ONCE(task->sched_info.last_queued)) /* just booked, behind the tracepoint */
 		return false;
 	dump->state = state;
 	if (state == STATE_INIT) {
@@ -49,16 +53,13 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	open = dump->now_ns - since;
 	if ((s64)open < 0) /* a change stamped with the later time of this CPU's clock */
 		return false;
-	dump->open_wait_ns = 0;
 	if (is_sleep(state) && waking > since && waking < dump->now_ns) {
 		/* woken, and its wake-up event is still to come */
 		add_open_interval(dump, state, waking - since);
-		dump->open_wait_ns = dump->now_ns - waking;
-		add_open_interval(dump, STATE_RUNQ, dump->open_wait_ns);
+		add_open_interval(dump, STATE_RUNQ, dump->now_ns - waking);
 		return true;
 	}
-	if (is_wait(state)) { /* a wait is booked by the kernel, too, when it goes on in another queue */
-		dump->open_wait_ns = joined > since && joined < dump->now_ns ? dump->now_ns - joined : open;
+	if (is_wait(state)) {
 		throttled = throttled_so_far(task, throttled_at, open);
 		add_open_interval(dump, STATE_THROTTLED, throttled);
 		open -= throttled;

@@ -720,11 +720,12 @@ struct thread_dump {
 	u8 is_unreadable; /* clocks changed in each of the retries */
 	u8 waker_kind;
 	u8 open_calls; /* how many; call_start_ns, call_caller and call_op are those of the oldest */
-	u8 pad[4];
+	u32 moves_asleep; /* while the kernel kept the sleeper queued: it then counts the rest of the sleep as run_delay_ns */
 	char comm[COMM_BYTES];
 	u64 major_faults; /* maj_flt */
 	u64 gone_major_faults; /* of the process's threads that have ended */
-	u64 open_wait_ns; /* how long it has waited on its present run queue: not in run_delay_ns yet */
+	u64 queued_ns;	    /* since when the kernel counts a wait that is not in run_delay_ns yet; 0: it does not wait */
+	u64 queue_clock_ns; /* what `queued_ns` is told by: its run queue's clock as last set, at most a tick ago */
 	u64 hits;	  /* probed entries, whatever was done with them */
 	u64 thread_pointer; /* as of its last switch-out */
 	u64 call_sp;	    /* stack pointer at the entry of the open call */

@@ -130,7 +130,8 @@ struct sched_entity {
 
 struct sched_info {
 	unsigned long long last_arrival; /* on a CPU, by the run queue's clock */
-	unsigned long long run_delay;
+	unsigned long long last_queued;	 /* 0: it does not wait for a CPU */
+	unsigned long long run_delay;	 /* of waits that have ended */
 } RELOCATED;
 
 struct thread_info {

@@ -399,7 +399,11 @@ SEC("tp_btf/sched_migrate_task") int sched_migrate_task(u64 *ctx)
 	struct thread *thread = tracked(task);
 	u64 now;
 
-	if (!thread || !thread->wait_cpu)
+	if (!thread)
+		return 0;
+	if (field_exists(task->se.sched_delayed) && task->se.sched_delayed)
+		thread->moves_asleep++;
+	if (!thread->wait_cpu)
 		return 0;
 	now = bpf_ktime_get_ns();
 	step_sequence(thread);

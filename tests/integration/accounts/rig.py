@@ -33,6 +33,7 @@ MARKER_PROGRAMS = (
 ALL_PROGRAMS = (*ACCOUNT_PROGRAMS, *BIRTH_PROGRAMS, *MARKER_PROGRAMS)
 CLOCKS = ("run", "runq", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")
 _RING_BUSY, _RING_DISCARD, _RING_HEADER_BYTES = 1 << 31, 1 << 30, 8
+_INIT, _SLEEP = 0, 5  # of `enum thread_state`: not seen to do anything yet; the first of the sleeps
 _DUMP_TRIES = 20  # a virtual CPU may be taken away in the middle of a change
 _LAYOUTS = btf_of(OBJECTS / "layouts.bpf.o") if (OBJECTS / "layouts.bpf.o").exists() else None
 
@@ -194,7 +195,7 @@ def _culprits_of(slot: int, entries: list[tuple[bytes, bytes]]) -> Culprits:
 
 
 _PER_THREAD = (
-    *("elapsed_ns", "clocks_ns", "exec_ns", "delay_ns"),
+    *("elapsed_ns", "clocks_ns", "exec_ns", "delay_ns", "has_right_delay"),
     *("age_residual_ns", "switches", "switches_ahead", "flaws"),
 )
 
@@ -209,12 +210,14 @@ class Window:
     clocks_ns: np.ndarray[Any, Any]  # (threads, 8)
     exec_ns: np.ndarray[Any, Any]  # the kernel's sum_exec_runtime
     delay_ns: np.ndarray[Any, Any]  # the kernel's run_delay, waits that still last included
+    has_right_delay: np.ndarray[Any, Any]  # False: sleep may be part of it, see _is_right
     age_residual_ns: np.ndarray[Any, Any]  # since the account began, at the end of the window
     switches: np.ndarray[Any, Any]  # switch-outs seen
     switches_ahead: np.ndarray[Any, Any]  # nvcsw + nivcsw less the switch-outs seen, since the account began
     flaws: np.ndarray[Any, Any]
     losses: dict[str, int]
     culprits: Culprits
+    uncharged_ns: int  # growth of the waits of threads that were not seen to begin to wait: charged once they run
     reading_ns: int = 0  # between reading culprits and clocks, both times: what was waited then is in one of them only
 
     def clock_ns(self, name: str) -> int:
@@ -223,9 +226,17 @@ class Window:
 
     def only(self, comm: str) -> Window:
         """The part about the threads of one name; losses and culprits stay those of the whole."""
-        chosen = [index for index, name in enumerate(self.comms) if name == comm]
+        return self._part([name == comm for name in self.comms])
+
+    def with_right_delay(self) -> Window:
+        """The part about the threads whose waits the kernel counts right."""
+        return self._part(self.has_right_delay.tolist())
+
+    def _part(self, is_chosen: list[bool]) -> Window:
+        chosen = [index for index, is_one in enumerate(is_chosen) if is_one]
         arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _PER_THREAD}
-        return replace(self, tids=[self.tids[index] for index in chosen], comms=[comm] * len(chosen), **arrays)
+        tids, comms = ([of_all[index] for index in chosen] for of_all in (self.tids, self.comms))
+        return replace(self, tids=tids, comms=comms, **arrays)
 
     @property
     def waited_ns(self) -> int:
@@ -293,6 +304,7 @@ def window(accounts: Accounts, pid: int, slot: int) -> Iterator[list[Window]]:
     after = _read(accounts, pid)
     _, first, last = np.intersect1d(before.threads["tid"], after.threads["tid"], return_indices=True)
     old, new = before.threads[first], after.threads[last]
+    lead_ns = min(_clock_lead_ns(old), _clock_lead_ns(new))
     kernel = (new["voluntary_switches"] + new["involuntary_switches"]).astype(np.int64)
     ahead = kernel - new["switch_base"].astype(np.int64) - new["switches"].astype(np.int64)
     age = (new["now_ns"] - new["created_ns"]).astype(np.int64)
@@ -303,21 +315,46 @@ def window(accounts: Accounts, pid: int, slot: int) -> Iterator[list[Window]]:
             elapsed_ns=(new["now_ns"] - old["now_ns"]).astype(np.int64),
             clocks_ns=new["clock_ns"].astype(np.int64) - old["clock_ns"].astype(np.int64),
             exec_ns=(new["sum_exec_ns"] - old["sum_exec_ns"]).astype(np.int64),
-            delay_ns=_delay_ns(new) - _delay_ns(old),
+            delay_ns=_delay_ns(new, lead_ns) - _delay_ns(old, lead_ns),
+            has_right_delay=_is_right(old, new),
             age_residual_ns=age - new["clock_ns"].astype(np.int64).sum(axis=1),
             switches=(new["switches"] - old["switches"]).astype(np.int64),
             switches_ahead=np.where(new["switches"] > 0, ahead, 0),
             flaws=(new["flaws"] - old["flaws"]).astype(np.int64),
             losses=_difference(before.losses, after.losses),
             culprits=_grown(_culprits_of(slot, before.culprits), _culprits_of(slot, after.culprits)),
+            uncharged_ns=_unseen_wait_ns(after.threads) - _unseen_wait_ns(before.threads),
             reading_ns=before.took_ns + after.took_ns,
         )
     )
 
 
-def _delay_ns(rows: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, Any]:
-    delay_ns: np.ndarray[Any, Any] = rows["run_delay_ns"] + rows["open_wait_ns"]
-    return delay_ns.astype(np.int64)
+def _clock_lead_ns(rows: np.ndarray[Any, np.dtype[Any]]) -> int:
+    """How far the clock of the accounts is ahead of the run queues' own, which are set at switches and ticks only."""
+    return int((rows["now_ns"] - rows["queue_clock_ns"]).astype(np.int64).min())
+
+
+def _delay_ns(rows: np.ndarray[Any, np.dtype[Any]], lead_ns: int) -> np.ndarray[Any, Any]:
+    """The kernel's own waits, whenever they began: one that lasts may be older than the account of its thread."""
+    lasts_ns = rows["now_ns"].astype(np.int64) - lead_ns - rows["queued_ns"].astype(np.int64)
+    delay_ns: np.ndarray[Any, Any] = rows["run_delay_ns"].astype(np.int64)
+    return delay_ns + np.where(rows["queued_ns"] > 0, lasts_ns, 0)
+
+
+def _unseen_wait_ns(rows: np.ndarray[Any, np.dtype[Any]]) -> int:
+    return int(rows["clock_ns"][rows["state"] == _INIT, CLOCKS.index("runq")].sum())
+
+
+def _is_right(old: np.ndarray[Any, np.dtype[Any]], new: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, Any]:
+    """Whether no sleep is part of the kernel's waits.
+
+    Since 6.12 a thread that sleeps may stay queued for a while. If it is moved to another CPU then, the kernel counts
+    from there on until it runs again.
+    """
+    state, waited_ns = old["state"], old["clock_ns"][:, CLOCKS.index("runq") : CLOCKS.index("sleep")].sum(axis=1)
+    is_asleep = (state >= _SLEEP) | ((state == _INIT) & (waited_ns == 0))
+    right: np.ndarray[Any, Any] = (old["moves_asleep"] == new["moves_asleep"]) & ~(is_asleep & (old["queued_ns"] > 0))
+    return right
 
 
 def _grown(before: Culprits, after: Culprits) -> Culprits:

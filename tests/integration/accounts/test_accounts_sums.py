@@ -77,6 +77,7 @@ SCENARIOS = (
     Scenario("quota", ("spin", 2), disturb=_under_quota),
     Scenario("migrations", ("migrate",)),
     Scenario("2,000 threads", ("many", 1000)),
+    Scenario("waits older than the accounts", ("spin", 300)),
 )
 
 
@@ -118,13 +119,16 @@ def test_culprits_add_up_to_the_time_on_the_run_queue(seen: Window) -> None:
     # while they were read, as many threads waited on this CPU as did on average: what they waited is charged later, and
     # a wait that ends meanwhile is charged with the part of it that lies before
     unread_ns = seen.reading_ns * (1 + seen.clock_ns("runq") / seen.elapsed_ns.max())
-    assert abs(seen.charged_ns - seen.clock_ns("runq")) <= 0.01 * seen.clock_ns("runq") + 2e6 + 2 * unread_ns
+    missing_ns = seen.clock_ns("runq") - seen.charged_ns - seen.uncharged_ns
+    assert abs(missing_ns) <= 0.01 * seen.clock_ns("runq") + 2e6 + 2 * unread_ns
 
 
 def test_waits_agree_with_the_kernels_run_delay(seen: Window) -> None:
-    delay_ns = int(seen.delay_ns.sum())
-    allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(seen.switches.sum()) + seen.reading_ns
+    told = seen.with_right_delay()
+    assert len(told.tids) >= len(seen.tids) / 2
+    delay_ns = int(told.delay_ns.sum())
+    allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(told.switches.sum()) + seen.reading_ns
     # a waking that preempts leaves the kernel's clock at the enqueue (it skips the update at the switch that follows):
     # it counts the way of the interrupt to the other CPU as run time, a fifth of all waits of a pipe beside hogs here
-    early_ns = max(0, int(seen.exec_ns.sum()) - seen.clock_ns("run"))
-    assert -allowance_ns <= seen.waited_ns - delay_ns <= early_ns + allowance_ns
+    early_ns = max(0, int(told.exec_ns.sum()) - told.clock_ns("run"))
+    assert -allowance_ns <= told.waited_ns - delay_ns <= early_ns + allowance_ns
