@@ -19,7 +19,7 @@ from ingero.attach.host_events import HOST_PROGRAMS, HostEvents, HostProgram
 from ingero.attach.kernel_constants import scheduler_constants
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Helper, Map, has_helper, possible_cpus
 from ingero.attach.objects import object_path
-from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, ProbeMode
+from ingero.attach.probes import PROGRAMS, UPROBE_TYPES, CallProbes, CallSite, ProbeMode, in_object
 from ingero.attach.safety import are_return_probes_safe
 from ingero.decode.btf import Btf, btf_of
 from ingero.discover.kernel import read_kernel
@@ -215,13 +215,10 @@ class KernelSide:
         """The best mode the kernel takes, unless one is asked for."""
         modes = [wanted] if wanted else [ProbeMode.SESSION, ProbeMode.MULTI, ProbeMode.PERF_EVENT]
         for mode in modes:
-            programs = (*PROGRAMS[mode], *_LIFE_PROGRAMS)
             try:
                 # before 6.6 programs of any attach type load: only a link tells whether there is such a kind
                 is_safe = bool(wanted) or mode is ProbeMode.PERF_EVENT or _are_returns_safe(mode)
-                loaded = self._load(
-                    "api_calls", constants=constants, programs=programs, uprobe_types=UPROBE_TYPES[mode]
-                )
+                loaded = self._load_probes("api_calls", mode, constants, _LIFE_PROGRAMS)
             except BpfError as error:
                 self.unavailable.append(Unavailable(name=mode.value, reason=str(error)))
                 continue
@@ -234,11 +231,18 @@ class KernelSide:
             f"no kind of probe can be loaded: {self.unavailable[-1].reason}", hint="ingero check names what is missing"
         )
 
+    def _load_probes(
+        self, name: str, mode: ProbeMode, constants: dict[str, bytes] | None, others: Sequence[str] = ()
+    ) -> BpfObject:
+        """An object's programs for the calls in this mode, and those of its others that are named."""
+        programs = (*map(in_object, PROGRAMS[mode]), *others)
+        types = {in_object(program): kind for program, kind in UPROBE_TYPES[mode].items()}
+        return self._load(name, constants=constants, programs=programs, uprobe_types=types)
+
     def _load_telling(self, name: str, tells: str, constants: dict[str, bytes] | None = None) -> CallProbes | None:
         """Programs that tell who or what is meant by a call; without them it is recorded all the same."""
-        programs, types = PROGRAMS[self.mode], UPROBE_TYPES[self.mode]
         try:
-            loaded = self._load(name, constants=constants, programs=programs, uprobe_types=types)
+            loaded = self._load_probes(name, self.mode, constants)
         except BpfError as error:
             self.unavailable.append(Unavailable(name=tells, reason=str(error)))
             return None

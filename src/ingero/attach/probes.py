@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ingero.attach.groups import Coverage, Coverages, Group, group_of_cookie
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Link
+from ingero.discover.kernel import read_kernel
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,17 @@ UPROBE_TYPES: dict[ProbeMode, dict[str, AttachType]] = {
     ProbeMode.PERF_EVENT: {},
     ProbeMode.ENTRY_ONLY: {"call_count": AttachType.UPROBE_MULTI},
 }
+
+
+@lru_cache(maxsize=1)
+def _share_stacks() -> bool:
+    """Whether programs may share one stack per CPU: since 6.13, as sessions."""
+    return "uprobe_session" in read_kernel().features
+
+
+def in_object(program: str) -> str:
+    """The name in the BPF objects; where stacks are shared, of the program that lets nobody else onto its own."""
+    return f"{program}_own" if program != "call_session" and _share_stacks() else program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +190,7 @@ class CallProbes:
         place.links = {name: found[name] for name in reversed(PROGRAMS[self.mode]) if name in found}
 
     def _attach_program(self, name: str, place: _GroupLinks, undo: ExitStack) -> list[Link]:
-        program, is_return = self._object.program(name), name == "call_return"
+        program, is_return = self._object.program(in_object(name)), name == "call_return"
         path = place.path if place.file is None else f"/proc/self/fd/{place.file}"
         if self.mode is ProbeMode.PERF_EVENT:
             links = []

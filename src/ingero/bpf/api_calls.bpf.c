@@ -16,26 +16,11 @@ int call_session(struct pt_regs *context)
 	return ON_ITS_OWN_STACK(is_at_return(context) ? on_return(context, true) : on_entry(context, false));
 }
 
-SEC("uprobe")
-int call_entry(struct pt_regs *context)
-{
-	on_entry(context, false);
-	return 0;
-}
-
-SEC("uprobe")
-int call_return(struct pt_regs *context)
-{
-	return on_return(context, false);
-}
+UPROBE(call_entry, (on_entry(context, false), 0))
+UPROBE(call_return, on_return(context, false))
 
 /* Entry only, where returns may not be probed or cost too much: counts, positions, no durations. */
-SEC("uprobe")
-int call_count(struct pt_regs *context)
-{
-	on_entry(context, true);
-	return 0;
-}
+UPROBE(call_count, (on_entry(context, true), 0))
 
 /* Open calls of a thread that ends or execs are recorded as unfinished. */
 INLINE void close_unfinished(struct task_struct *task)

@@ -99,6 +99,17 @@ INLINE bool is_at_return(struct pt_regs *context)
 		result_;                                                                                               \
 	})
 
+/* Two programs: `name` for kernels without those functions, where nobody shares a stack, and `name`_own for the others. */
+#define UPROBE(name, program)                                                                                          \
+	SEC("uprobe") int name(struct pt_regs *context)                                                                \
+	{                                                                                                              \
+		return program;                                                                                        \
+	}                                                                                                              \
+	SEC("uprobe") int name##_own(struct pt_regs *context)                                                          \
+	{                                                                                                              \
+		return ON_ITS_OWN_STACK(program);                                                                      \
+	}
+
 INLINE u64 argument(const struct arguments *arguments, u32 slot)
 {
 	return arguments->slot[slot & (ARGUMENT_SLOTS - 1)];

@@ -220,23 +220,8 @@ int call_session(struct pt_regs *context)
 	return ON_ITS_OWN_STACK(is_at_return(context) ? on_return(context) : !on_entry(context));
 }
 
-SEC("uprobe")
-int call_entry(struct pt_regs *context)
-{
-	on_entry(context);
-	return 0;
-}
-
-SEC("uprobe")
-int call_return(struct pt_regs *context)
-{
-	return on_return(context);
-}
+UPROBE(call_entry, (on_entry(context), 0))
+UPROBE(call_return, on_return(context))
 
 /* Entry only, where returns may not be probed: host stubs are named, handles are not. */
-SEC("uprobe")
-int call_count(struct pt_regs *context)
-{
-	on_entry(context);
-	return 0;
-}
+UPROBE(call_count, (on_entry(context), 0))
