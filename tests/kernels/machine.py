@@ -76,7 +76,7 @@ def boot(
         *_shared("host", root, ",readonly=on"),
         *_shared("share", share),
         *("-drive", f"file={disk},if=virtio,format=raw,cache=unsafe"),
-        *("-append", f"console=ttyS0 console=ttyAMA0 panic=-1 quiet mitigations=off {parameters}"),
+        *("-append", f"console=ttyS0 console=ttyAMA0 panic=-1 quiet mitigations=off no_timer_check {parameters}"),
     ]
     try:
         subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, check=False, timeout=limit_s)
