@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from collections.abc import Generator
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +45,12 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INGERO_RUN_DIR", str(tmp_path_factory.mktemp("run")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hang_up() -> None:
+    """Programs that tests start end at a SIGHUP, also where the tests run under nohup, which turns it off for all."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
