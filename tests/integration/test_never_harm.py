@@ -59,7 +59,7 @@ def test_children_and_programs_started_in_mid_call_run_as_untraced(tmp_path: Pat
 
 def test_a_call_that_an_exec_has_ended_is_recorded_as_unfinished(tmp_path: Path) -> None:
     recorded = record(simulation(tmp_path), [native.build("forker"), 4])
-    calls = rows(recorded.database, "SELECT op_name, pid, tid, flags FROM events WHERE flags & ?", CallFlag.UNFINISHED)
+    calls = rows(recorded.database, "SELECT op, pid, tid FROM cuda_events WHERE flags & ?", CallFlag.UNFINISHED)
     assert [name for name, *_ in calls] == ["cudaStreamSynchronize"]
-    ((_, pid, tid, _),) = calls
+    ((_, pid, tid),) = calls
     assert pid != tid

@@ -13,6 +13,7 @@ import pytest
 from ingero.demo.gpusim.knobs import Knobs
 from ingero.demo.workloads import native
 from ingero.events import CallFlag
+from ingero.ops import Source
 from tests.integration.targets import (
     Simulation,
     breakpoints,
@@ -147,8 +148,10 @@ def test_a_target_killed_in_mid_call_leaves_an_unfinished_call(tmp_path: Path) -
         program.process.kill()
         program.stop()
         wait_for_end(tracer)
+    columns = "op, pid, tid, duration_ns / 1e9"
+    of_calls = f"source IN ({Source.CUDA:d}, {Source.DRIVER:d})"
     calls = rows(
-        tracer.database, "SELECT op, pid, tid, duration_ns / 1e9 FROM raw_events WHERE flags & ?", CallFlag.UNFINISHED
+        tracer.database, f"SELECT {columns} FROM raw_events WHERE {of_calls} AND flags & ?", CallFlag.UNFINISHED
     )
     print(f"\nin flight: {hung}; when its process was killed: {calls}")
     assert len(calls) == 1

@@ -57,7 +57,7 @@ _ROWS: Mapping[str, str] = {
     "nccl_reduce_ops": "Reductions of NCCL.",
     "thread_states": "What a thread can be doing; the eight clocks have these names.",
     "waker_kinds": "What can end a sleep.",
-    "call_flags": "Bits of `flags` in events, cuda_events and nccl_events.",
+    "call_flags": "Bits of `flags` in cuda_events and nccl_events, and of calls in events.",
     "epoch_flags": "Bits of `flags` in epochs.",
 }
 
@@ -106,7 +106,7 @@ _COLUMNS: Mapping[str, str] = {
     "explained_ratio": "share of the loss that has a named cause",
     "first_seen_ns": "when it was first seen",
     "fixes": "JSON: what to do",
-    "flags": "bits; their names are in call_flags and epoch_flags",
+    "flags": "bits; their names are in call_flags, of host events in host_flags, of epochs in epoch_flags",
     "frames": "JSON, innermost frame first",
     "function": "address or handle of the kernel, where its name is not known",
     "gpu_id": "CUDA's device ordinal in that process",
@@ -314,7 +314,7 @@ EXAMPLES: Mapping[str, str] = {
     "nccl_reduce_ops": "SELECT * FROM nccl_reduce_ops",
     "thread_states": "SELECT * FROM thread_states",
     "waker_kinds": "SELECT * FROM waker_kinds",
-    "call_flags": "SELECT f.name, count(*) FROM events e JOIN call_flags f ON e.flags >> f.bit & 1 GROUP BY f.name",
+    "call_flags": "SELECT f.name, count(*) FROM cuda_events e JOIN call_flags f ON e.flags >> f.bit & 1 GROUP BY 1",
     "epoch_flags": "SELECT f.name, count(*) FROM epochs e JOIN epoch_flags f ON e.flags >> f.bit & 1 GROUP BY f.name",
 }
 
