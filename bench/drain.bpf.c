@@ -7,7 +7,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define THREADS 64
 #define STATES 4 /* sleep, io, kernel lock, stopped */
 
-
 const volatile u64 records_bytes = 1 << 20;
 const volatile u32 burst = 1000;
 
