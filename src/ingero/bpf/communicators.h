@@ -39,9 +39,9 @@ INLINE u32 new_communicator_number(void)
 	return last ? (__sync_fetch_and_add(last, 1) + 1) & ((1 << COMMUNICATOR_NUMBER_BITS) - 1) : 0;
 }
 
-INLINE struct communicator_record *reserve_communicator(u8 kind, u32 slot, u64 handle)
+/* Begins what was reserved and may be NULL. */
+INLINE struct communicator_record *begin_communicator(struct communicator_record *record, u8 kind, u32 slot, u64 handle)
 {
-	struct communicator_record *record = bpf_ringbuf_reserve(&nccl, sizeof(*record), 0);
 	u64 id = bpf_get_current_pid_tgid();
 
 	if (!record) {
@@ -57,6 +57,13 @@ INLINE struct communicator_record *reserve_communicator(u8 kind, u32 slot, u64 h
 	record->process_slot = slot;
 	record->kind = kind;
 	return record;
+}
+
+INLINE struct communicator_record *reserve_communicator(u8 kind, u32 slot, u64 handle)
+{
+	struct communicator_record *record = bpf_ringbuf_reserve(&nccl, sizeof(*record), 0);
+
+	return begin_communicator(record, kind, slot, handle);
 }
 
 INLINE u64 process_start_of(u32 slot)

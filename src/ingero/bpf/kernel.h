@@ -64,6 +64,10 @@ static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (vo
 static long (*bpf_probe_read_kernel_str)(void *to, u32 size, const void *from) = (void *)115;
 static long (*bpf_seq_write)(void *seq, const void *data, u32 size) = (void *)127;
 static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
+/*
+ * A record is held against NULL once, or twice with nothing in between, which clang makes one check of. At a second
+ * check the verifier of 6.1 takes a record that is not NULL for one that may be: there it would never be submitted.
+ */
 static void *(*bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static void (*bpf_ringbuf_discard)(void *data, u64 flags) = (void *)133;

@@ -124,35 +124,40 @@ INLINE bool note_handle(struct kernel_handle *known, u64 name_hash, u64 source, 
 	return true;
 }
 
+/* From here on it is a kernel without a name, not the one it was before. */
+INLINE void forget_name(struct kernel_handle *known)
+{
+	known->name_hash = known->source = 0;
+	WRITE_ONCE(known->generation, known->generation + 1);
+}
+
 INLINE void tell(u32 slot, u8 role, u64 handle, u64 name, u64 source, const struct asking *asking)
 {
-	struct kernel_name_record *record = reserve_name(slot, role, handle);
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct kernel_name_record *record;
 	struct kernel_handle *known;
 	u64 hash = 0;
 
 	known = process ? enter_kernel_handle(kernel_handle_key(slot, handle)) : NULL;
-	if (!known) {
-		if (record)
-			bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
+	if (!known)
 		return;
-	}
 	process->has_kernel_handles = 1;
-	if (record && name && read_name(record, name))
+	record = reserve_name(slot, role, handle);
+	if (!record) {
+		forget_name(known);
+		return;
+	}
+	if (name && read_name(record, name))
 		hash = hash_name(record);
-	if (!record || (!hash && !source)) { /* from here on it is a kernel without a name, not the one it was before */
-		known->name_hash = known->source = 0;
-		WRITE_ONCE(known->generation, known->generation + 1);
-	}
-	if (!record)
-		return;
-	if ((!hash && !source) || !note_handle(known, hash, source, asking)) {
-		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
+	if (!hash && !source) {
+		forget_name(known);
+	} else if (note_handle(known, hash, source, asking)) {
+		record->source = source;
+		record->generation = known->generation;
+		submit_name(record);
 		return;
 	}
-	record->source = source;
-	record->generation = known->generation;
-	submit_name(record);
+	bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
 }
 
 INLINE void on_register(u32 slot, const struct arguments *arguments)

@@ -220,13 +220,14 @@ VERIFIED_ONCE int enter_communicator(const struct making *making, u32 slot, u64 
 	fresh.hash = making->hash;
 	fresh.nranks = making->nranks;
 	is_left = making->role == COMMUNICATOR_SPLIT && making->color == NO_COLOR;
-	record = reserve_communicator(is_left ? COMMUNICATOR_LEFT : COMMUNICATOR_MADE, slot, handle);
+	record = bpf_ringbuf_reserve(&nccl, sizeof(*record), 0); /* ahead of what others say once the handle is known */
 	if (!is_left) {
 		if (!handle)
 			fresh.number = new_communicator_number();
 		else if (!put_communicator(slot, handle, &fresh))
 			fresh.number = new_communicator_number();
 	}
+	record = begin_communicator(record, is_left ? COMMUNICATOR_LEFT : COMMUNICATOR_MADE, slot, handle);
 	if (!record)
 		return 0;
 	record->time_ns = making->start_ns;
@@ -295,12 +296,15 @@ INLINE bool is_in_group(struct task_struct *task)
 /* Keeps a communicator until the end of the group; without a place its handle stays unknown. */
 VERIFIED_ONCE int park(const struct making *making, u32 tid)
 {
+	struct making parked; /* 6.1 takes no value for a map from memory that it knows by its size alone */
+
 	if (!making)
 		return 0;
+	parked = *making;
 	for (u32 place = 1; place <= PARKED; place++) {
 		struct making_key key = {.tid = tid, .place = place};
 
-		if (!bpf_map_update_elem(&makings, &key, making, BPF_NOEXIST))
+		if (!bpf_map_update_elem(&makings, &key, &parked, BPF_NOEXIST))
 			return 1;
 	}
 	return 0;
