@@ -17,7 +17,7 @@ NOBLE = Archive(distribution="ubuntu", suites=("noble-updates",))
 # Column of the table -> what pytest runs. Each is a process of its own: one that hangs costs only itself.
 SUITES: dict[str, tuple[str, ...]] = {
     "accounts": ("tests/integration/accounts",),
-    "modes": ("tests/integration/test_probe_modes.py",),
+    "modes": ("tests/integration/test_loading.py", "tests/integration/test_probe_modes.py"),
     "counts": ("tests/integration/test_counts.py", "-k", "12"),
     "seconds": ("tests/integration/test_second_rows.py",),
     "epochs": ("tests/integration/test_epochs.py",),
