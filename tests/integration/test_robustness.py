@@ -64,7 +64,7 @@ def command(database: Path, *options: str) -> list[str]:
 def test_sigkill_of_the_agent_harms_nothing(tmp_path: Path) -> None:
     simulated = simulation(tmp_path)
     with (
-        waiting(simulated, [native.build("sandboxed"), 7]) as process,
+        waiting(simulated, [native.build("sandboxed"), 12]) as process,
         tracing(tmp_path, pids=[process.pid]) as tracer,
     ):
         program = process.go()
