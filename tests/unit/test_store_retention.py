@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
 
@@ -58,8 +56,8 @@ def add_op_stats(db: apsw.Connection, seconds: int) -> None:
     )
 
 
-def enforce(db: apsw.Connection, max_bytes: int, timer: Callable[[], float] = time.perf_counter) -> Retention:
-    trimmed = Retention(db, Path(db.filename), max_bytes, clock=lambda: BEGIN_NS, timer=timer)
+def enforce(db: apsw.Connection, max_bytes: int) -> Retention:
+    trimmed = Retention(db, Path(db.filename), max_bytes, clock=lambda: BEGIN_NS)
     while trimmed.step():
         pass
     return trimmed
@@ -155,28 +153,6 @@ def test_old_seconds_fold_before_the_events_of_the_last_minutes_go(tmp_path: Pat
     enforce(db, retention.used_bytes(db) // 2)
     assert db.execute("SELECT count(*) FROM raw_events").fetchall() == [(5_000,)]
     assert db.execute("SELECT count(*) > 0 FROM raw_op_stats WHERE period_s = 60").fetchall() == [(1,)]
-
-
-def test_sums_of_processes_that_came_and_went_do_not_take_the_place_of_the_newest_detail(tmp_path: Path) -> None:
-    """Twenty processes a second, none of which lives for two: folding makes none of their rows fewer."""
-    db = database(tmp_path / "a.db")
-    seconds = 1200
-    process = np.arange(seconds * 20)
-    start = BEGIN_NS + process // 20 * SECOND_NS
-    own: dict[str, tables.Column] = {"process": process, "start_ns": start, "session": 1}
-    insert(db, tables.OP_STATS, len(process), source=1, op=3, count=3, sum_ns=1, max_ns=1, **own)
-    exits: list[int] = (start + SECOND_NS).tolist()
-    insert(db, tables.PROCESSES, len(process), process=process, session=1, pid=process, start_ns=0, exit_ns=exits)
-    at = BEGIN_NS + (seconds - 50) * SECOND_NS + np.arange(5_000) * 10_000_000
-    insert(db, tables.EVENTS, 5_000, session=1, start_ns=at, pid=1, tid=1, source=1, op=3)
-    ticks = count(step=3 * retention.STEP_S / 4)  # each step takes as long as it may, so that none is larger
-    enforce(db, retention.used_bytes(db) * 2 // 3, timer=lambda: next(ticks))
-    assert db.execute("SELECT count(*) FROM raw_events").fetchall() == [(5_000,)]
-    ((left, oldest_ns),) = db.execute("SELECT count(*), min(start_ns) FROM raw_op_stats")
-    step_s = retention.LEAST_STEP_ROWS / 20
-    assert BEGIN_NS < oldest_ns <= BEGIN_NS + (seconds - 50 * retention.SUMS_OUTLIVE + step_s) * SECOND_NS
-    ((ended_before,),) = db.execute("SELECT count(*) FROM raw_processes WHERE exit_ns < ?", (oldest_ns,))
-    assert ended_before < (len(process) - left) / 2  # those of the last step go with the next
 
 
 def test_a_step_holds_no_more_rows_than_fit_into_its_time(tmp_path: Path) -> None:

@@ -24,24 +24,17 @@ STEP_S = 0.02
 _FIRST_STEP_ROWS = LEAST_STEP_ROWS = 1_000  # fewer would be mostly the commit: a busy CPU must not end the work
 _MOST_STEP_ROWS = 50_000
 
-# The newest minutes keep their detail while there is older detail, and their seconds while there are older to fold.
+# The newest minutes keep their detail and their resolution while there is anything else to drop.
 KEEP_NS = 10 * MINUTE_NS
-LEAST_KEEP_NS = 2 * MINUTE_NS
 
-# So many times as far back as detail reach the sums before the oldest of them go, too. Those of thousands of processes
-# that came and went would else fill the file, which folding cannot help, and leave no detail to explain anything with.
-SUMS_OUTLIVE = 10
-
-_Tables = tuple[tuple[str, str], ...]  # names, and the column that tells when
-
-_DETAIL: _Tables = (
+_DETAIL = (
     ("raw_events", "start_ns"),
     ("raw_offcpu", "start_ns"),
     ("raw_in_flight", "time_ns"),
     ("raw_samples", "time_ns"),
     ("raw_epochs", "b_ns"),
 )
-_AGGREGATES: _Tables = (
+_AGGREGATES = (
     ("raw_epoch_digest", "end_ns"),
     ("raw_snapshots", "time_ns"),
     ("raw_cpu_seconds", "time_ns"),
@@ -135,7 +128,7 @@ class Retention:
         self._step_rows = _FIRST_STEP_ROWS
         self._is_over = False
         self._held_before = self._most_growth = 0
-        self._cutoffs_ns: dict[_Tables, int] = {}
+        self._cutoffs_ns: dict[tuple[tuple[str, str], ...], int] = {}
         self.steps = 0
         self.longest_step_s = 0.0
 
@@ -184,39 +177,27 @@ class Retention:
         newest_ns = _number(self._db, "SELECT max(start_ns) FROM raw_op_stats") or 0
         with self._db:
             done = (
-                self._fold_oldest(newest_ns - KEEP_NS)
-                or self._delete_oldest(self._next_to_go(newest_ns), newest_ns - KEEP_NS)
-                or self._fold_oldest(newest_ns - LEAST_KEEP_NS)
-                or self._delete_oldest(self._next_to_go(newest_ns), None)
+                self._delete_oldest(_DETAIL, newest_ns - KEEP_NS)
+                or self._fold_oldest(newest_ns - KEEP_NS)
+                or self._delete_oldest(_DETAIL, None)
                 or self._fold_oldest(newest_ns)
+                or self._delete_oldest(_AGGREGATES, None)
                 or self._delete_ended_processes()
             )
         return done  # noqa: RET504  # returning inside: for mypy apsw's `with` may swallow exceptions
 
-    def _next_to_go(self, newest_ns: int) -> _Tables:
-        """Detail, unless the sums reach back far enough."""
-        oldest = " UNION ALL ".join(f"SELECT min({column}) AS at FROM {name}" for name, column in _DETAIL)
-        detail_ns = _number(self._db, f"SELECT min(at) FROM ({oldest})")
-        sums_ns = _number(self._db, "SELECT min(start_ns) FROM raw_op_stats")
-        if detail_ns is None:
-            return _AGGREGATES
-        is_far = sums_ns is not None and newest_ns - sums_ns > SUMS_OUTLIVE * (newest_ns - detail_ns)
-        return _AGGREGATES if is_far else _DETAIL
-
-    def _delete_oldest(self, tables: _Tables, before_ns: int | None) -> int:
+    def _delete_oldest(self, tables: tuple[tuple[str, str], ...], before_ns: int | None) -> int:
         """Deletes up to one step of rows, from the table that has any as old as the cut; else the cut moves on."""
         for _ in range(2):
             for name, column in tables:
                 deleted = self._delete(name, column, self._cutoffs_ns.get(tables, 0))
                 if deleted:
                     return deleted
-            if tables is _AGGREGATES and (deleted := self._delete_ended_processes()):
-                return deleted
             if not self._advance_cutoff(tables, before_ns):
                 return 0
         return 0
 
-    def _advance_cutoff(self, tables: _Tables, before_ns: int | None) -> bool:
+    def _advance_cutoff(self, tables: tuple[tuple[str, str], ...], before_ns: int | None) -> bool:
         """Moves the cut to the end of the next step of the largest table, so that all end at the same time."""
         # Ids grow with time, so their span is the size; counting would read the whole table.
         spans = {name: id_span(self._db, name) for name, _ in tables}
@@ -286,7 +267,7 @@ class Retention:
         return folded
 
     def _delete_ended_processes(self) -> int:
-        """Processes (and their threads) that ended before anything that is still stored began."""
+        """Last of all: processes (and their threads) that ended before anything that is still stored began."""
         begin_ns = _number(
             self._db, f"SELECT min(at) FROM ({' UNION ALL '.join(f'SELECT min({c}) AS at FROM {n}' for n, c in _KEPT)})"
         )
