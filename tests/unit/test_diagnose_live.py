@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,6 +204,27 @@ def test_processes_that_ended_before_the_window_are_read_only_when_something_nam
         recording.seconds(1)
         assert not set(ended) & set(looked_at[-1].processes)
         assert looked_at[-1].processes[ended[0]].pid == 5000
+
+
+def test_what_a_look_has_read_goes_with_it_and_does_not_wait_for_the_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[weakref.ref[Evidence]] = []
+
+    def kept_weakly(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
+        looked_at.append(weakref.ref(evidence))
+        return diagnose_evidence(evidence, rules)
+
+    monkeypatch.setattr(live_module, "diagnose_evidence", kept_weakly)
+    gc.disable()
+    try:
+        with live(tmp_path) as recording:
+            recording.seconds(30)
+            recording.seconds(10, HOGGED, hog=stress)
+            assert recording.told(), "an incident, whose rules have asked for everything"
+            assert [one() for one in looked_at] == [None] * 40
+    finally:
+        gc.enable()
 
 
 def test_a_process_that_was_gone_at_once_is_no_case_while_recording(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
         case.siblings = cases
     failed: dict[str, str] = {}
     found = [Found(finding, case) for case in cases for finding in _explain(case, usable, failed)]
+    for case in cases:
+        case.siblings = ()  # a ring of references keeps the arrays of a look until the collector runs
     found = [_with_blind_spots(one, evidence, rules) for one in found]
     seen = [one for rule in usable if rule.watch for one in _guarded(rule, rule.watch(evidence), failed)]
     not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]

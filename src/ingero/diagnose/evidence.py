@@ -266,7 +266,7 @@ class Evidence:
     @cached_property
     def waits(self) -> WaitWindows:
         """The paths through them."""
-        return WaitWindows(self.offcpu_in, self.threads)
+        return WaitWindows(self.reader.offcpu_rows, self.threads)
 
     def wakers(self, process: int) -> list[WakerTotals]:
         """Who ended the sleeps of a process, longest sleep first."""

@@ -7,7 +7,6 @@ no special rule: only the one that delivered last is on the path.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,17 +60,13 @@ class Waits:
 
     def __init__(self, offcpu: Array, threads: Mapping[int, tuple[int, int]]) -> None:
         self._threads = threads
-        self._of_thread: dict[int, Array] = {}
-        self._ends: dict[int, list[int]] = {}
-        by_thread: dict[int, list[int]] = defaultdict(list)
-        for index, tid in enumerate(offcpu["tid"].tolist()):
-            by_thread[tid].append(index)
-        for tid, indexes in by_thread.items():
-            mine = offcpu[indexes]
-            ends = mine["start_ns"] + mine["duration_ns"]
-            order = np.argsort(ends, kind="stable")
-            self._of_thread[tid] = mine[order]
-            self._ends[tid] = ends[order].tolist()
+        ends = offcpu["start_ns"] + offcpu["duration_ns"]
+        order = np.lexsort((ends, offcpu["tid"]))
+        borders = np.flatnonzero(np.diff(offcpu["tid"][order])) + 1
+        parts = zip(np.split(offcpu[order], borders), np.split(ends[order], borders), strict=True)
+        of_threads = {int(mine["tid"][0]): (mine, mine_ends) for mine, mine_ends in parts if len(mine)}
+        self._of_thread: dict[int, Array] = {tid: mine for tid, (mine, _) in of_threads.items()}
+        self._ends: dict[int, Array] = {tid: mine_ends for tid, (_, mine_ends) in of_threads.items()}
         self._gil = gil_waits(self._of_thread)
         self._pid_of = {tid: pid for tid, (_, pid) in threads.items()}
         self._pid_of |= {tid: int(mine["pid"][0]) for tid, mine in self._of_thread.items()}
@@ -81,7 +76,7 @@ class Waits:
         mine = self._of_thread.get(tid)
         if mine is None:
             return np.zeros(0, dtype=[])
-        first = bisect_right(self._ends[tid], begin_ns)
+        first = np.searchsorted(self._ends[tid], begin_ns, side="right")
         chosen: Array = mine[first:]
         return chosen[chosen["start_ns"] < end_ns]
 
