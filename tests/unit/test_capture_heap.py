@@ -26,11 +26,28 @@ del blocks
 print(resident() - before)
 """
 
+_SMALL = """
+import sys
+from pathlib import Path
+import numpy as np
+from ingero.capture.heap import return_freed
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+before = resident()
+blocks = [np.ones(64 << 10, np.uint8) for _ in range(1024)]
+del blocks[:-1]
+if sys.argv[1] == "yes":
+    return_freed()
+print(resident() - before)
+"""
+_needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_large_blocks_below_one_that_is_in_use_are_given_back() -> None:
+
+@_needs_glibc
+@pytest.mark.parametrize("program", [_FREED, _SMALL], ids=["large", "small"])
+def test_blocks_below_one_that_is_in_use_are_given_back(program: str) -> None:
     grown = {
-        answer: int(subprocess.run([sys.executable, "-c", _FREED, answer], check=True, capture_output=True).stdout)
+        answer: int(subprocess.run([sys.executable, "-c", program, answer], check=True, capture_output=True).stdout)
         for answer in ("yes", "no")
     }
     assert grown["yes"] < 8 << 20 < 32 << 20 < grown["no"]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ingero.capture.cpu_allowance import CpuAllowance
+from ingero.capture.heap import return_freed
 from ingero.diagnose.incident_json import record_json
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.diagnose.model import Incident
@@ -100,6 +101,7 @@ class LiveFindings:
                 self._tell(change)
         except IngeroError as error:  # the disk refuses; the writer has said so
             log.debug("not diagnosed: %s", error)
+        return_freed()
         return time.thread_time() - began_s
 
     def _tell(self, change: Change) -> None:
