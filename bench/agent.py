@@ -85,8 +85,11 @@ class Agent:
             self.messages.append(json.loads(line))
             if self.messages[-1]["type"] in kinds:
                 return self.messages[-1]
-        assert self.process.stderr is not None
-        raise BenchError(f"the agent ended before it said {' or '.join(kinds)!r}: {self.process.stderr.read().strip()}")
+        raise BenchError(f"the agent ended before it said {' or '.join(kinds)!r}: {self.told().strip()}")
+
+    def told(self) -> str:
+        """What it has written to stderr so far."""
+        return _stderr_of(self.database).read_text(errors="replace")
 
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order; answers its losses by counter."""
@@ -111,6 +114,10 @@ class Agent:
 _Agent = TypeVar("_Agent", bound=Agent)
 
 
+def _stderr_of(database: Path) -> Path:
+    return database.with_suffix(".stderr")
+
+
 @contextmanager
 def launched(
     kind: type[_Agent],
@@ -125,14 +132,17 @@ def launched(
     command += [*UNGOVERNED, *options]
     if pids:
         command += ["--pid", ",".join(map(str, pids))]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, RUN_FOLDER_VARIABLE: str(database.parent), **environment},
-    ) as process:
+    with (
+        _stderr_of(database).open("w") as stderr,  # a pipe that nobody reads would stop the agent once it is full
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, RUN_FOLDER_VARIABLE: str(database.parent), **environment},
+        ) as process,
+    ):
         try:
             running = kind(process, database)
             running.wait_for("started")

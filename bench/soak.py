@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import apsw
 
-from bench.agent import Agent, agent, cpu_s, require_quiet_kernel
+from bench.agent import Agent, agent, ended_cpu_s, require_quiet_kernel
 from ingero.capture.losses import MEANINGS
 from ingero.demo.gpusim import build as gpusim
 from ingero.demo.gpusim.truth import read_all
@@ -34,6 +35,7 @@ _SETTLED_RATIO = 0.25  # of the run, 5 of 20 minutes: until then tables, caches 
 _SELECTION = {False: [], True: ["--record-all"]}
 _LINES = 20  # a minute each in 20 minutes
 _FOREVER_NS = 1 << 62
+_ERROR = re.compile(r" ERROR | CRITICAL |Error: |Warning: ")
 
 # Begins nothing before it is let go, so that the libraries are probed first; its children are followed from their fork.
 _LAUNCHER = """
@@ -81,7 +83,7 @@ def _sample(running: Agent) -> Sample:
         at_s=time.monotonic(),
         rss_bytes=int(status["VmRSS"].split()[0]) << 10,
         own_bytes=int(status["RssAnon"].split()[0]) << 10,
-        cpu_s=cpu_s(running.pid),
+        cpu_s=ended_cpu_s(running.pid),
         database_bytes=running.database.stat().st_size + log_bytes(running.database),
     )
 
@@ -173,7 +175,12 @@ def _print(samples: list[Sample], message: dict[str, object], losses: Counter[st
 
 
 def _verdicts(
-    samples: list[Sample], losses: Counter[str], max_db: int, counted: tuple[int, int], duration_s: float
+    samples: list[Sample],
+    losses: Counter[str],
+    max_db: int,
+    counted: tuple[int, int],
+    errors: list[str],
+    duration_s: float,
 ) -> bool:
     settled = [one for one in samples if one.at_s - samples[0].at_s >= duration_s * _SETTLED_RATIO]
     growth = settled[-1].rss_bytes - settled[0].rss_bytes
@@ -184,6 +191,7 @@ def _verdicts(
         (largest <= max_db, f"database with its log was at most {format_bytes(largest)} (<= {format_bytes(max_db)})"),
         (counted[0] == counted[1], f"{counted[0]:,} calls counted, {counted[1]:,} made"),
         (not unexplained, f"losses without a reason: {', '.join(sorted(unexplained)) or 'none'}"),
+        (not errors, f"errors told: {'; '.join(errors[:3]) or 'none'}"),
     ]
     for is_kept, text in results:
         print(f"{'kept' if is_kept else 'BROKEN'}: {text}")
@@ -211,9 +219,10 @@ def main() -> None:
             counted = _Counted(running.database, folder)
             samples, losses = _watch(running, counted, options.duration)
             running.process.wait()
+            errors = [line for line in running.told().splitlines() if _ERROR.search(line)]
         counted.read(to_end=True)
         calls = (counted.of_full_rate(), counted.made())
-        is_kept = _verdicts(samples, losses, parse_size_bytes(options.max_db), calls, options.duration)
+        is_kept = _verdicts(samples, losses, parse_size_bytes(options.max_db), calls, errors, options.duration)
     sys.exit(not is_kept)
 
 

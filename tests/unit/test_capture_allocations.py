@@ -85,6 +85,14 @@ def test_a_reading_tells_the_growth_and_the_level(kernel: Kernel) -> None:
     assert (grown.live_bytes, grown.live_count) == (500, 5)
 
 
+def test_a_sum_that_begins_anew_has_grown(kernel: Kernel) -> None:
+    kernel.add(5, failures=1 << 20, failed_bytes=(1 << 64) - 100)
+    kernel.reader.read_sites(1.0)
+    kernel.sites.values[5]["failed_bytes"] = 200
+    (grown,) = kernel.reader.read_sites(1.0)
+    assert grown.failed_bytes == 300
+
+
 def test_a_site_that_does_not_change_is_told_once_a_minute_as_long_as_it_holds_something(kernel: Kernel) -> None:
     kernel.add(5, allocated_bytes=700, allocations=7)
     kernel.add(6, allocated_bytes=700, allocations=7, freed_bytes=700, frees=7)

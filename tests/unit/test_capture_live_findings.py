@@ -37,3 +37,28 @@ def test_whoever_stops_a_recording_waits_for_a_last_look_only_if_it_is_quick(
         findings.second_stored()
         assert has_looked.wait(30)
     assert looks == expected
+
+
+def test_after_a_look_that_fails_looking_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_looked_again, looked = threading.Event(), list[LiveDiagnosis]()
+
+    def look(diagnosis: LiveDiagnosis) -> list[Change]:
+        looked.append(diagnosis)
+        if len(looked) == 1:
+            raise ZeroDivisionError
+        has_looked_again.set()
+        return []
+
+    monkeypatch.setattr(LiveDiagnosis, "look", look)
+    monkeypatch.setattr(live_findings, "_LONGEST_PAUSE_S", 0.01)
+    with (
+        Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=1), node="n") as writer,
+        LiveFindings(writer, lambda _change: None) as findings,
+    ):
+        while not has_looked_again.is_set():
+            findings.second_stored()
+            has_looked_again.wait(0.01)
+    assert looked[0] is not looked[-1]
+    assert "a look failed" in caplog.text

@@ -41,10 +41,10 @@ class Live:
         self._second = 0
         self.changes: list[tuple[int, Change]] = []
 
-    def seconds(self, count: int, step: Step = HEALTHY, *, hog: Hog | None = None) -> None:
+    def seconds(self, count: int, step: Step = HEALTHY, *, hog: Hog | None = None, busy_s: float = 1.0) -> None:
         for _ in range(count):
             second, self._second = self._second, self._second + 1
-            self._scene.train(self._trainer, second, second + 1, step)
+            self._scene.train(self._trainer, second, second + busy_s, step)
             clocks = {f"{name}_ns": 0 for name in CLOCKS}
             self._scene.append(
                 tables.CLOCK_SECONDS, start_ns=self._scene.at(second), process=self._trainer.number, **clocks
@@ -204,6 +204,17 @@ def test_processes_that_ended_before_the_window_are_read_only_when_something_nam
         recording.seconds(1)
         assert not set(ended) & set(looked_at[-1].processes)
         assert looked_at[-1].processes[ended[0]].pid == 5000
+
+
+def test_a_process_that_lives_on_after_too_few_steps_for_a_reference_is_let_go_and_taken_up_again(
+    tmp_path: Path,
+) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(1, busy_s=0.02)
+        recording.pause(90)
+        recording.seconds(30)
+        recording.seconds(10, HOGGED, hog=stress)
+    assert [kind for kind, _ in recording.told()][:1] == ["opened"]
 
 
 def test_what_a_look_has_read_goes_with_it_and_does_not_wait_for_the_collector(

@@ -21,6 +21,7 @@ BEGIN_NS = 1_790_000_000 // 60 * 60 * SECOND_NS
 MALLOC = BY_NAME["cudaMalloc"]
 LEAK, STEADY = 0x1000, 0x2000
 SECONDS = 600
+_MOST = ((1 << 63) - 1,)
 
 
 def window(first_s: int, last_s: int) -> Window:
@@ -135,6 +136,19 @@ def test_folding_seconds_to_minutes_keeps_sums_and_the_level_at_the_end_of_each(
             grown = (end_s * 10 + base[0], end_s + base[1])
             assert (live_bytes, live_count) == ((5000, 1) if of == STEADY else grown)
     db.close()
+
+
+def test_sums_larger_than_a_number_of_the_database_are_answered_and_folded(recording: Path) -> None:
+    db = apsw.Connection(str(recording))
+    db.execute("UPDATE raw_allocations SET failures = 1, failed_bytes = ?", (1 << 60,))
+    db.execute("UPDATE raw_op_stats SET bytes = ?", (1 << 60,))
+    fold(db, recording)
+    assert db.execute("SELECT max(failed_bytes) FROM raw_allocations WHERE period_s = 60").fetchall() == [_MOST]
+    db.close()
+    with open_reader(recording) as reader:
+        (leak,) = (one for one in reader.memory_sites(window(0, SECONDS)) if one.caller == LEAK)
+        assert (leak.failures, leak.failed_bytes) == (SECONDS, *_MOST)
+        assert [one.bytes for one in reader.op_totals(window(0, SECONDS))] == [*_MOST]
 
 
 def test_what_was_held_is_the_same_after_folding(recording: Path) -> None:

@@ -224,7 +224,7 @@ INLINE void end_allocation(struct open_call *call, struct site_identity *of, u32
 		if (!site)
 			return;
 		__sync_fetch_and_add(&site->failures, 1);
-		__sync_fetch_and_add(&site->failed_bytes, call->size_bytes);
+		__sync_fetch_and_add(&site->failed_bytes, summed_bytes(call->size_bytes));
 	}
 }
 

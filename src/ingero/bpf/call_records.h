@@ -39,7 +39,7 @@ INLINE void add_to_cell(struct cell *cell, struct open_call *call, u64 duration,
 	if (unlikely(duration > READ_ONCE(cell->max_ns)))
 		raise_to(&cell->max_ns, duration);
 	if (unlikely(call->size_bytes))
-		__sync_fetch_and_add(&cell->size_bytes, call->size_bytes);
+		__sync_fetch_and_add(&cell->size_bytes, summed_bytes(call->size_bytes));
 	if (unlikely(ret))
 		__sync_fetch_and_add(&cell->errors, 1);
 	__sync_fetch_and_add(&cell->histogram[bucket_of(duration) & (HISTOGRAM_BUCKETS - 1)], 1);

@@ -32,6 +32,14 @@ struct {
 
 const volatile u32 cell_count = 4096;
 
+#define MOST_BYTES (1ULL << 44) /* no machine holds more: a size beyond it is the caller's mistake */
+
+/* What one call adds to a sum of bytes: a million mistakes must not turn a sum around. */
+INLINE u64 summed_bytes(u64 size_bytes)
+{
+	return size_bytes < MOST_BYTES ? size_bytes : MOST_BYTES;
+}
+
 /*
  * Fibonacci hashing: 2^64 / golden ratio. Bits of a product depend only on lower bits of the key, so its upper half, with
  * the slot, is folded in: forked processes call from the same addresses, and would all want the same cells.

@@ -134,7 +134,7 @@ INLINE bool begin_enqueue(struct lane *lane, u64 cookie, u64 size_bytes, u64 gra
 			lane->graph = graph;
 	}
 	if (size_bytes)
-		__sync_fetch_and_add(&lane->size_bytes, size_bytes);
+		__sync_fetch_and_add(&lane->size_bytes, summed_bytes(size_bytes));
 	if (!(READ_ONCE(*word) & bit))
 		*word |= bit;
 	return position == READ_ONCE(lane->base);

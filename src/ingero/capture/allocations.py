@@ -14,6 +14,7 @@ from ingero.ops import MemoryKind
 LEVEL_PERIOD_S = 60.0  # so often a site that does not change says again what it holds, for readers of a part
 
 _SLOT_SHIFT = np.uint64(56)
+_WRAP = 1 << 64  # of a sum in the kernel, which takes a million requests of 16 TB and more
 _SUMS = ("freed_bytes", "frees", "allocated_bytes", "allocations", "failures", "failed_bytes", "foreign_frees")
 
 Array = np.ndarray[Any, Any]
@@ -158,5 +159,5 @@ def _growth(site: np.void, now: np.void, before: np.void, *, is_over: bool) -> S
         live_bytes=0 if is_over else int(now["allocated_bytes"] - now["freed_bytes"]),
         live_count=0 if is_over else int(now["allocations"] - now["frees"]),
         is_over=is_over,
-        **{name: int(now[name] - before[name]) for name in _SUMS},
+        **{name: (int(now[name]) - int(before[name])) % _WRAP for name in _SUMS},
     )

@@ -64,33 +64,44 @@ class LiveFindings:
         self._thread.join()
 
     def _run(self) -> None:
-        try:
-            self._look_until_over()
-        except Exception:  # a bug of a rule must not end the recording
-            log.exception("findings stopped; the recording goes on, and ingero explain will say what it holds")
-
-    def _look_until_over(self) -> None:
         self._is_due.wait()
+        begin_ns = self._begin_ns
+        while True:
+            try:
+                self._look_until_over(begin_ns)
+                return
+            except Exception:  # a bug must end neither the recording nor the findings of weeks
+                log.exception("a look failed; looking begins anew, and ingero explain says what the recording holds")
+            if self._is_over.wait(_LONGEST_PAUSE_S):
+                return
+            begin_ns = time.time_ns()
+
+    def _look_until_over(self, begin_ns: int) -> None:
         with open_reader(self._writer.path) as reader:
-            diagnosis = LiveDiagnosis(reader, begin_ns=self._begin_ns, first_number=reader.last_incident() + 1)
-            allowance = CpuAllowance(MOST_OF_A_CORE, most_s=_SAVED_S)
-            is_owed = False  # the pause after the last look was put off
-            took_s = 0.0
-            while True:
-                self._is_due.wait()
-                self._is_due.clear()
-                is_last = self._is_over.is_set()
-                if is_last and took_s > _LONGEST_WAIT_S:
-                    log.debug("no last look: one takes %.1f s; ingero explain will look", took_s)
-                    break
-                took_s = self._look(diagnosis)
-                pause_s = allowance.spend(took_s)
-                if is_last:
-                    break
-                is_owed = diagnosis.tracker.is_undecided and not is_owed
-                self._is_over.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
-            for change in diagnosis.tracker.finish():
-                self._tell(change)
+            diagnosis = LiveDiagnosis(reader, begin_ns=begin_ns, first_number=reader.last_incident() + 1)
+            try:
+                self._look_on(diagnosis)
+            finally:
+                for change in diagnosis.tracker.finish():
+                    self._tell(change)
+
+    def _look_on(self, diagnosis: LiveDiagnosis) -> None:
+        allowance = CpuAllowance(MOST_OF_A_CORE, most_s=_SAVED_S)
+        is_owed = False  # the pause after the last look was put off
+        took_s = 0.0
+        while True:
+            self._is_due.wait()
+            self._is_due.clear()
+            is_last = self._is_over.is_set()
+            if is_last and took_s > _LONGEST_WAIT_S:
+                log.debug("no last look: one takes %.1f s; ingero explain will look", took_s)
+                break
+            took_s = self._look(diagnosis)
+            pause_s = allowance.spend(took_s)
+            if is_last:
+                break
+            is_owed = diagnosis.tracker.is_undecided and not is_owed
+            self._is_over.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
 
     def _look(self, diagnosis: LiveDiagnosis) -> float:
         """Tells what has changed; answers the CPU seconds that it took."""

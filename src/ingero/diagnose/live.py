@@ -99,10 +99,14 @@ class LiveDiagnosis:
         living = {one.process for one in self._reader.processes_since(until_ns)}
         for key, lane in list(self._lanes.items()):
             epochs = lane.epochs
-            if epochs["b_ns"][-1] < begin_ns and lane.process not in living:
+            if epochs["b_ns"][0] >= begin_ns:
+                continue
+            is_over = epochs["b_ns"][-1] < begin_ns and lane.process not in living
+            kept = epochs[:0] if is_over else epochs[_is_kept(epochs, begin_ns)]
+            if len(kept):
+                self._lanes[key] = replace(lane, epochs=kept)
+            else:
                 del self._lanes[key]
-            elif epochs["b_ns"][0] < begin_ns:
-                self._lanes[key] = replace(lane, epochs=epochs[_is_kept(epochs, begin_ns)])
 
 
 def _is_kept(epochs: Array, begin_ns: int) -> Array:

@@ -41,5 +41,14 @@ def sums_of_clocks(table: str) -> str:
     return ", ".join(f"sum({table}.{name})" for name in CLOCK_COLUMNS)
 
 
+def sum_of(column: str, value: str = "") -> str:
+    """The sum of a column, or of a value made of it.
+
+    That of bytes never overflows, and is exact to 9 PB: what programs ask for by mistake is as large as numbers get.
+    """
+    value = value or column
+    return f"CAST(total({value}) AS INTEGER)" if column.endswith("bytes") else f"sum({value})"
+
+
 def _column(table: str, name: str) -> str:
     return f"{table}.{name}" if table else name

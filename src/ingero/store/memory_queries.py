@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingero.store.arrays import MEMORY_SECOND_COLUMNS
-from ingero.store.conditions import of_process, touches
+from ingero.store.conditions import of_process, sum_of, touches
 from ingero.units import SECOND_NS
 
 # Whoever holds memory says so each minute, which retention may have folded: older rows say nothing of what is live.
@@ -15,7 +15,7 @@ _ENDS = f"a.start_ns + a.period_s * {SECOND_NS}"
 INSIDE = touches("a")
 BEFORE = f"{_ENDS} <= :begin AND a.start_ns > :begin - {_LOOKBACK_NS}"
 _GROWTH = ("allocated_bytes", "freed_bytes", "allocations", "frees", "failures", "failed_bytes", "foreign_frees")
-_SUMS = ", ".join(f"sum(iif(is_inside, {name}, 0))" for name in _GROWTH)
+_SUMS = ", ".join(sum_of(name, f"iif(is_inside, {name}, 0)") for name in _GROWTH)
 
 SITES = f"""
 WITH found AS (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import apsw
 
+from ingero.store.conditions import sum_of
 from ingero.store.migrations import pragma
 from ingero.store.vocabulary import CLOCK_COLUMNS
 from ingero.units import SECOND_NS
@@ -250,7 +251,7 @@ class Retention:
         levels = _LEVELS.get(name, ())
         columns = ", ".join(("start_ns", "period_s", *keys, *sums, *maxima, *levels))
         minute = f"start_ns / {MINUTE_NS} * {MINUTE_NS}"
-        folded_values = (*(f"sum({n})" for n in sums), *(f"max({n})" for n in maxima))
+        folded_values = (*(sum_of(n) for n in sums), *(f"max({n})" for n in maxima))
         values = ", ".join((minute, "60", *keys, *folded_values, *(f"sum(iif(is_last, {n}, 0))" for n in levels)))
         where = f"start_ns >= {begin_ns} AND start_ns < {end_ns} AND period_s < 60"
         group = f"{minute}, {', '.join(keys)}"

@@ -19,11 +19,13 @@ from ingero.attach.probes import ProbeMode
 from ingero.capture.recorder import Recorder, RecorderOptions
 from ingero.capture.session import session_facts
 from ingero.demo.gpusim.knobs import Knobs
+from ingero.diagnose.engine import FAILED, diagnose
 from ingero.events import CallFlag
 from ingero.ops import MemoryKind
 from ingero.serve.memory_lines import memory_lines
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import open_reader
+from ingero.store.records import Window
 from ingero.store.writer import Writer
 from tests.integration.allocations.programs import SOURCE, built, followed
 from tests.integration.recording import left_behind
@@ -85,6 +87,18 @@ def test_allocations_that_fail_at_the_memory_limit_hold_nothing_and_each_has_an_
         int(CallFlag.FAILED),
     )
     assert failed == [(said["failures"], said["bytes_failed"], 2, 2, int(CallFlag.FAILED))]
+
+
+def test_sizes_that_are_a_mistake_count_as_16_tib_each_and_their_records_as_what_they_are(tmp_path: Path) -> None:
+    found = followed(tmp_path, "mistaken", 300)
+    assert found.said["failures"] == 300
+    assert (found.sums("failures"), found.sums("failed_bytes")) == (300, 300 << 44)
+    database = found.recorded.database
+    assert rows(database, "SELECT sum(bytes) FROM raw_op_stats") == [(300 << 44,)]
+    assert rows(database, "SELECT min(arg0), max(arg0) FROM events WHERE ret_code <> 0") == [(1 << 62, 1 << 62)]
+    with open_reader(database) as reader:
+        window = Window(begin_ns=0, end_ns=time.time_ns())
+        assert not [one for one in diagnose(reader, window).not_evaluated if one.reason.startswith(FAILED)]
 
 
 def test_every_way_to_allocate_is_followed_to_its_own_free(tmp_path: Path) -> None:

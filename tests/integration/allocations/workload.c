@@ -230,6 +230,15 @@ static int many(void)
 	return 0;
 }
 
+/* As a program whose arithmetic went wrong: sizes of which four make a sum of 64 bits begin anew. */
+static int mistaken(void)
+{
+	for (int i = 0; i < number; i++)
+		allocate(&sums[0], 1ULL << 62);
+	print_sums();
+	return 0;
+}
+
 /* Leaves memory behind and becomes another program, which allocates less. */
 static int becomes(char **argv)
 {
@@ -266,6 +275,8 @@ int main(int argc, char **argv)
 		return nested();
 	if (!strcmp(argv[1], "many"))
 		return many();
+	if (!strcmp(argv[1], "mistaken"))
+		return mistaken();
 	if (!strcmp(argv[1], "becomes"))
 		return becomes(argv);
 	return 2;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ingero.store import answers, histograms
-from ingero.store.conditions import of_process, share, sums_of_clocks, touches
+from ingero.store.conditions import of_process, share, sum_of, sums_of_clocks, touches
 from ingero.store.reader.questions import Questions, records
 from ingero.store.records import KernelLaunches, OpShare, OpTotals, Window
 from ingero.units import SECOND_NS
@@ -18,8 +18,9 @@ class OperationQuestions(Questions):
         """Totals per process and operation, longest sum first; of the stored calls unless `has_exact_totals`."""
         rows = self._rows(
             f"SELECT t.process, coalesce(p.pid, 0), t.source, t.op, coalesce(o.name, t.source || '/' || t.op), "
-            f"sum(t.count), sum(t.errors), sum(t.nested), sum(t.recorded), sum(t.sum_ns), max(t.max_ns), sum(t.bytes), "
-            f"{sums_of_clocks('t')} FROM raw_op_stats t LEFT JOIN raw_processes p ON p.process = t.process "
+            f"sum(t.count), sum(t.errors), sum(t.nested), sum(t.recorded), sum(t.sum_ns), max(t.max_ns), "
+            f"{sum_of('t.bytes')}, {sums_of_clocks('t')} FROM raw_op_stats t "
+            f"LEFT JOIN raw_processes p ON p.process = t.process "
             f"LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
             f"WHERE {touches('t')} AND {of_process('t')} GROUP BY t.process, t.source, t.op "
             f"ORDER BY sum(t.sum_ns) DESC",
