@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
-from ingero.diagnose.model import Diagnosis, FindingKind, Incident, Severity, Victim
+from ingero.diagnose.model import HIGH_RATIO, Diagnosis, FindingKind, Incident, Severity, Victim
 from ingero.diagnose.tracking import ChangeKind, IncidentTracker
 from ingero.ops import IoOp
 from ingero.store.records import Window
@@ -19,7 +19,7 @@ BASE_MS, STORM_MS = 2.0, 8.0
 DISK = 8 << 20
 
 
-def starving(folder: Path, *, late_ms: float = 0.0) -> Diagnosis:
+def starving(folder: Path, *, late_ms: float = 0.0, storm_ms: float = STORM_MS) -> Diagnosis:
     """A loop that always waits for a worker that computes; from QUIET_S on it reads from a busy disk, too.
 
     late_ms: instead of the disk, a hog takes the CPU at the end of each drain.
@@ -33,7 +33,7 @@ def starving(folder: Path, *, late_ms: float = 0.0) -> Diagnosis:
             for second in range(int(QUIET_S), int(LENGTH_S)):
                 scene.took(trainer, 900, "hog", second, 180 * late_ms)
         else:
-            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=STORM_MS)
+            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
     return diagnosed_file(folder / "scene.db")
 
 
@@ -67,8 +67,26 @@ def test_what_is_lost_at_best_is_not_added(tmp_path: Path) -> None:
     assert any(one.text.startswith("at its best: python [100] waited") for one in incident.chain)
 
 
+def test_a_bottleneck_is_no_less_severe_for_being_said_in_a_small_incident(tmp_path: Path) -> None:
+    (incident,) = starving(tmp_path, storm_ms=2.0).incidents
+    assert incident.evidence["at best lost to"] == "data-starvation"
+    assert incident.lost_ratio < HIGH_RATIO
+    assert incident.severity is Severity.HIGH
+
+
 def test_an_incident_of_another_kind_leaves_the_bottleneck_its_own(tmp_path: Path) -> None:
     assert sorted(causes(starving(tmp_path, late_ms=2.0))) == ["cpu-contention", "data-starvation"]
+
+
+def test_two_losses_without_an_owner_are_not_one_trouble(tmp_path: Path) -> None:
+    """Nobody is known to take the CPU at the end of each drain, and later nothing says what is computed before it."""
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, QUIET_S, Step(late_ms=1.25, drain={"runq": 1.2}))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5, late_ms=1.25, drain={"runq": 1.2}))
+    found = diagnosed_file(tmp_path / "scene.db").incidents
+    assert {one.cause for one in found} == {"unexplained"}
+    assert {one.kind for one in found} == {FindingKind.INCIDENT, FindingKind.BOTTLENECK}
 
 
 def incident(cause: str, kind: FindingKind, **evidence: str) -> Incident:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ingero.diagnose.engine import UNEXPLAINED
+from ingero.diagnose.model import UNEXPLAINED
 from ingero.diagnose.rule import Rule, all_rules
 from tests.unit.rules.blinded import without
 from tests.unit.rules.golden import causes, diagnosed_file

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.engine import FAILED, UNEXPLAINED, diagnose_evidence
+from ingero.diagnose.engine import FAILED, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import Finding
+from ingero.diagnose.model import UNEXPLAINED, Finding
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.store.reader import open_reader
 from tests.unit.rules.golden import diagnosed

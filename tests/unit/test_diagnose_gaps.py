@@ -11,13 +11,16 @@ import pytest
 from ingero import given_up
 from ingero.capture.rungs import NO_STACKS, TEXTS, Rung
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
-from ingero.diagnose.gaps import joined
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.blind_spots import unseen
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.gaps import Gaps, joined
+from ingero.diagnose.model import Diagnosis, Part
 from ingero.diagnose.rule import all_rules
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import headline, not_looked_at_lines
 from ingero.store import tables
-from ingero.store.records import Window
+from ingero.store.reader import open_reader
+from ingero.store.records import GovernorStep, Window
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 Script = Callable[[Scene, Actor], None]
@@ -99,6 +102,16 @@ def test_silence_is_claimed_of_nothing_that_was_not_seen(tmp_path: Path) -> None
     assert "for 2.00 s its steps could not be followed, and nothing is said of them" in diagnosis.verdicts[0].text
 
 
+def test_of_a_process_that_began_later_nothing_was_missed(tmp_path: Path) -> None:
+    def two(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step())
+        scene.train(scene.process(200, "later", start_s=5), 5, LENGTH_S, Step())
+
+    verdicts = {one.pid: one.text for one in without(tmp_path, (2, OFF), (4, ""), script=two).verdicts}
+    assert "could not be followed" in verdicts[100]
+    assert "could not be followed" not in verdicts[200]
+
+
 def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (2, OFF), (4, ""), (7, OFF), (8, ""))
     lines = [line for line in not_looked_at_lines(diagnosis) if "(launches are not traced: epochs are not" in line]
@@ -130,10 +143,28 @@ def test_what_was_only_counted_before_does_not_look_as_if_it_had_become_slower(t
     assert causes(diagnosis) == ["unexplained"]
 
 
+def test_a_loss_may_be_only_what_was_given_up_at_its_own_time(tmp_path: Path) -> None:
+    memory, launches = given_up.MEMORY_OFF.text, given_up.LAUNCHES_COUNTED.text
+    window = without(tmp_path, (1, memory), (2, launches), (3, "")).window
+    case = Window(begin_ns=BEGIN_NS + 2_200_000_000, end_ns=BEGIN_NS + 2_800_000_000)
+    with open_reader(tmp_path / "scene.db") as reader:
+        reasons = unseen(Evidence(reader, window), all_rules(), Part.EMPTY, [case])
+    assert launches in reasons
+    assert memory not in reasons
+
+
 def test_a_short_trial_in_between_takes_no_finding_away(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (8, given_up.LAUNCHES_COUNTED.text), (8.75, ""), script=slow_launches)
     assert causes(diagnosis) == ["launch-bound"]
     assert stretches(diagnosis)["launch-bound"] == [(8.0, 8.75)]
+
+
+def test_what_an_earlier_recording_gave_up_ended_with_it() -> None:
+    """It ended before the window, so that it is not among the sessions that touch it."""
+    last = GovernorStep(
+        session=1, time_ns=5, rung=6, level=0, not_traced=OFF, reason="", overhead_ratio=0.0, agent_cpu_ratio=0.0
+    )
+    assert Gaps([last], [], Window(begin_ns=100, end_ns=200)).of(("epochs",)) == {}
 
 
 def test_stretches_that_touch_are_one() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingero.diagnose.regimes import usual_epochs
-from ingero.diagnose.stretches import excess_ns, lossy_stretches
+from ingero.diagnose.stretches import MIN_RATIO, excess_ns, lossy_stretches
 from ingero.store import arrays
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -79,3 +79,29 @@ def test_single_stalls_seconds_apart_are_looked_at_together() -> None:
     stalls = [one for _ in range(8) for one in (np.array([127e6]), steady(2.88, 7))]
     (found,) = stretches(steady(6, 7), *stalls, steady(4, 7))
     assert found == pytest.approx((6, 27), abs=0.2)
+
+
+def test_one_longer_stall_does_not_hide_the_others_around_it() -> None:
+    """Each too short to be a finding, but for one: that alone is too little of half a minute to be told."""
+    lengths = [200, 200, 200, 200, 300, 200, 200, 200, 200, 200]
+    stalls = [one for ms in lengths for one in (np.array([ms * 1e6]), steady(2.88, 7))]
+    (found,) = stretches(steady(6, 7), *stalls, steady(4, 7))
+    assert found == pytest.approx((6, 34), abs=0.2)
+
+
+def uneasy(seconds: int) -> list[Array]:
+    """Two of five seconds lose a little: too little to be told, and too often for a quiet time between."""
+    return [steady(3, 7), steady(2, 7.32)] * (seconds // 5)
+
+
+def test_a_loss_amid_minutes_of_a_little_is_weighed_against_a_minute() -> None:
+    epochs = lane(np.concatenate([*uneasy(300), steady(6, 14), *uneasy(300)]))
+    usual = usual_epochs(epochs)
+    (found,) = lossy_stretches(epochs, usual, excess_ns(epochs, usual))
+    assert found.window.duration_ns < 10e9
+    assert found.loss_ns > MIN_RATIO * found.around_ns
+
+
+def test_two_losses_far_apart_are_not_thinned_by_the_little_between_them() -> None:
+    found = stretches(*uneasy(50), steady(6, 14), *uneasy(600), steady(6, 14), *uneasy(50))
+    assert [begin for begin, _ in found] == pytest.approx([50, 656], abs=2.5)

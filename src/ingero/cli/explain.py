@@ -14,8 +14,8 @@ import rich_click as click
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.concerned import is_about
-from ingero.diagnose.engine import UNEXPLAINED, diagnose
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.engine import diagnose
+from ingero.diagnose.model import UNEXPLAINED, Diagnosis
 from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
 from ingero.serve.account import Extent, account_text, header_lines

@@ -12,7 +12,7 @@ import rich_click as click
 from ingero.capture.losses import MEANINGS
 from ingero.capture.second import Second
 from ingero.cli.settings import TraceSettings
-from ingero.diagnose.engine import UNEXPLAINED
+from ingero.diagnose.model import UNEXPLAINED
 from ingero.diagnose.rule import all_rules
 from ingero.diagnose.tracking import Change
 from ingero.errors import IngeroError

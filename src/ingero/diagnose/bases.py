@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ingero.diagnose.found import Found
-from ingero.diagnose.model import Fact, Finding, FindingKind, Incident, Link
+from ingero.diagnose.model import UNEXPLAINED, Fact, Finding, FindingKind, Incident, Link, Severity, severity_of
 from ingero.units import format_percent
 
 AT_BEST = "at best lost to"  # the causes, in an incident's evidence
@@ -26,7 +26,9 @@ def with_bases(found: Iterable[Found]) -> list[Found]:
         owner = next((one for one in worse if _is_same_trouble(one, base)), None)
         if owner is not None:
             gone.add(id(base))
-            told[id(owner)] = Found(_with_base(told.get(id(owner), owner).finding, base), owner.case)
+            severity = max(_severity(told.get(id(owner), owner)), _severity(base))
+            finding = replace(_with_base(told.get(id(owner), owner).finding, base), severity=severity)
+            told[id(owner)] = Found(finding, owner.case)
     return [told.get(id(one), one) for one in found if id(one) not in gone]
 
 
@@ -50,12 +52,19 @@ def speaks_for(incident: Incident, bottleneck: Incident) -> bool:
 
 
 def _is_same_trouble(one: Found, base: Found) -> bool:
-    """Whether both are about one cause on one resource, or about waiting for one worker, whatever that did."""
+    """Whether both are about one cause on one resource, or about waiting for one worker, whatever that did.
+
+    Two losses without an owner have nothing in common that is proven.
+    """
     if one.process != base.process:
         return False
     mine, theirs = one.finding, base.finding
-    is_same = _identity(mine) == _identity(theirs)
+    is_same = _identity(mine) == _identity(theirs) and mine.cause != UNEXPLAINED
     return is_same or not set(mine.waits_for).isdisjoint(theirs.waits_for)
+
+
+def _severity(one: Found) -> Severity:
+    return one.finding.severity or severity_of(one.finding.lost_ns / max(one.case.wall_ns if one.case else 0, 1))
 
 
 def _with_base(finding: Finding, base: Found) -> Finding:

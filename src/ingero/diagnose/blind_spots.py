@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import EPOCHS, Evidence
+from ingero.diagnose.gaps import overlap_ns
 from ingero.diagnose.model import Incident, NotEvaluated, Part
 from ingero.diagnose.rule import Rule
 from ingero.store.records import Window
@@ -37,9 +38,14 @@ def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvalua
 
 def can_see(rule: Rule, case: Case) -> bool:
     """Whether what a rule needs was traced in a case, and in what that is compared with; of epochs both are made."""
-    gaps, before, needs = case.evidence.gaps, case.baselines, set(rule.needs) - {EPOCHS}
-    lacks = gaps.missing_ns(needs, (case.window,)) > _MOST_MISSING * case.window.duration_ns
-    lacked = gaps.missing_ns(needs, before) > _MOST_MISSING_BEFORE * sum(one.duration_ns for one in before)
+    return was_traced(case, set(rule.needs) - {EPOCHS})
+
+
+def was_traced(case: Case, names: Iterable[str]) -> bool:
+    """Whether that was traced in a case, and in what that is compared with."""
+    gaps, before, names = case.evidence.gaps, case.baselines, frozenset(names)
+    lacks = gaps.missing_ns(names, (case.window,)) > _MOST_MISSING * case.window.duration_ns
+    lacked = gaps.missing_ns(names, before) > _MOST_MISSING_BEFORE * sum(one.duration_ns for one in before)
     return not lacks and not lacked
 
 
@@ -60,7 +66,7 @@ def unseen(evidence: Evidence, rules: Iterable[Rule], part: Part, windows: Itera
             continue
         if reason := evidence.missing(names):
             reasons[reason] = None
-        for text in evidence.gaps.of(names):
-            if evidence.gaps.missing_ns(names, windows):
+        for text, stretches in evidence.gaps.of(names).items():
+            if overlap_ns(stretches, windows):
                 reasons[text] = None
     return list(reasons)

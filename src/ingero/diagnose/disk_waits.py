@@ -22,6 +22,7 @@ _MINOR_BITS = 20
 _MOVES = (IoOp.READ, IoOp.WRITE)
 _DISK_THREADS = ("jbd2/", "xfsaild/", "btrfs-", "kworker", "dm-", "loop", "txg_sync")
 _MIN_OTHERS_BYTES = 1 << 20
+_MIN_SAMPLED = 5  # requests that stand for others, before these are held against anybody: one may be the only one
 _AS_MUCH = 1.1  # times the bytes
 
 
@@ -184,13 +185,18 @@ class DiskWaits:
         window, family = self.case.window, self.case.family
         spent: Counter[tuple[int, str]] = Counter()
         moved: Counter[tuple[int, str]] = Counter()
+        whole: Counter[tuple[int, str]] = Counter()  # of the requests that stand for themselves alone
+        sampled: Counter[tuple[int, str]] = Counter()
         for one in self.everything:
             overlap = overlap_ns(one, window.begin_ns, window.end_ns)
             is_other = one.device == device and one.pid not in family and one.pid > 0
             if is_other and overlap and one.op in _MOVES:
                 spent[one.pid, one.comm] += one.stands_for * overlap
                 moved[one.pid, one.comm] += one.stands_for * (one.size_bytes or 0)
-        weighty = [(key, ns) for key, ns in spent.most_common() if moved[key] >= _MIN_OTHERS_BYTES]
+                whole[one.pid, one.comm] += (one.size_bytes or 0) if one.stands_for == 1 else 0
+                sampled[one.pid, one.comm] += one.stands_for > 1
+        sure = {key for key in spent if whole[key] >= _MIN_OTHERS_BYTES or sampled[key] >= _MIN_SAMPLED}
+        weighty = [(key, ns) for key, ns in spent.most_common() if key in sure and moved[key] >= _MIN_OTHERS_BYTES]
         most = weighty[0][1] if weighty else 0
         return [
             (Culprit(pid=pid, name=name, lost_ns=min(ns, window.duration_ns)), moved[pid, name])

@@ -15,6 +15,7 @@ from ingero.diagnose.found import Found
 from ingero.diagnose.incidents import merge
 from ingero.diagnose.joins import explained_ratio, joined
 from ingero.diagnose.model import (
+    UNEXPLAINED,
     Bucket,
     Diagnosis,
     Fact,
@@ -34,14 +35,13 @@ from ingero.diagnose.stretches import MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.verdicts import verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
-from ingero.store.records import OpShare, Window
+from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns, format_percent
 
 logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
-UNEXPLAINED = "unexplained"
 FAILED = "its rule failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
@@ -194,16 +194,19 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = verdict(lane, has_incident=number in hit) + _not_followed(evidence)
+            text = verdict(lane, has_incident=number in hit) + _not_followed(evidence, process)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
 
 
-def _not_followed(evidence: Evidence) -> str:
-    """For how long nothing can be said of a process's steps."""
-    gap_ns = evidence.gaps.missing_ns((EPOCHS,), (evidence.window,))
+def _not_followed(evidence: Evidence, process: Process) -> str:
+    """For how long, while it lived, nothing can be said of a process's steps."""
+    window = evidence.window
+    end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
+    lived = Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+    gap_ns = evidence.gaps.missing_ns((EPOCHS,), (lived,))
     return f"; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them" if gap_ns else ""
 
 

@@ -19,13 +19,16 @@ class Gap:
 
 
 class Gaps:
-    """The gaps of a window. A step holds until the next one of its session, or until that ends."""
+    """The gaps of a window. A step holds until the next one of its session, or until that ends.
+
+    sessions: those that touch the window; what was given up in another has ended with it.
+    """
 
     def __init__(self, steps: Sequence[GovernorStep], sessions: Iterable[Session], window: Window) -> None:
         stopped = {one.session: one.stopped_ns or one.last_seen_ns for one in sessions}
         self._gaps: list[Gap] = []
         for at, step in enumerate(steps):
-            ends = [window.end_ns, stopped.get(step.session, window.end_ns)]
+            ends = [window.end_ns, stopped.get(step.session, window.begin_ns)]
             ends += [one.time_ns for one in steps[at + 1 :] if one.session == step.session][:1]
             begin, end = max(step.time_ns, window.begin_ns), min(ends)
             if begin < end:
@@ -44,8 +47,7 @@ class Gaps:
 
     def missing_ns(self, needs: Iterable[str], within: Iterable[Window]) -> int:
         """How much of these windows lacked some of what is needed."""
-        gaps = joined([window for windows in self.of(needs).values() for window in windows])
-        return sum(_overlap_ns(gap, part) for part in within for gap in gaps)
+        return overlap_ns(joined([window for windows in self.of(needs).values() for window in windows]), within)
 
 
 def joined(windows: Iterable[Window]) -> tuple[Window, ...]:
@@ -60,5 +62,10 @@ def joined(windows: Iterable[Window]) -> tuple[Window, ...]:
     return tuple(found)
 
 
-def _overlap_ns(one: Window, other: Window) -> int:
+def overlap_ns(gaps: Sequence[Window], within: Iterable[Window]) -> int:
+    """How much of these windows gaps without overlaps take."""
+    return sum(_shared_ns(gap, part) for part in within for gap in gaps)
+
+
+def _shared_ns(one: Window, other: Window) -> int:
     return max(min(one.end_ns, other.end_ns) - max(one.begin_ns, other.begin_ns), 0)

@@ -16,6 +16,7 @@ from ingero.units import format_ns, format_time_of_day
 
 Fact: TypeAlias = "int | float | str | bool | None"
 
+UNEXPLAINED = "unexplained"  # stands where a cause would, if there is none
 HIGH_RATIO = 0.20  # of wall time
 MEDIUM_RATIO = 0.05
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ingero.store.records import Window
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_Bins: TypeAlias = "tuple[int, int]"  # first and last
 
 MIN_RATIO = 0.03  # of wall time; below, silence is right
 UNOWNED_RATIO = 0.05  # of wall time; what is lost below that by nobody's doing is what two healthy minutes differ by
@@ -22,13 +23,15 @@ ONE_LOSS_NS = 250_000_000  # a single stall this long needs no company
 MIN_LOSS_NS = 100_000_000  # a hiccup of a tenth of a second wakes nobody
 _GAP_BINS = 4  # quiet seconds between two lossy ones of one stretch
 _NEAR_BINS = 1  # the same for seconds that are looked at together
+_AROUND_BINS = 30  # on either side: a look at a recording that goes on sees no more, and is to answer the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """A stretch of time in which one lane lost. peak_ratio: of its worst second.
 
-    around_ns: wall time of all the lossy seconds that it was cut out of; a loss must be worth telling against that.
+    around_ns: wall time of the lossy seconds that it was cut out of, half a minute on either side; a loss must be worth
+    telling against that.
     """
 
     window: Window
@@ -38,6 +41,11 @@ class Stretch:
     noise_ratio: float
     peak_ratio: float
     epochs: int
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is enough of the time around it for anybody to be told."""
+        return self.loss_ns >= MIN_RATIO * self.around_ns
 
     @property
     def loss_ratio(self) -> float:
@@ -69,27 +77,33 @@ def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array) ->
     factor = _noise_factor(count)
 
     def between(first: int, last: int) -> Stretch | None:
-        inside = (bins >= first) & (bins <= last)
+        begin, end = np.searchsorted(bins, (first, last + 1))
         ratios = loss[first : last + 1] / np.maximum(wall[first : last + 1], 1)
-        return _stretch(epochs[inside], excess[inside], usual, float(ratios.max()), factor)
+        return _stretch(epochs[begin:end], excess[begin:end], usual, float(ratios.max()), factor)
 
-    found = []
-    for run in _runs(is_lossy, _GAP_BINS):
-        if stretch := between(*_core(run, is_lossy, between)):
-            around_ns = int(wall[run[0] : run[1] + 1].sum())
-            found.append(replace(stretch, around_ns=max(around_ns, stretch.wall_ns)))
-    return found
+    return [one for run in _runs(is_lossy, _GAP_BINS) for one in _of_run(run, is_lossy, wall, between)]
 
 
-def _core(run: tuple[int, int], is_lossy: Array, between: Callable[[int, int], Stretch | None]) -> tuple[int, int]:
+def _of_run(run: _Bins, is_lossy: Array, wall: Array, between: Callable[[int, int], Stretch | None]) -> list[Stretch]:
     """A run without the seconds at its ends that lost a little, some time before or after what is a loss by itself.
 
-    Where nothing of it is, as where one step in hundreds stalls, all of it is looked at together.
+    Where nothing of it is, as where one step in hundreds stalls, or where that is too little of it to be told, as one
+    longer stall among many, all of it is looked at together; where that lost too little, each loss in it by itself.
     """
     first, last = run
+
+    def weighed(part: _Bins) -> Stretch | None:
+        stretch = between(*part)
+        around = wall[max(first, part[0] - _AROUND_BINS) : min(last, part[1] + _AROUND_BINS) + 1]
+        return replace(stretch, around_ns=max(int(around.sum()), stretch.wall_ns)) if stretch else None
+
     parts = [(first + begin, first + end) for begin, end in _runs(is_lossy[first : last + 1], _NEAR_BINS)]
-    worth = [part for part in parts if between(*part)]
-    return (worth[0][0], worth[-1][1]) if worth else run
+    worth = [(part, one) for part in parts if (one := weighed(part))]
+    core = weighed((worth[0][0][0], worth[-1][0][1]) if worth else run)
+    if core and core.is_told:
+        return [core]
+    whole = weighed(run)
+    return [whole] if whole else [one for _, one in worth if one.is_told]
 
 
 def _noise_factor(seconds: int) -> float:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.bases import speaks_for
-from ingero.diagnose.engine import UNEXPLAINED
-from ingero.diagnose.model import Diagnosis, FindingKind, Incident
+from ingero.diagnose.model import UNEXPLAINED, Diagnosis, FindingKind, Incident
 from ingero.units import SECOND_NS
 
 _Key = tuple[str, str, str, bool]

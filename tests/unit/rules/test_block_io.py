@@ -52,6 +52,21 @@ def test_requests_that_stand_for_many_are_told_as_many(tmp_path: Path) -> None:
     assert many[name] == HOST_MANY * int(few[name] or 0)
 
 
+@pytest.mark.parametrize(("requests", "culprits"), [(1, [900]), (8, [900, 901])])
+def test_one_request_that_stands_for_many_names_nobody(tmp_path: Path, requests: int, culprits: list[int]) -> None:
+    def beside_a_journal(scene: Scene, trainer: Actor) -> None:
+        loading(scene, trainer)
+        name, flags = scene.text("journald"), int(HostFlag.ONE_OF_MANY)
+        for number in range(requests):
+            scene.host_event(
+                IoOp.WRITE, QUIET_S + 1 + number / 10, ms=2, pid=901, tid=901, arg0=64 << 10, arg2=DISK,
+                queue_ns=40_000_000, comm=name, flags=flags,
+            )  # fmt: skip
+
+    (incident,) = diagnosed(tmp_path, beside_a_journal).incidents
+    assert sorted(one.pid for one in incident.culprits) == culprits
+
+
 def test_a_checkpoint_is_told_by_its_direction(tmp_path: Path) -> None:
     def saving(scene: Scene, trainer: Actor) -> None:
         for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=10.5, empty={"io": 10})):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ingero import given_up
 from ingero.demo.scene import Scene, Step
 from ingero.diagnose.model import FindingKind, Incident, Severity
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed, diagnosed_file
 
 WARM = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
@@ -38,6 +40,20 @@ def test_calls_that_become_slow_later_are_no_first_calls(tmp_path: Path) -> None
 
 def test_a_process_that_ran_before_is_not_cold(tmp_path: Path) -> None:
     assert "cold-start" not in scene_of(tmp_path, began_s=-3600)
+
+
+def test_launches_that_were_only_counted_later_were_not_slow_before(tmp_path: Path) -> None:
+    """Two seconds of steps that compute longer; then tracing had become too expensive."""
+    with Scene(tmp_path / "counted.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", start_s=-1)
+        for at_s, text in ((0.0, ""), (2.0, given_up.LAUNCHES_COUNTED.text)):
+            scene.append(tables.GOVERNOR, time_ns=scene.at(at_s), rung=3 if text else 0, not_traced=text, reason="")
+        timed, counted = ({"cudaLaunchKernel": (80.0, ms), "cudaStreamSynchronize": (1.0, 5.0)} for ms in (0.04, 0.0))
+        scene.train(trainer, 0, 2, Step(empty_ms=3.5, empty={"run": 3.5}), calls=timed)
+        scene.train(trainer, 2, LENGTH_S, Step(), calls=counted)
+    (incident,) = diagnosed_file(tmp_path / "counted.db").incidents
+    assert incident.cause == "unexplained"
+    assert given_up.LAUNCHES_COUNTED.text in incident.summary
 
 
 def first_call(folder: Path, *, began_s: float, ms: float) -> list[Incident]:

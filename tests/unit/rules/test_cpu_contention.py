@@ -136,6 +136,17 @@ def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:
     assert causes(diagnosed(tmp_path, hidden)) == []
 
 
+def test_nobody_is_asked_for_the_groups_of_who_took_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question reads what every traced process waited for; a rule that fails fails the test."""
+    monkeypatch.setattr("ingero.diagnose.weights.group_of_pid", None)
+
+    def computing(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))
+        scene.took(trainer, 900, "hog", QUIET_S, 1000)
+
+    assert causes(diagnosed(tmp_path, computing)) == ["unexplained"]
+
+
 def test_without_culprits_the_time_is_unexplained(tmp_path: Path) -> None:
     def nobody(scene: Scene, trainer: Actor) -> None:
         scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.store import tables
 from ingero.store.tables import Value
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
@@ -61,6 +62,17 @@ def test_a_heavier_control_group_goes_before(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, heavier)
     assert causes(diagnosis) == ["priority"]
     assert "CPU weight 1000 against 100" in diagnosis.incidents[0].summary
+
+
+def test_weights_of_groups_that_are_not_side_by_side_mean_nothing(tmp_path: Path) -> None:
+    """There the two slices are weighed, which are equal."""
+
+    def heavier(scene: Scene, trainer: Actor) -> None:
+        for group, path in ((1, "/user.slice/job.scope"), (7, "/system.slice/db.service")):
+            scene.append(tables.CGROUPS, cgroup_id=group, kernel_cgroup_id=group, node="n", cgroup_path=path)
+        hogged(scene, trainer, {"cpu_weight": 100}, {"cpu_weight": 1000}, cgroup_id=7)
+
+    assert causes(diagnosed(tmp_path, heavier, cgroup_id=1)) == ["cpu-contention"]
 
 
 @pytest.mark.parametrize("nice", [0, 2, 19])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ingero.diagnose.blind_spots import was_traced
 from ingero.diagnose.calls import growth, kind_of_op
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
@@ -25,6 +26,7 @@ _FIXES = (
 )
 _INSIDE = ("run", "sleep", "io", "kernel_lock")
 _FIRST_USE = Kind.LOAD | Kind.LAUNCH | Kind.ALLOC | Kind.CAPTURE | Kind.CONTEXT
+_TIMES = {"launch_times": Kind.LAUNCH, "allocation_times": Kind.ALLOC}
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -35,7 +37,7 @@ def find(case: Case) -> Iterator[Finding]:
     is_first = case.window.begin_ns - first_ns < FIRST_NS // 10 and _was_there_at_once(case)
     if case.kind is not FindingKind.INCIDENT or not is_young or not is_first or case.window.duration_ns > FIRST_NS:
         return
-    grown = growth(case, _FIRST_USE)
+    grown = growth(case, _comparable(case))
     claims = case.take((Part.EMPTY, Part.ENQUEUE), _INSIDE, grown.grown_ns) if grown else {}
     if not grown or not claims:
         return
@@ -59,6 +61,15 @@ def find(case: Case) -> Iterator[Finding]:
         fixes=_FIXES,
         evidence={"times slower": round(ratio, 1) if ratio else None},
     )
+
+
+def _comparable(case: Case) -> Kind:
+    """Calls with a duration in the reference, too: what is only counted there would seem to have been slow before."""
+    kinds = _FIRST_USE
+    for name, kind in _TIMES.items():
+        if not was_traced(case, (name,)):
+            kinds &= ~kind
+    return kinds
 
 
 def _was_there_at_once(case: Case) -> bool:

@@ -25,7 +25,7 @@ def find(case: Case) -> Iterator[Finding]:
         CAUSE,
         Taker.OTHER,
         text="{who} lost {lost} waiting for a CPU while {takers} ran",
-        fixes=tuple(lower(case, others)),
+        fixes=lower(case, others),  # asks for their control groups only where there is something to repair
     )
     if finding:
         graphs, move = delayed_graphs(case, finding.claims), apart(case, others)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.limit_commands import group_of, group_of_pid, has_own_branch
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import (
@@ -83,7 +84,14 @@ def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Sche
             return f"policy {row.policy} against idle"
         return f"nice {row.nice} against {victim.nice}" if victim.nice - row.nice >= MIN_NICE else ""
     is_heavier = (row.cpu_weight or 0) >= MIN_WEIGHT * (victim.cpu_weight or math.inf)
+    is_heavier = is_heavier and _are_side_by_side(case, taker)
     return f"CPU weight {row.cpu_weight} against {victim.cpu_weight}" if is_heavier else ""
+
+
+def _are_side_by_side(case: Case, taker: Culprit) -> bool:
+    """Whether the groups of both are weighed against each other; else groups around them are, of unknown weights."""
+    own, theirs = group_of(case.evidence, case.process.cgroup_id), group_of_pid(case.evidence, taker.pid)
+    return has_own_branch(own, theirs) and has_own_branch(theirs, own)
 
 
 def _groups(case: Case, pid: int) -> set[int]:
