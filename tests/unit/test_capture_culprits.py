@@ -87,3 +87,14 @@ def test_of_many_pairs_those_are_removed_whose_culprit_has_ended(monkeypatch: An
     assert table.pids(3) == [os.getpid()]
     reader.forget(3)
     assert table.pids(3) == []
+
+
+def test_names_of_culprits_go_though_their_victims_never_were_many(monkeypatch: Any) -> None:
+    monkeypatch.setattr(culprits, "_FEW_PAIRS", 2)
+    table = Table()
+    reader = reader_of(table)
+    for pid in range(NO_PID, NO_PID + 20):
+        table.charge(3, pid, 1000)
+        reader.read()
+        reader.forget(3)
+    assert len(reader.names) <= 3

@@ -19,14 +19,29 @@ struct {
 	MAP_TYPE(value, struct culprit_value);
 } culprits MAP;
 
+INLINE void describe_culprit(struct culprit_value *value, struct task_struct *task)
+{
+	value->cgroup_id = cgroup_id_of(task);
+	read_comm(value->comm, task->group_leader->comm);
+}
+
 INLINE struct culprit_value *add_culprit(struct culprit_key *key, struct task_struct *task)
 {
 	struct culprit_value value = {};
 
-	value.cgroup_id = cgroup_id_of(task);
-	read_comm(value.comm, task->group_leader->comm);
+	describe_culprit(&value, task);
 	bpf_map_update_elem(&culprits, key, &value, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&culprits, key);
+}
+
+/* Another program since it was charged last, or another process with the same number. */
+INLINE bool is_renamed(const struct culprit_value *value, struct task_struct *task)
+{
+	const u64 *before = (const u64 *)value->comm;
+	u64 now[COMM_BYTES / sizeof(u64)];
+
+	read_comm((char *)now, task->group_leader->comm);
+	return before[0] != now[0] || before[1] != now[1];
 }
 
 INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
@@ -45,6 +60,8 @@ INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
 		count_unknown_culprit(slot, ns);
 		return;
 	}
+	if (key.culprit_pid && unlikely(is_renamed(value, culprit))) /* the idle task has a name on each CPU */
+		describe_culprit(value, culprit);
 	__sync_fetch_and_add(&value->ns, ns);
 	__sync_fetch_and_add(&value->switches, 1);
 }

@@ -111,7 +111,7 @@ SEC("iter/task") int dump_threads(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	thread = thread_of(task);
-	if (!thread || !thread->created_ns)
+	if (!thread || !thread->created_ns || task->exit_state) /* one that nobody has waited for runs no more */
 		return 0;
 	for (int try = 0; try < DUMP_TRIES; try++) {
 		if (read_clocks(&dump, thread, task)) {

@@ -64,6 +64,8 @@ class CulpritReader:
         if len(self._before) > self._most_pairs:
             self._forget_ended_culprits()
             self._most_pairs = max(_FEW_PAIRS, 2 * len(self._before))
+        if len(self.names) > max(_FEW_PAIRS, 2 * len(self._before)):  # of victims that have ended
+            self._forget_names()
         return found
 
     def _forget_ended_culprits(self) -> None:
@@ -75,6 +77,10 @@ class CulpritReader:
         self._drop(ended)
         for key in ended:
             self._of_victim[self._slot(key)].discard(key)
+        self._forget_names()
+
+    def _forget_names(self) -> None:
+        """Those of culprits that are in no pair."""
         kept = {self._pid(key) for key in self._before}
         self.names = {pid: name for pid, name in self.names.items() if pid in kept}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,34 @@ def test_each_of_four_hogs_is_named_with_its_share(accounts: Accounts, start: St
     shares = [culprit.ns for culprit in charged.values()]
     assert len(shares) == 4
     assert max(shares) < 2 * min(shares)
+
+
+# Runs under one name, then under another, as a shell's child does that executes a program.
+RENAMED = """
+import os, sys, time
+os.sched_setaffinity(0, {0})
+for name in ("first", "second"):
+    with open("/proc/self/comm", "w") as file:
+        file.write(name)
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end:
+        pass
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_culprit_has_the_name_of_the_program_that_it_runs_now(accounts: Accounts, start: Start) -> None:
+    work = start("spin", 1, prefix=ON_ONE_CPU)
+    slot = accounts.track(work.pid)
+    with subprocess.Popen(
+        [sys.executable, "-c", RENAMED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "done\n"
+        charged = accounts.culprits(slot)[process.pid, False]
+        process.communicate("\n")
+    assert charged.comm == "second"
 
 
 def test_the_waits_of_eighty_processes_on_one_cpu_are_all_charged(accounts: Accounts, start: Start) -> None:
