@@ -232,7 +232,10 @@ def fill(writer: Writer) -> None:
     add(tables.SNAPSHOTS, tables.SNAPSHOTS.rows(10, session=session, time_ns=seconds, cpu_percent=94.5))
     add(
         tables.LOSSES,
-        [(session, BEGIN_NS, "calls_ring_full", "", 5), (session, BEGIN_NS + SECOND_NS, "calls_ring_full", "", 2)],
+        [
+            (session, BEGIN_NS, 1, "calls_ring_full", "", 5),
+            (session, BEGIN_NS + SECOND_NS, 1, "calls_ring_full", "", 2),
+        ],
     )
 
 

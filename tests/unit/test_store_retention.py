@@ -13,7 +13,7 @@ from ingero.store import migrations, retention, tables
 from ingero.store.reader import open_reader
 from ingero.store.records import Removed, SessionFacts
 from ingero.store.retention import Retention
-from ingero.store.tables import Table
+from ingero.store.tables import BY_NAME, Table
 from ingero.store.writer import Writer
 
 SECOND_NS = 1_000_000_000
@@ -106,6 +106,22 @@ def test_seconds_fold_into_minutes_with_every_sum_unchanged(tmp_path: Path) -> N
         "SELECT max(iif(period_s = 60, start_ns, NULL)), min(iif(period_s = 1, start_ns, NULL)) FROM raw_op_stats"
     )
     assert newest_folded < oldest_kept <= newest_folded + 60 * SECOND_NS
+
+
+def test_folding_leaves_no_column_out() -> None:
+    kept = {"start_ns", "period_s"}
+    for name, parts in retention._FOLDED.items():
+        columns = {*kept, *chain.from_iterable(parts), *retention._LEVELS.get(name, ())}
+        assert columns == set(BY_NAME[name].columns), name
+
+
+def test_folding_keeps_how_many_calls_had_no_duration(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    add_op_stats(db, 3600)
+    db.execute("UPDATE raw_op_stats SET untimed = 2")
+    enforce(db, retention.used_bytes(db) // 2)
+    assert db.execute("SELECT count(*) > 0 FROM raw_op_stats WHERE period_s = 60").fetchall() == [(1,)]
+    assert db.execute("SELECT sum(count), sum(untimed) FROM raw_op_stats").fetchall() == [(3600 * 60, 3600 * 40)]
 
 
 def test_folding_keeps_not_recorded_apart_from_zero(tmp_path: Path) -> None:
@@ -223,6 +239,55 @@ def test_ended_processes_go_last(tmp_path: Path) -> None:
     enforce(db, 50_000)
     assert db.execute("SELECT process FROM raw_processes").fetchall() == [(3000,)]
     assert db.execute("SELECT count(*) FROM raw_op_stats").fetchall() == [(0,)]
+
+
+def test_stacks_go_with_the_last_detail_of_their_process(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    minute_ns = 60 * SECOND_NS
+    insert(
+        db,
+        tables.PROCESSES,
+        3,
+        process=[1, 2, 3],
+        session=1,
+        pid=[1, 2, 3],
+        start_ns=0,
+        exit_ns=[BEGIN_NS + minute_ns, BEGIN_NS + 40 * minute_ns, None],
+    )
+    for process in (1, 2, 3):
+        hashes = process * 10_000 + np.arange(3_000)
+        insert(db, tables.STACKS, 3_000, hash=hashes, frames="forward at train.py:142" * 10, process=process)
+    start = BEGIN_NS + np.arange(41) * minute_ns
+    insert(db, tables.EVENTS, 41, session=1, start_ns=start, duration_ns=5, pid=1, tid=1, source=1, op=3)
+    insert(db, tables.OP_STATS, 1, session=1, start_ns=start[-1], process=3, source=1, op=3, count=1, sum_ns=1)
+    enforce(db, retention.used_bytes(db))
+    left = dict(db.execute("SELECT process, count(*) FROM raw_stacks GROUP BY 1").fetchall())
+    assert left.get(1, 0) < 3_000
+    assert (left[2], left[3]) == (3_000, 3_000)
+    ((oldest,),) = db.execute("SELECT min(start_ns) FROM raw_events")
+    assert oldest > BEGIN_NS + minute_ns, "what leads to them went before"
+
+
+def test_losses_fold_into_minutes_and_none_is_lost(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    seconds = np.arange(7_200)
+    newest_ns = BEGIN_NS + 7_200 * SECOND_NS
+    insert(db, tables.OP_STATS, 1, session=1, start_ns=newest_ns, process=1, source=1, op=3, count=1, sum_ns=1)
+    start = BEGIN_NS + seconds * SECOND_NS
+    insert(db, tables.LOSSES, 7_200, session=1, start_ns=start, counter="frame_stale", count=2)
+    enforce(db, retention.used_bytes(db) // 2)
+    ((rows, lost),) = db.execute("SELECT count(*), sum(count) FROM raw_losses")
+    assert lost == 14_400
+    assert rows < 1_000
+
+
+def test_processes_of_ended_recordings_go_though_their_end_was_not_seen(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    insert(db, tables.SESSIONS, 1, session=1, uuid="u", node="n", started_ns=0, last_seen_ns=1, stopped_ns=1)
+    number = np.arange(1, 3_001)
+    insert(db, tables.PROCESSES, 3_000, process=number, session=1, pid=number, start_ns=0, cmdline="python " * 20)
+    enforce(db, 50_000)
+    assert db.execute("SELECT count(*) FROM raw_processes").fetchall() == [(0,)]
 
 
 def test_incidents_outlive_everything_else(tmp_path: Path) -> None:

@@ -102,7 +102,10 @@ class HungCalls:
             del self._stored[next(iter(self._stored))]
         stack, stack_hash = found.stack, content_hash(key[2], found.stack)
         self._stored[key] = _Stored(stack_hash, found.read_ns)
-        self._store(tables.STACKS.rows(1, hash=stack_hash, ips=stack.ips, frames=stack.frames, note=stack.note))
+        row = tables.STACKS.rows(
+            1, hash=stack_hash, ips=stack.ips, frames=stack.frames, note=stack.note, process=key[2]
+        )
+        self._store(row)
 
     def _read(self, key: _Key, call: OpenCall) -> None:
         process = self._process_of(key[2])

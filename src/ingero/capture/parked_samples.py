@@ -128,7 +128,8 @@ class ParkedSampler:
             if len(self._stored) >= _MAX_STORED:
                 del self._stored[next(iter(self._stored))]
             self._stored[found] = None
-            self._store(tables.STACKS.rows(1, hash=found, ips=stack.ips, frames=stack.frames, note=stack.note))
+            row = tables.STACKS.rows(1, hash=found, ips=stack.ips, frames=stack.frames, note=stack.note, process=number)
+            self._store(row)
         return found
 
     def _forget(self, asleep: set[_Key], processes: set[int]) -> None:

@@ -38,6 +38,7 @@ _MAX_KEPT = 4096  # stacks for `known`, about 2 KB each
 _MAYBE_OTHER = "native frames may be those of another call from the same place"
 _PATIENCE_S = 3.0  # the rings are drained four times a second
 _SETTLING_S = 0.05  # at a time: until a copy is answered, calls of its place cannot be told apart
+_LET_GO_S = 10.0  # looking through what 256 processes map takes 10 ms
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
 _PRIME = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads the process number over all bits
 
@@ -69,6 +70,8 @@ class Stacks:
         self._ended: dict[int, float] = {}  # by process number: when
         self._wanted: dict[_Wanted, float] = {}
         self._seen: dict[int, set[tuple[int, int, int]]] = defaultdict(set)  # by process number
+        self._has_forgotten = False  # a process, since its files were let go
+        self._let_go_s = 0.0
         self._keeps = keeps
         self._kept: dict[int, MergedStack] = {}  # by hash
         self.interpreters: dict[int, Interpreter | UnreadableInterpreter | None] = {}  # by pid; None: it is no Python
@@ -85,17 +88,16 @@ class Stacks:
 
     def begin(self, target: Target) -> None:
         """A process is traced from now on, or runs another program from now on."""
-        self.worker.do(lambda: self._begin(target))
+        self.worker.do(lambda: self._begin(target), is_needed=True)
 
     def forked(self, parent: Target | None, child: Target) -> None:
         """A traced process has forked: the child has its parent's interpreter and mappings, however soon it ends."""
-        self.worker.do(lambda: self._inherit(parent, child))
+        self.worker.do(lambda: self._inherit(parent, child), is_needed=True)
 
     def end(self, target: Target) -> None:
         """A process has ended; what is still on its way is waited for."""
-        self._seen.pop(target.number, None)
         now = time.monotonic()
-        self.worker.do(lambda: self._ended.update({target.number: now}))
+        self.worker.do(lambda: self._ended.update({target.number: now}), is_needed=True)
 
     def add_code(self, batch: Array, number_of: Callable[[int], int]) -> None:
         """Records of ring `python_code`. number_of: the process number of a slot."""
@@ -176,6 +178,14 @@ class Stacks:
         self._spaces.pop(number, None)
         self._starting.pop(number, None)
         self._ended.pop(number, None)
+        self._seen.pop(number, None)  # not at its end: calls come from the rings behind the record that tells of it
+        self._has_forgotten = True
+
+    def _let_files_go(self, until: float) -> None:
+        """Closes the files of processes that have ended, a few seconds later."""
+        if self._has_forgotten and until - self._let_go_s >= _LET_GO_S:
+            self._has_forgotten, self._let_go_s = False, until
+            self._symbols.keep(self._images.let_go(self._spaces.values()))
 
     def _settle(self, until: float) -> None:
         """Stores the stacks whose parts are known; those that waited too long with what is known of them.
@@ -198,6 +208,7 @@ class Stacks:
         for number, since in list(self._ended.items()):
             if until - since > 2 * _PATIENCE_S and number not in still_wanted:
                 self._forget(number)
+        self._let_files_go(until)
 
     def _row(self, wanted: _Wanted, *, is_late: bool) -> list[Row]:
         process = self._processes.get(wanted.process)
@@ -217,7 +228,9 @@ class Stacks:
         merged = merge(native, python, interpreter, note="; ".join(filter(None, notes)))
         number = stack_hash(wanted.process, wanted.python, wanted.native)
         self._keep(number, merged)
-        return tables.STACKS.rows(1, hash=number, ips=merged.ips, frames=merged.frames, note=merged.note)
+        return tables.STACKS.rows(
+            1, hash=number, ips=merged.ips, frames=merged.frames, note=merged.note, process=wanted.process
+        )
 
     def _keep(self, number: int, stack: MergedStack) -> None:
         if self._keeps:

@@ -24,6 +24,10 @@ _MOST_MARGIN = 0.25
 STEP_S = 0.02
 _FIRST_STEP_ROWS = LEAST_STEP_ROWS = 1_000  # fewer would be mostly the commit: a busy CPU must not end the work
 _MOST_STEP_ROWS = 50_000
+_STACKS_AT_ONCE = 250  # of 5 KB each
+
+# How far the oldest detail must have moved until ended processes are looked through again.
+_LOOK_AGAIN_NS = MINUTE_NS
 
 # The newest minutes keep their detail and their resolution while there is anything else to drop.
 KEEP_NS = 10 * MINUTE_NS
@@ -62,7 +66,7 @@ _LEVELS: dict[str, tuple[str, ...]] = {
 _FOLDED: dict[str, _Fold] = {
     "raw_op_stats": (
         ("session", "process", "source", "op", "library"),
-        ("count", "errors", "nested", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
+        ("count", "errors", "nested", "untimed", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
         ("max_ns",),
     ),
     "raw_kernel_launches": (("session", "process", "function", "generation", "library"), ("count",), ()),
@@ -88,7 +92,13 @@ _FOLDED: dict[str, _Fold] = {
         (),
     ),
     "raw_cgroup_throttling": (("session", "cgroup_id"), ("nr_throttled", "throttled_ns"), ()),
+    "raw_losses": (("session", "counter", "reason"), ("count",), ()),
 }
+# A process that was alive when its recording ended was not seen to end.
+_ENDED = (
+    "SELECT p.process, coalesce(p.exit_ns, s.stopped_ns) AS ended_ns FROM raw_processes p "
+    "LEFT JOIN raw_sessions s USING (session)"
+)
 
 
 def used_bytes(db: apsw.Connection) -> int:
@@ -130,6 +140,7 @@ class Retention:
         self._is_over = False
         self._held_before = self._most_growth = 0
         self._cutoffs_ns: dict[tuple[tuple[str, str], ...], int] = {}
+        self._looked_until_ns = 0
         self.steps = 0
         self.longest_step_s = 0.0
 
@@ -180,6 +191,7 @@ class Retention:
             done = (
                 self._delete_oldest(_DETAIL, newest_ns - KEEP_NS)
                 or self._fold_oldest(newest_ns - KEEP_NS)
+                or self._delete_stacks()
                 or self._delete_oldest(_DETAIL, None)
                 or self._fold_oldest(newest_ns)
                 or self._delete_oldest(_AGGREGATES, None)
@@ -267,20 +279,39 @@ class Retention:
         self._db.execute("DROP TABLE temp.folded")
         return folded
 
+    def _oldest_ns(self, tables: tuple[tuple[str, str], ...]) -> int:
+        """Of all rows in these tables; now if there is none."""
+        oldest = " UNION ALL ".join(f"SELECT min({column}) AS at FROM {name}" for name, column in tables)
+        found = _number(self._db, f"SELECT min(at) FROM ({oldest})")
+        return self._clock() if found is None else found
+
+    def _delete_stacks(self) -> int:
+        """Of processes that ended before any detail that is still stored: no call or sample leads to them any more."""
+        begin_ns = self._oldest_ns(_DETAIL)
+        if begin_ns < self._looked_until_ns + _LOOK_AGAIN_NS:
+            return 0
+        ended = f"SELECT process FROM ({_ENDED}) WHERE ended_ns < ?"
+        chosen = f"SELECT hash FROM raw_stacks WHERE process IN ({ended}) LIMIT {_STACKS_AT_ONCE}"
+        self._db.execute(f"DELETE FROM raw_stacks WHERE hash IN ({chosen})", (begin_ns,))
+        deleted = self._db.changes()
+        if deleted:
+            self._note("raw_stacks", "removed", begin_ns, deleted)
+        else:
+            self._looked_until_ns = begin_ns
+        return deleted
+
     def _delete_ended_processes(self) -> int:
-        """Last of all: processes (and their threads) that ended before anything that is still stored began."""
-        begin_ns = _number(
-            self._db, f"SELECT min(at) FROM ({' UNION ALL '.join(f'SELECT min({c}) AS at FROM {n}' for n, c in _KEPT)})"
-        )
+        """Last of all: processes, with all that names them, that ended before anything that is still stored began."""
         chosen = (
-            f"SELECT process FROM (SELECT process, exit_ns FROM raw_processes ORDER BY process LIMIT {self._step_rows})"
-            f" WHERE exit_ns < {begin_ns if begin_ns is not None else self._clock()}"
+            f"SELECT process, ended_ns FROM ({_ENDED}) WHERE ended_ns < {self._oldest_ns(_KEPT)} "
+            f"ORDER BY process LIMIT {self._step_rows}"
         )
-        last_ns = _number(self._db, f"SELECT max(exit_ns) FROM raw_processes WHERE process IN ({chosen})")
+        last_ns = _number(self._db, f"SELECT max(ended_ns) FROM ({chosen})")
         if last_ns is None:
             return 0
-        self._db.execute(f"DELETE FROM raw_threads WHERE process IN ({chosen})")
-        self._db.execute(f"DELETE FROM raw_processes WHERE process IN ({chosen})")
+        for name in ("raw_threads", "raw_kernels", "raw_process_gpus", "raw_communicators"):
+            self._db.execute(f"DELETE FROM {name} WHERE process IN (SELECT process FROM ({chosen}))")
+        self._db.execute(f"DELETE FROM raw_processes WHERE process IN (SELECT process FROM ({chosen}))")
         deleted = self._db.changes()
         self._note("raw_processes", "removed", last_ns, deleted)
         return deleted

@@ -468,6 +468,7 @@ CREATE TABLE raw_scheduling (
     period_us    INTEGER
 ) STRICT;
 CREATE INDEX raw_scheduling_tid ON raw_scheduling(tid, time_ns);
+CREATE INDEX raw_scheduling_time ON raw_scheduling(time_ns);
 
 CREATE TABLE raw_cgroup_throttling (
     id           INTEGER PRIMARY KEY,
@@ -484,10 +485,12 @@ CREATE TABLE raw_losses (
     id       INTEGER PRIMARY KEY,
     session  INTEGER NOT NULL,
     start_ns INTEGER NOT NULL,
+    period_s INTEGER NOT NULL DEFAULT 1,
     counter  TEXT NOT NULL,
     reason   TEXT NOT NULL DEFAULT '',
     count    INTEGER NOT NULL                  -- growth; nanoseconds where the counter's name ends in _ns
 ) STRICT;
+CREATE INDEX raw_losses_start ON raw_losses(start_ns);
 
 -- What --max-db has taken from the file so far.
 CREATE TABLE raw_removed (
@@ -621,11 +624,13 @@ CREATE TABLE raw_communicators (
 CREATE INDEX raw_communicators_handle ON raw_communicators(process, handle);
 
 CREATE TABLE raw_stacks (
-    hash   INTEGER PRIMARY KEY,
-    ips    TEXT NOT NULL DEFAULT '',           -- JSON array of hexadecimal addresses
-    frames TEXT NOT NULL DEFAULT '',           -- JSON array of objects, innermost first
-    note   TEXT NOT NULL DEFAULT ''            -- what of it is missing, and why
+    hash    INTEGER PRIMARY KEY,
+    ips     TEXT NOT NULL DEFAULT '',          -- JSON array of hexadecimal addresses
+    frames  TEXT NOT NULL DEFAULT '',          -- JSON array of objects, innermost first
+    note    TEXT NOT NULL DEFAULT '',          -- what of it is missing, and why
+    process INTEGER NOT NULL DEFAULT 0         -- 0: not recorded; a hash is of one process
 ) STRICT;
+CREATE INDEX raw_stacks_process ON raw_stacks(process);
 
 CREATE TABLE raw_incidents (
     incident     INTEGER PRIMARY KEY,

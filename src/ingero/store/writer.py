@@ -339,7 +339,11 @@ class Writer:
             )
         lost = Counter(self.losses())
         growth = (lost - self._reported).items()
-        _insert(db, tables.LOSSES, [(self.session, now, "store_rows_lost", f"{t}: {why}", n) for (t, why), n in growth])
+        reasons, counts = [f"{table}: {why}" for (table, why), _ in growth], [count for _, count in growth]
+        rows = tables.LOSSES.rows(
+            len(growth), session=self.session, start_ns=now, counter="store_rows_lost", reason=reasons, count=counts
+        )
+        _insert(db, tables.LOSSES, rows)
         self._reported = lost
 
     def _keep_limit(self, limit_s: float) -> bool:
