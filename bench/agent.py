@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.errors import IngeroError
@@ -20,6 +21,7 @@ from ingero.errors import IngeroError
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # a governed recording leaves out what costs too much; options that follow win
 UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")
+_MOST_TOLD_BYTES = 1 << 20
 _BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
@@ -59,6 +61,7 @@ class Agent:
 
     process: subprocess.Popen[str]
     database: Path
+    stderr: IO[bytes]
     messages: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -89,7 +92,7 @@ class Agent:
 
     def told(self) -> str:
         """What it has written to stderr so far."""
-        return _stderr_of(self.database).read_text(errors="replace")
+        return os.pread(self.stderr.fileno(), _MOST_TOLD_BYTES, 0).decode(errors="replace")
 
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order; answers its losses by counter."""
@@ -114,10 +117,6 @@ class Agent:
 _Agent = TypeVar("_Agent", bound=Agent)
 
 
-def _stderr_of(database: Path) -> Path:
-    return database.with_suffix(".stderr")
-
-
 @contextmanager
 def launched(
     kind: type[_Agent],
@@ -133,7 +132,7 @@ def launched(
     if pids:
         command += ["--pid", ",".join(map(str, pids))]
     with (
-        _stderr_of(database).open("w") as stderr,  # a pipe that nobody reads would stop the agent once it is full
+        tempfile.TemporaryFile() as stderr,  # a pipe that nobody reads would stop the agent once it is full
         subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -144,7 +143,7 @@ def launched(
         ) as process,
     ):
         try:
-            running = kind(process, database)
+            running = kind(process, database, stderr)
             running.wait_for("started")
             yield running
         finally:

@@ -30,7 +30,7 @@ from tests.integration.targets import (
 )
 from tests.integration.test_faults_of_the_agent import INGERO, filesystem
 from tests.integration.test_never_harm import assert_counts_are_true
-from tests.integration.tracing import Tracer, tracing
+from tests.integration.tracing import tracing
 
 pytestmark = pytest.mark.integration
 
@@ -48,11 +48,6 @@ def target(tmp_path: Path) -> Iterator[Caller]:
 def assert_nothing_is_left(held: Held) -> None:
     """Programs, maps and links are freed by a worker of the kernel, a moment after the last file is closed."""
     until(lambda: not held.still_there(), f"nothing of {held.ids} is left")
-
-
-def errors_of(tracer: Tracer) -> str:
-    assert tracer.process.stderr is not None
-    return tracer.process.stderr.read()
 
 
 def test_a_stopped_agent_counts_what_it_missed_and_invents_no_long_calls(tmp_path: Path) -> None:
@@ -125,7 +120,7 @@ def test_a_signal_ends_it_in_order_and_leaves_nothing(tmp_path: Path, target: Ca
         target.do("call", 11, 1)
         tracer.process.send_signal(number)
         wait_for_end(tracer)
-        assert errors_of(tracer) == ""
+        assert tracer.told() == ""
     assert_nothing_is_left(held)
     assert not breakpoints(target.pid, sites)
     assert rows(tracer.database, "SELECT sum(count) FROM raw_op_stats") == [(11,)]
@@ -178,7 +173,7 @@ def test_a_full_disk_is_said_once_and_recording_resumes(tmp_path: Path) -> None:
         tracer.wait_for("second")
         process.program.process.kill()
         tracer.wait_for("finished")
-        said = errors_of(tracer)
+        said = tracer.told()
         lost = tracer.messages[-1]["losses"]
         shutil.copy(tracer.database, tmp_path / "r.db")
     print(f"\n{said.strip()}\nlost {lost}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ingero.discover.library_files import identify
-from ingero.discover.sites import probe_sites
+from ingero.discover.sites import communicator_sites, probe_sites
 from tests.integration import burst
 from tests.integration.burst import Burst, run_burst
 from tests.integration.callers import build_library, caller
@@ -149,6 +150,33 @@ def test_probes_leave_a_file_that_is_overwritten_where_it_lies(tmp_path: Path, p
 
     found = record_user(tmp_path, act).counts()
     assert found.get(pids[1]) == 8
+
+
+NCCL = """
+int ncclCommInitAll(void **all, int count, const int *devices) { all[0] = all; return count * (devices != 0) * 0; }
+int ncclCommDestroy(void *one) { return one == 0; }
+int ncclCommCount(void *one, int *count) { *count = 1; return one == 0; }
+"""
+
+
+def test_no_probe_of_nccl_stays_on_a_file_that_is_overwritten_where_it_lies(tmp_path: Path) -> None:
+    library = tmp_path / "libnccl.so.2"
+    command = ["gcc", "-x", "c", "-", "-O0", "-shared", "-fPIC", "-o", library]
+    subprocess.run(command, input=NCCL, text=True, check=True)
+    told = [(str(library), offset) for offset in communicator_sites(identify(library))]
+    with (
+        caller() as staying,  # the recording goes on with it
+        caller() as other,  # nobody traces it
+        caller() as first,
+        tracing(tmp_path, pids=[staying.pid, first.pid]),
+    ):
+        first.do("load", library)
+        until(lambda: bool(breakpoints(first.pid, told)), "its communicators are seen")
+        first.process.kill()
+        first.process.wait()
+        os.utime(library)  # what is written into a file leaves it with another time
+        other.do("load", library)
+        until(lambda: not breakpoints(other.pid, told), "nothing of it is probed any more")
 
 
 def run_burst_until_traced(recording: Recording, program: Path, library: Path) -> int:

@@ -46,11 +46,9 @@ class Scraped:
 
 def address(tracer: Tracer) -> str:
     """What the tracer says on standard error before it begins."""
-    assert tracer.process.stderr is not None
-    for line in tracer.process.stderr:
-        if found := re.search(r"metrics: (http://\S+)", line):
-            return found[1]
-    raise AssertionError("the address of the metrics was not said")
+    found = re.search(r"metrics: (http://\S+)", tracer.told())
+    assert found, "the address of the metrics was not said"
+    return found[1]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,33 @@ def test_without_pids_every_user_of_a_library_is_traced(tmp_path: Path, library:
             until(lambda: is_target(tracer, after.pid), "a process that loads the library later is traced")
             after.do("call", 12, 1)
         assert {pid: counts(tracer).get(pid) for pid in (before.pid, after.pid)} == {before.pid: 11, after.pid: 12}
+
+
+# Has a child that has ended, which it does not wait for.
+CARELESS = """
+import os, sys
+if not (pid := os.fork()):
+    os._exit(0)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+print(pid, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_child_that_nobody_has_waited_for_takes_no_slot_from_others(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CARELESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        child = int(process.stdout.readline())
+        with tracing(tmp_path, pids=[process.pid]) as tracer:
+            tracer.wait_for("second")
+        process.communicate("\n")
+    assert tracer.messages[-1]["refused"] == []
+    assert "process_slots_full" not in tracer.messages[-1]["losses"]
+    assert rows(tracer.database, "SELECT pid FROM raw_processes WHERE pid IN (?, ?)", process.pid, child) == [
+        (process.pid,)
+    ]
 
 
 def test_a_library_that_is_loaded_late_is_probed(tmp_path: Path, library: Path) -> None:

@@ -15,8 +15,7 @@ class Tracer(Agent):
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order, and checks that it was; answers its losses by counter."""
         losses = super().stop()
-        assert self.process.stderr is not None
-        assert self.process.returncode == 0, self.process.stderr.read()
+        assert self.process.returncode == 0, self.told()
         return losses
 
 

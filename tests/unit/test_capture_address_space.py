@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingero.capture.address_space import Images, ProcessAddressSpace
+from ingero.capture.process_stacks import Symbols
 from ingero.decode.native.symbols import SymbolTable
 
 _LIBRARY = "int answer(void) { return 42; }"
@@ -82,3 +83,31 @@ def test_files_are_opened_once_for_all_processes() -> None:
     assert one
     assert other
     assert one.image is other.image
+
+
+def test_the_files_of_processes_that_are_gone_are_closed_and_no_others(library: Path) -> None:
+    images, symbols = Images(), Symbols()
+    held = ctypes.CDLL(str(library))
+    own = ProcessAddressSpace(os.getpid(), images)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        gone = ProcessAddressSpace(process.pid, images)
+        program = str(Path(f"/proc/{process.pid}/exe").readlink())
+        for space in (gone, own):
+            space.look()
+            for image in space.images():
+                symbols.of(image)
+        process.kill()
+    assert {program, str(library)} <= open_names()
+    del gone, space, image
+    symbols.keep(images.let_go([own]))
+    assert program not in open_names()
+    assert str(library) in open_names()
+    module = own.module_at(_address_of(held.answer))
+    assert module
+    assert module.image
+    assert symbols.of(module.image).at(_address_of(held.answer) - module.bias)
+
+
+def open_names() -> set[str]:
+    """What this process has open."""
+    return {str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ingero.capture import spans as changed_spans
 from ingero.capture.spans import ChangedSpans
 
 
@@ -48,3 +49,12 @@ def test_several_changes_are_told_apart() -> None:
         True,
         False,
     ]
+
+
+def test_of_many_changes_the_newest_answer_for_all_of_what_ends_after_them() -> None:
+    spans, kept = ChangedSpans(), changed_spans._KEPT
+    for number in range(3 * kept):
+        spans.changed(100 * number, 100 * number + 10, is_blind=False)
+    assert len(spans._spans) == kept
+    now = 100 * 3 * kept
+    assert touched(spans, (50, now), (now - 189, now), (now - 89, now)) == [True, True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 
@@ -63,6 +64,16 @@ def test_who_waits_for_a_slot_waits_until_it_has_one() -> None:
     assert list(targets.waiting()) == []
 
 
+def test_a_process_that_has_ended_and_that_nobody_has_waited_for_takes_no_slot() -> None:
+    kernel = Kernel(3)
+    targets = targets_of(kernel)
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert targets.add(process.pid) is None
+    assert kernel.slots == [3]
+    assert targets.refused == {}
+
+
 def test_a_later_process_with_the_same_pid_is_another_target() -> None:
     targets = targets_of(Kernel())
     first = targets.entered(PID, 1, 5 * TICK_NS, "first")
@@ -95,6 +106,16 @@ def test_a_target_whose_end_was_not_told_is_let_go() -> None:
     assert kernel.released == [(PID, 4)]
     recycled = [list(targets.recycle()) for _ in range(TICKS_UNTIL_RECYCLED)]
     assert recycled[-1] == [4]
+
+
+def test_a_target_keeps_its_slot_until_its_last_thread_is_gone() -> None:
+    targets = targets_of(Kernel())
+    target = targets.entered(PID, 4, 5 * TICK_NS)
+    assert targets.exited(4, target.id, 10, 0) is target
+    leaving = [list(targets.recycle(held={4})) for _ in range(2 * TICKS_UNTIL_RECYCLED)]
+    assert leaving == [[]] * len(leaving), "it gives back what it has, and its thread has an account all the while"
+    gone = [list(targets.recycle(held={5})) for _ in range(TICKS_UNTIL_RECYCLED)]
+    assert gone == [[]] * (TICKS_UNTIL_RECYCLED - 1) + [[4]]
 
 
 def test_the_name_of_a_process_that_has_ended_is_the_kernels() -> None:

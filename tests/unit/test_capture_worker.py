@@ -107,6 +107,21 @@ def test_a_job_for_which_there_is_no_room_is_counted(monkeypatch: pytest.MonkeyP
     assert works.losses() == {_FAILED: 1}
 
 
+def test_a_job_that_is_needed_finds_room_where_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_MAX_WAITING", 1)
+    begun, may_end = threading.Event(), threading.Event()
+    done: list[str] = []
+    with Worker("test", lambda _until: None, failed=_FAILED) as works:
+        works.do(lambda: (begun.set(), may_end.wait(60), None)[-1])
+        begun.wait(60)
+        works.do(lambda: done.append("first"))
+        works.do(lambda: done.append("lost"))
+        works.do(lambda: done.append("needed"), is_needed=True)
+        may_end.set()
+    assert done == ["first", "needed"]
+    assert works.losses() == {_FAILED: 1}
+
+
 def test_losses_counted_by_many_threads_are_told_once_each() -> None:
     works = Worker("test", lambda _until: None, failed=_FAILED)
     told: Counter[str] = Counter()

@@ -329,11 +329,11 @@ class KernelSide:
         rule["mode"], rule["uid"], rule["agent_pid"] = mode, uid, os.getpid()
         self.maps["admission"].update(struct.pack("<I", 0), rule.tobytes())
 
-    def attach_communicators(self, sites: list[CallSite]) -> dict[CallSite, str]:
+    def attach_communicators(self, sites: list[CallSite], owner: object) -> dict[CallSite, str]:
         """Probes the calls that make, name or end communicators; those that could not be probed, with the reason."""
         if self.communicator_probes is None:
             return {}
-        return {failed.site: failed.reason for failed in self.communicator_probes.attach(sites)}
+        return {failed.site: failed.reason for failed in self.communicator_probes.attach(sites, owner)}
 
     def attach_kernel_names(self, sites: list[CallSite], owner: object) -> dict[CallSite, str]:
         """Probes the calls that tell what kernels are called; those that could not be probed, with the reason."""
@@ -344,8 +344,9 @@ class KernelSide:
     def detach_file(self, owner: object) -> None:
         """Detaches what was attached to a file under this name."""
         self.probes.detach(owner)
-        if self.kernel_name_probes:
-            self.kernel_name_probes.detach(owner)
+        for telling in (self.communicator_probes, self.kernel_name_probes):
+            if telling:
+                telling.detach(owner)
 
     def detach_calls(self) -> None:
         """Detaches the calls, last attached first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import logging
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -21,7 +22,10 @@ _VDSO = "[vdso]"
 
 
 class Images:
-    """ELF files by (device, inode), shared by all processes. A file that cannot be read is asked for once."""
+    """ELF files by (device, inode), shared by all processes. A file that cannot be read is asked for once.
+
+    They are open, which keeps deleted files on the disk and the mounts of ended containers alive: see `let_go`.
+    """
 
     def __init__(self) -> None:
         self._images: dict[tuple[int, int], ElfImage | None] = {}
@@ -33,6 +37,16 @@ class Images:
         if key not in self._images:
             self._images[key] = self._open(proc / str(pid), mapping)
         return self._images[key]
+
+    def let_go(self, spaces: Iterable[ProcessAddressSpace]) -> frozenset[int]:
+        """Forgets the files that none of these maps; answers the `id` of each image that stays in use.
+
+        A file is closed when nothing else refers to its image.
+        """
+        used = frozenset(id(image) for space in spaces for image in space.images())
+        self._images = {key: image for key, image in self._images.items() if image and id(image) in used}
+        self.unreadable.clear()
+        return used
 
     def _open(self, process: Path, mapping: Mapping) -> ElfImage | None:
         try:
@@ -86,6 +100,11 @@ class ProcessAddressSpace:
             if found is None:
                 self._unknown.add(address)
         return found.module if found else None
+
+    def images(self) -> Iterator[ElfImage]:
+        """Of the files that it has mapped so far; some more than once."""
+        modules = [*self._modules.values(), *(one.module for one in self._ranges)]
+        return (module.image for module in modules if module and module.image)
 
     def look(self) -> None:
         """Reads the mappings now, so that they are known after the process has ended."""

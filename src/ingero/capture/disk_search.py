@@ -79,6 +79,8 @@ class DiskSearch:
 
     def search(self, *, well_known: bool) -> None:
         """One search: for programs not seen before, and in the well-known places if told so."""
+        if well_known:
+            self._forget_gone()
         pids = set(self._pids())
         self._executables = {pid: path for pid, path in self._executables.items() if pid in pids}
         programs = {program for pid in pids if (program := self._program(pid))}
@@ -88,6 +90,13 @@ class DiskSearch:
             mine = [program for program in new if program.root == root]
             places = root not in roots or (well_known and root == _OWN_ROOT)
             self._hand_over(_copies_for(mine, root, self._homes, with_well_known=places))
+
+    def _forget_gone(self) -> None:
+        """What was seen of containers and files that are gone; not often, as each of them is asked for."""
+        roots = {root for root in {program.root for program in self._programs} if root.exists()}
+        self._programs = {program for program in self._programs if program.root in roots}
+        self._roots = {place: root for place, root in self._roots.items() if root in roots}
+        self._handed_over = {sign for sign in self._handed_over if sign[0].exists()}
 
     def _hand_over(self, paths: Iterable[Path]) -> None:
         for path in paths:

@@ -26,6 +26,7 @@ from ingero.store.tables import Row
 Array = np.ndarray[Any, Any]
 
 _PATIENCE_S = 3.0  # the rings are drained four times a second
+_LET_GO_S = 10.0  # looking through what 256 processes map takes 10 ms
 _LAUNCHES = np.array([op.id for op in BY_ID.values() if op.kind & Kind.LAUNCH])
 
 _Kernel = tuple[int, int, int]  # process number, function, generation
@@ -46,6 +47,8 @@ class KernelNames:
         self._stored: dict[_Kernel, str] = {}
         self._unnamed: dict[_Kernel, int] = {}  # stored without a name, which may still be told
         self._ended: dict[int, float] = {}
+        self._has_forgotten = False  # a process, since its files were let go
+        self._let_go_s = 0.0
         self._seen: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)  # functions and generations, by process
         self._noted: defaultdict[int, set[int]] = defaultdict(set)  # functions, by process
         self.worker = Worker("ingero-kernels", self._settle, failed="kernel_names_not_resolved")
@@ -53,26 +56,26 @@ class KernelNames:
     def begin(self, target: Target) -> None:
         """A process is traced from now on."""
         number, pid = target.number, target.pid
-        self.worker.do(lambda: self._begin(number, pid))
+        self.worker.do(lambda: self._begin(number, pid), is_needed=True)
 
     def executed(self, target: Target) -> None:
         """A process runs another program from now on: its addresses and handles mean something else."""
         number = target.number
         self._seen.pop(number, None)
         self._noted.pop(number, None)
-        self.worker.do(lambda: self._executed(number))
+        self.worker.do(lambda: self._executed(number), is_needed=True)
 
     def forked(self, parent: Target | None, child: Target) -> None:
         """The child has its parent's host stubs and mappings, however soon it ends."""
         if parent is not None:
             numbers, pids = (parent.number, child.number), (parent.pid, child.pid)
-            self.worker.do(lambda: self._inherit(numbers, pids))
+            self.worker.do(lambda: self._inherit(numbers, pids), is_needed=True)
 
     def end(self, target: Target) -> None:
         """A process has ended; what is still on its way is waited for."""
         number = target.number
         now = time.monotonic()
-        self.worker.do(lambda: self._ended.update({number: now}))
+        self.worker.do(lambda: self._ended.update({number: now}), is_needed=True)
 
     def add(self, batch: Array, numbers: list[int]) -> None:
         """What was told (`struct kernel_name_record`). numbers: the processes of the records."""
@@ -114,6 +117,7 @@ class KernelNames:
         self._store_known(math.inf)  # with what was known of the program before
         self._processes.pop(number, None)
         self._spaces.pop(number, None)
+        self._has_forgotten = True
         self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] != number}
 
     def _inherit(self, numbers: tuple[int, int], pids: tuple[int, int]) -> None:
@@ -155,6 +159,10 @@ class KernelNames:
         over = {number for number, since in self._ended.items() if until - since > 2 * _PATIENCE_S}
         if over:
             self._forget(over)
+            self._has_forgotten = True
+        if self._has_forgotten and until - self._let_go_s >= _LET_GO_S:
+            self._has_forgotten, self._let_go_s = False, until
+            self._symbols.keep(self._images.let_go(self._spaces.values()))
 
     def _store_known(self, until: float) -> None:
         """Stores the kernels whose name is known; those that waited too long with what is known of them."""

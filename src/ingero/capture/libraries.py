@@ -137,10 +137,8 @@ class LibraryProbes:
     def _attach_communicators(self, copy: LibraryCopy) -> None:
         path = str(copy.file.path)
         sites = communicator_sites(copy.file).items()
-        failed = self._kernel.attach_communicators(
-            [CallSite(path=path, offset=at, cookie=tells) for at, tells in sites]
-        )
-        for site, reason in failed.items():
+        calls = [CallSite(path=path, offset=at, cookie=tells) for at, tells in sites]
+        for site, reason in self._kernel.attach_communicators(calls, copy.number).items():
             logger.warning("%s+%#x: communicators are not seen: %s", copy.mapped_path, site.offset, reason)
 
     def _attach_kernel_names(self, copy: LibraryCopy) -> None:

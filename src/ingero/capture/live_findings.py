@@ -15,7 +15,7 @@ from types import TracebackType
 from ingero.capture.cpu_allowance import CpuAllowance
 from ingero.capture.heap import return_freed
 from ingero.diagnose.incident_json import record_json
-from ingero.diagnose.live import LiveDiagnosis
+from ingero.diagnose.live import LOOK_BACK_NS, LiveDiagnosis
 from ingero.diagnose.model import Incident
 from ingero.diagnose.tracking import Change
 from ingero.errors import IngeroError
@@ -74,7 +74,7 @@ class LiveFindings:
                 log.exception("a look failed; looking begins anew, and ingero explain says what the recording holds")
             if self._is_over.wait(_LONGEST_PAUSE_S):
                 return
-            begin_ns = time.time_ns()
+            begin_ns = max(self._begin_ns, time.time_ns() - LOOK_BACK_NS)
 
     def _look_until_over(self, begin_ns: int) -> None:
         with open_reader(self._writer.path) as reader:

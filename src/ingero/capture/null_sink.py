@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.store.tables import Row, Table
+from ingero.store.writer import PROCESSES_KNOWN
 
 
 class NullSink:
@@ -18,6 +19,7 @@ class NullSink:
     def __init__(self, node: str) -> None:
         self.node = node
         self._processes: dict[tuple[int, int], int] = {}
+        self._numbered = 0
 
     def append(self, table: Table, rows: Sequence[Row]) -> int:  # noqa: ARG002  # the interface's names
         """Drops rows."""
@@ -29,7 +31,13 @@ class NullSink:
 
     def process_id(self, pid: int, start_ns: int) -> int:
         """The number of a process."""
-        return self._processes.setdefault((pid, start_ns), len(self._processes) + 1)
+        key = (pid, start_ns)
+        if key not in self._processes:
+            self._numbered += 1
+            self._processes[key] = self._numbered
+            if len(self._processes) > PROCESSES_KNOWN:
+                del self._processes[next(iter(self._processes))]
+        return self._processes[key]
 
     def cgroup_keys(self, cgroup_ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """The ids themselves."""

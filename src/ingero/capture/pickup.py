@@ -221,11 +221,14 @@ class Pickup:
             drain()  # makes known what the kernel has already followed
 
     def _add(self, pid: int) -> bool:
+        """Whether it is traced now; one that has ended is not, and is asked for no more."""
         self._kernel.start_clocks()
         target = self._targets.add(pid)
-        if target:
-            self._reports.target_changed(target, Change.BEGUN)
-        return target is not None
+        if target is None:
+            return False
+        # nothing else will tell of the end of one that ended meanwhile, and what is kept of it would stay
+        self._reports.target_changed(target, Change.BEGUN if target.exit_ns is None else Change.ENDED)
+        return target.exit_ns is None
 
     def _retry_refused(self) -> None:
         """Slots may have become free; who has found none and lives is tried again."""

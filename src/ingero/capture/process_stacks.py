@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +42,10 @@ class Symbols:
         if id(image) not in self._tables:
             self._tables[id(image)] = (image, SymbolTable(image))
         return self._tables[id(image)][1]
+
+    def keep(self, images: Collection[int]) -> None:
+        """Forgets the tables of all files but these, by the `id` of their image."""
+        self._tables = {number: entry for number, entry in self._tables.items() if number in images}
 
 
 class ProcessStacks:

@@ -180,13 +180,16 @@ class RowMaker:
         self._sink.append(tables.OFFCPU, rows)
 
     def host_events(self, batch: Array) -> None:
-        """Block I/O, reclaim, faults, network (`struct host_record`)."""
+        """Block I/O, reclaim, faults, network (`struct host_record`).
+
+        A socket outlives its process and a request may: by then the slot can be another process's.
+        """
         rows = tables.EVENTS.rows(
             len(batch),
             session=self._sink.session,
             start_ns=self._clock.unix_ns(batch["start_ns"]),
             duration_ns=batch["duration_ns"],
-            process=self.process_numbers(batch["process_slot"]),
+            process=self._numbers_if_theirs(batch),
             pid=batch["pid"],
             tid=batch["tid"],
             source=_HOST_SOURCE[batch["kind"]],
@@ -316,6 +319,16 @@ class RowMaker:
     def process_numbers(self, slots: Array) -> list[int]:
         """The number of the process of each record."""
         return _mapped(slots, self.number)
+
+    def _numbers_if_theirs(self, batch: Array) -> list[int]:
+        """The same where the slot still is that of the record's process; else 0."""
+        owners = batch["process_slot"].astype(np.int64) << 32 | batch["pid"]
+
+        def number(owner: int) -> int:
+            target = self._targets.at(owner >> 32)
+            return target.number if target and target.pid == owner & 0xFFFFFFFF else 0
+
+        return _mapped(owners, number)
 
     def number(self, slot: int) -> int:
         """The number of the process that has a slot, 0 if none has."""

@@ -83,23 +83,28 @@ class Samples:
 
     def _look(self) -> None:
         last_ns = varied_ns = time.monotonic_ns()
+        is_refused = False
         while not self._is_ended.wait(TICK_S):
             now_ns = time.monotonic_ns()
             elapsed_ns, last_ns = min(now_ns - last_ns, _LONGEST_NS), now_ns
             if self._kernel.samples is None or self._kernel.are_stacks_off or not self._kernel.is_running:
                 continue
-            if now_ns - varied_ns >= VARIED_NS:
-                varied_ns = now_ns
-                self._kernel.samples.vary()
             try:
+                if now_ns - varied_ns >= VARIED_NS:
+                    varied_ns = now_ns
+                    self._kernel.samples.vary()
                 self._parked += self._sampler.look(self._kernel.samples.parked(), elapsed_ns)
-            except BpfError as error:
-                logger.warning("sleeping threads are not looked at any more: %s", error)
-                return
+            except BpfError as error:  # the machine is short of memory or descriptors, and will not be for ever
+                self._stacks.count_unresolved()
+                if not is_refused:
+                    logger.warning("sleeping threads cannot be looked at: %s", error)
+                is_refused = True
             except Exception:
                 # what a damaged or dying process leads to must not end the thread; it is counted and shown
                 logger.exception("sleeping threads could not be looked at")
                 self._stacks.count_unresolved()
+            else:
+                is_refused = False
 
     def _process_of(self, pid: int) -> tuple[int, ProcessStacks] | None:
         target = self._targets.of_pid(pid)

@@ -146,7 +146,7 @@ class SecondReader:
             losses=self.count_losses(losses, start_ns),
             in_flight=self._write_in_flight(threads, now_ns),
         )
-        for slot in self._targets.recycle():
+        for slot in self._targets.recycle(held=set(threads["process_slot"].tolist())):
             self.forget(slot)
         return second
 

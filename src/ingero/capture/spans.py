@@ -10,9 +10,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _OPEN = np.iinfo(np.int64).max
 
+# Of a governor that tries every two minutes they are thousands a week. What ends after the first one that is kept has
+# begun before that one's end if it touches an older one: then it touches this one, too, and the answer is the same.
+_KEPT = 256
+
 
 class ChangedSpans:
-    """Stretches in time order; the last may be open."""
+    """Stretches in time order, the newest ones; the last may be open."""
 
     def __init__(self) -> None:
         self._spans: list[list[int]] = []
@@ -22,6 +26,7 @@ class ChangedSpans:
         if self._spans and self._spans[-1][1] == _OPEN:
             self._spans[-1][1] = begin_ns
         self._spans.append([begin_ns, _OPEN if is_blind else end_ns])
+        del self._spans[:-_KEPT]
 
     def touch(self, begin_ns: Array, end_ns: Array) -> Array:
         """Which of the stretches [begin, end] share a moment with one of these."""

@@ -83,7 +83,7 @@ class Targets:
         if pid in self._by_pid:
             return self._by_pid[pid]
         identity = read_process_id(pid)
-        if identity is None:
+        if identity is None or not is_alive(identity):  # one that nobody has waited for would take a slot in vain
             return None
         slot = self._kernel.enroll(pid, identity.start_ticks * _NS_PER_TICK)
         if slot is None:
@@ -184,10 +184,15 @@ class Targets:
         """Whether ended processes hold so many slots that they should be read before the second is over."""
         return 2 * (len(self._by_slot) - len(self._by_pid)) >= MAX_PROCESSES
 
-    def recycle(self) -> Iterator[int]:
-        """Counts a reading; hands out, to be cleared, the slots of targets that ended long enough ago."""
+    def recycle(self, held: Container[int] = ()) -> Iterator[int]:
+        """Counts a reading; hands out, to be cleared, the slots of targets that ended long enough ago.
+
+        held: slots that accounts of threads name in this reading. A process is said to end before its files and its
+        memory are let go, which takes the driver seconds: until then its last thread has clocks, and adds them to
+        whoever has the slot.
+        """
         for target in self:
-            if target.exit_ns is None:
+            if target.exit_ns is None or target.slot in held:
                 continue
             target.ticks_gone += 1
             if target.ticks_gone >= TICKS_UNTIL_RECYCLED:

@@ -29,7 +29,7 @@ class Worker:
 
     def __init__(self, name: str, settle: Callable[[float], None], *, failed: str) -> None:
         self._settle, self._failed = settle, failed
-        self._jobs: queue.Queue[tuple[float, Job] | None] = queue.Queue(_MAX_WAITING)
+        self._jobs: queue.SimpleQueue[tuple[float, Job] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._lost: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -44,20 +44,20 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_open = False
-        while self._thread.is_alive():  # one that died in a full queue takes nothing from it any more
-            try:
-                self._jobs.put(None, timeout=_SETTLE_S)
-                self._thread.join()
-            except queue.Full:
-                continue
+        self._jobs.put(None)
+        self._thread.join()
 
-    def do(self, job: Job) -> None:
-        """Hands a job in, without waiting; before the worker is entered and after it is left, nothing is done."""
+    def do(self, job: Job, *, is_needed: bool = False) -> None:
+        """Hands a job in, without waiting; before the worker is entered and after it is left, nothing is done.
+
+        is_needed: however many wait. Of a process that comes or goes: what is missed there is missing for as long as it
+        lives, or stays for ever.
+        """
         if not self._is_open:
             return
-        try:
-            self._jobs.put_nowait((time.monotonic(), job))
-        except queue.Full:
+        if is_needed or self._jobs.qsize() < _MAX_WAITING:
+            self._jobs.put((time.monotonic(), job))
+        else:
             self.count(self._failed)
 
     @property

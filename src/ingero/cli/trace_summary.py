@@ -19,6 +19,7 @@ from ingero.units import format_count, format_counted, format_counter, format_ns
 Echo = Callable[[str], None]
 _TOP = 3
 _MOST_REFUSED = 10  # named in the closing summary; the counter holds all
+_MOST_CULPRITS = 4096  # those that took least of them go first: three are named at the end
 
 
 class Summary:
@@ -44,6 +45,8 @@ class Summary:
         for charge in second.charges:
             if charge.culprit_pid:
                 self._culprits[f"{charge.culprit_name}[{charge.culprit_pid}]"] += charge.ns
+        if len(self._culprits) > _MOST_CULPRITS:
+            self._culprits = Counter(dict(self._culprits.most_common(_MOST_CULPRITS // 2)))
         self._clocks_ns += second.clocks_ns
         self._epochs += second.drains.count
 
