@@ -221,7 +221,7 @@ def test_drains_are_counted_and_their_time_is_split(sums: Sums) -> None:
     drain = {**blank, "a_ns": 1, "e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
     rows = tables.EPOCHS.rows(2, **{name: [value, value] for name, value in drain.items()})
     unknown = tables.EPOCHS.rows(1, **{**drain, "e_ns": None, "p_ns": None, "x_ns": None})
-    sums.intake.second(second(drains=DrainSums().plus(rows[:1]).plus([*rows[1:], *unknown])))
+    sums.intake.second(second(drains=DrainSums().plus(rows[:1]).plus(rows[1:]).plus(unknown)))
     assert sums.value("ingero_drains_total") == 3
     parts = {part: sums.value("ingero_drain_time_seconds_total", part=part) for part in ("empty", "busy", "late")}
     assert parts == pytest.approx({"empty": 0.004, "busy": 0.014, "late": 0.002})

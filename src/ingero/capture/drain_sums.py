@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ingero.store.tables import EPOCHS, Row
+from ingero.store.tables import EPOCHS, Rows
 
 _PARTS = tuple(EPOCHS.columns.index(column) for column in ("e_ns", "x_ns", "p_ns"))
 
@@ -19,9 +18,9 @@ class DrainSums:
     busy_ns: int = 0
     late_ns: int = 0
 
-    def plus(self, epochs: Sequence[Row]) -> DrainSums:
+    def plus(self, epochs: Rows) -> DrainSums:
         """With more epochs, rows of `tables.EPOCHS`; a part that is not known adds nothing."""
-        empty, busy, late = (sum(ns for row in epochs if isinstance(ns := row[part], int)) for part in _PARTS)
+        empty, busy, late = (sum(ns for ns in epochs.column(part) if isinstance(ns, int)) for part in _PARTS)
         return DrainSums(
             count=self.count + len(epochs),
             empty_ns=self.empty_ns + empty,

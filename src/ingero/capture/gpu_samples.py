@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from ingero.capture.rows import Sink
@@ -99,7 +99,7 @@ class GpuSamples:
         newly, self._missed = max(0, silent - self._missed), max(0, silent)
         return newly
 
-    def _row(self, time_ns: int, gpu: Gpu, sample: GpuSample) -> list[Row]:
+    def _row(self, time_ns: int, gpu: Gpu, sample: GpuSample) -> Sequence[Row]:
         return tables.GPU_SAMPLES.rows(
             1,
             session=self._sink.session,

@@ -56,7 +56,7 @@ class HungCalls:
         self,
         do: Callable[[Callable[[], None]], None],
         process_of: Callable[[int], ProcessStacks | None],
-        store: Callable[[list[Row]], object],
+        store: Callable[[Sequence[Row]], object],
     ) -> None:
         self._do, self._process_of, self._store = do, process_of, store
         self._found: dict[_Key, _Found] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class KernelNames:
     store: takes rows of `raw_kernels`, from the worker's thread.
     """
 
-    def __init__(self, store: Callable[[list[Row]], object], clock: WallClock) -> None:
+    def __init__(self, store: Callable[[Sequence[Row]], object], clock: WallClock) -> None:
         self._store, self._clock = store, clock
         self._images, self._symbols = Images(), Symbols()
         self._processes: dict[int, ProcessKernels] = {}
@@ -188,7 +188,7 @@ class KernelNames:
         self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] not in numbers}
         self._stored = {kernel: text for kernel, text in self._stored.items() if kernel[0] not in numbers}
 
-    def _rows(self, kernel: _Kernel, name: KernelName, launched_ns: int) -> list[Row]:
+    def _rows(self, kernel: _Kernel, name: KernelName, launched_ns: int) -> Sequence[Row]:
         number, function, generation = kernel
         told_ns = self._processes[number].since_ns(function, generation)
         since_ns = self._clock.unix_ns_of(told_ns) if told_ns else launched_ns

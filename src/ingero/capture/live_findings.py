@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from ingero.capture.cpu_allowance import CpuAllowance
@@ -122,7 +122,7 @@ class LiveFindings:
         self._on_change(change)
 
 
-def incident_rows(one: Incident, session: int) -> list[Row]:
+def incident_rows(one: Incident, session: int) -> Sequence[Row]:
     """Its row; a later one of the same number replaces it."""
     return tables.INCIDENTS.rows(
         1,
@@ -150,7 +150,7 @@ def incident_rows(one: Incident, session: int) -> list[Row]:
     )
 
 
-def chain_rows(one: Incident, session: int) -> list[Row]:
+def chain_rows(one: Incident, session: int) -> Sequence[Row]:
     """The same in the shape in which Ingero 0.x stored chains."""
     fixes = [f"{fix.text}: {fix.command}" if fix.command else fix.text for fix in one.fixes]
     timeline = [

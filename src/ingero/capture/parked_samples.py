@@ -67,7 +67,7 @@ class ParkedSampler:
         self,
         process_of: Callable[[int], tuple[int, ProcessStacks] | None],
         dtype: np.dtype[Any],
-        store: Callable[[list[Row]], object],
+        store: Callable[[Sequence[Row]], object],
     ) -> None:
         self._process_of, self._dtype, self._store = process_of, dtype, store
         self._read: dict[_Key, _Read] = {}

@@ -345,7 +345,8 @@ class Recorder:
         self._kernel_names.note(batch, numbers)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
-        self._drains = self._drains.plus(self._rows.epochs(batch))
+        for rows in self._rows.epochs(batch):
+            self._drains = self._drains.plus(rows)
 
     def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
         self._rows.offcpu(batch)

@@ -17,7 +17,7 @@ from ingero.decode.epochs import Lane, class_key, op_ids
 from ingero.events import HostKind, LifecycleKind
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
 from ingero.store import tables
-from ingero.store.tables import Row, Table
+from ingero.store.tables import Row, Rows, Table
 from ingero.store.vocabulary import CLOCKS, EpochFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -240,15 +240,16 @@ class RowMaker:
         taken, self._lifecycle = self._lifecycle, Counter()
         return taken
 
-    def epochs(self, batch: Array) -> list[Row]:
-        """Drains (`struct epoch_record`), judged lane by lane; the rows are returned, too."""
-        rows: list[Row] = []
+    def epochs(self, batch: Array) -> list[Rows]:
+        """Drains (`struct epoch_record`), judged lane by lane; the rows of each lane are returned, too."""
+        found = []
         batch = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
         places = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
         for place in sorted(set(places.tolist())):
-            rows += self._lane_epochs(batch[places == place], place)
-        self._sink.append(tables.EPOCHS, rows)
-        return rows
+            rows = self._lane_epochs(batch[places == place], place)
+            self._sink.append(tables.EPOCHS, rows)
+            found.append(rows)
+        return found
 
     def _lane(self, place: int, pid: int, stream: int) -> Lane:
         """The lane in a place of the kernel's table, a new one where the place has changed hands."""
@@ -257,7 +258,7 @@ class RowMaker:
             owner = self._lanes[place] = (pid, stream, Lane())
         return owner[2]
 
-    def _lane_epochs(self, batch: Array, place: int) -> list[Row]:
+    def _lane_epochs(self, batch: Array, place: int) -> Rows:
         judged = self._lane(place, int(batch["pid"][0]), int(batch["stream"][0])).judge(batch)
         a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "drain_ns", "return_ns"))
         r = judged.ready

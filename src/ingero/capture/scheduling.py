@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ class SchedulingRows:
         paths = parse_cgroup(os.fsdecode(text))
         return read_cpu_share(Cgroup(id=None, path="", paths=paths), self._mounts) if paths else None
 
-    def _row_if_news(self, time_ns: int, process: int, pid: int, tid: int) -> list[Row]:
+    def _row_if_news(self, time_ns: int, process: int, pid: int, tid: int) -> Sequence[Row]:
         policy = read_scheduling(tid)
         if policy is None:
             return []

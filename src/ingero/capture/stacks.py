@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -58,7 +58,7 @@ class Stacks:
     store: takes rows of `raw_stacks`, from the worker's thread. keeps: whether `known` can be asked.
     """
 
-    def __init__(self, kernel: KernelSide, store: Callable[[list[Row]], object], *, keeps: bool = False) -> None:
+    def __init__(self, kernel: KernelSide, store: Callable[[Sequence[Row]], object], *, keeps: bool = False) -> None:
         self._kernel, self._store = kernel, store
         self._layout_type = kernel.layouts.dtype("python_layout")
         self._images, self._symbols = Images(), Symbols()
@@ -210,7 +210,7 @@ class Stacks:
                 self._forget(number)
         self._let_files_go(until)
 
-    def _row(self, wanted: _Wanted, *, is_late: bool) -> list[Row]:
+    def _row(self, wanted: _Wanted, *, is_late: bool) -> Sequence[Row]:
         process = self._processes.get(wanted.process)
         python = process.python(wanted.python) if process and wanted.python else None
         native = process.native(wanted.native & ~MAYBE_OTHER) if process and wanted.native else None

@@ -110,7 +110,7 @@ class Scene:
             columns.setdefault("session", self._writer.session)
         self._rows(table, table.rows(count, **columns))
 
-    def _rows(self, table: Table, rows: list[Row]) -> None:
+    def _rows(self, table: Table, rows: Sequence[Row]) -> None:
         self._writer.append(table, rows)
         self._appended += len(rows)
         if self._appended >= _FLUSH_ROWS:

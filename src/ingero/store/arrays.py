@@ -13,7 +13,7 @@ from ingero.store.vocabulary import CLOCK_COLUMNS, CLOCKS
 
 CHECKPOINTS = 8
 NOT_RECORDED = -1
-_AT_A_TIME = 4096  # rows as tuples of Python's numbers: 2 KB for an epoch, five times its place in an array
+_AT_A_TIME = 512  # rows as tuples of Python's numbers: 2 KB for an epoch, five times its place in an array
 
 _EPOCH_NUMBERS = (
     "process",

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import apsw
-import numpy as np
-import numpy.typing as npt
 
+from ingero.store.row_columns import Column, Rows, owned
 from ingero.store.sql_text import Row, Value, sql_text
 
-__all__ = ["BY_NAME", "Column", "Row", "Table", "Value", "sql_text"]
-
-Column: TypeAlias = "npt.NDArray[np.generic] | Sequence[Value] | Value"
+__all__ = ["BY_NAME", "Column", "Row", "Rows", "Table", "Value", "sql_text"]
 
 # apsw keeps statements up to this length compiled; a longer one is compiled again for every batch
 _CACHED_SQL_BYTES = 16_000
@@ -48,7 +42,7 @@ class Table:
         verb = "INSERT OR REPLACE" if self.key else "INSERT"
         return f"{verb} INTO {self.name}({','.join(self.columns)}) VALUES"
 
-    def rows(self, count: int, /, **columns: Column) -> list[Row]:
+    def rows(self, count: int, /, **columns: Column) -> Rows:
         """`count` rows from columns by name: arrays or sequences of that length, or one value for all of them.
 
         Unsigned 64-bit numbers become the signed number with the same bits. Columns left out take their default.
@@ -59,23 +53,14 @@ class Table:
         unknown = columns.keys() - set(self.columns)
         if unknown:
             raise ValueError(f"{self.name} has no column {', '.join(sorted(unknown))}")
-        return list(zip(*(self._values(name, count, columns) for name in self.columns), strict=True))
+        return Rows(count, [self._column(name, count, columns) for name in self.columns])
 
-    def _values(self, name: str, count: int, columns: dict[str, Column]) -> Iterable[Value]:
-        if name not in columns:
-            if name not in self.defaults:
-                raise ValueError(f"{self.name}.{name} has no default and was not given")
-            return itertools.repeat(self.defaults[name], count)
-        column = columns[name]
-        if isinstance(column, np.ndarray):
-            values: Sequence[Value] = (column.view(np.int64) if column.dtype == np.uint64 else column).tolist()
-        elif isinstance(column, (str, bytes)) or not isinstance(column, Sequence):
-            return itertools.repeat(column.item() if isinstance(column, np.generic) else column, count)
-        else:
-            values = column
-        if len(values) != count:
-            raise ValueError(f"{self.name}.{name}: {len(values)} values for {count} rows")
-        return values
+    def _column(self, name: str, count: int, columns: dict[str, Column]) -> Column:
+        if name in columns:
+            return owned(f"{self.name}.{name}", columns[name], count)
+        if name not in self.defaults:
+            raise ValueError(f"{self.name}.{name} has no default and was not given")
+        return self.defaults[name]
 
 
 def _read_schema() -> dict[str, Table]:
