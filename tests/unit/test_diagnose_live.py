@@ -16,7 +16,7 @@ from ingero.diagnose.cases import find_cases
 from ingero.diagnose.engine import diagnose, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.live import LiveDiagnosis
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.model import Diagnosis, FindingKind
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.tracking import Change, ChangeKind
 from ingero.events import CLOCKS
@@ -41,7 +41,15 @@ class Live:
         self._second = 0
         self.changes: list[tuple[int, Change]] = []
 
-    def seconds(self, count: int, step: Step = HEALTHY, *, hog: Hog | None = None, busy_s: float = 1.0) -> None:
+    def seconds(
+        self,
+        count: int,
+        step: Step = HEALTHY,
+        *,
+        hog: Hog | None = None,
+        busy_s: float = 1.0,
+        is_looked_at: bool = True,
+    ) -> None:
         for _ in range(count):
             second, self._second = self._second, self._second + 1
             self._scene.train(self._trainer, second, second + busy_s, step)
@@ -52,7 +60,8 @@ class Live:
             if hog:
                 hog(self._scene, self._trainer, second)
             self._scene.flush()
-            self.changes += [(self._second, change) for change in self._look()]
+            if is_looked_at:
+                self.changes += [(self._second, change) for change in self._look()]
 
     def passing(self, count: int) -> list[int]:
         """Processes that have come and gone by now; their numbers."""
@@ -268,6 +277,34 @@ def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memor
         assert "closed" not in [kind for kind, _ in told]
         last = recording.changes[-1][1].incident
         assert last.lost_ns == pytest.approx(40 * SECOND_NS * 2.45 / 10, rel=0.25)
+
+
+def test_a_look_after_a_pause_with_more_epochs_than_are_looked_at_sees_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: list[Evidence]
+) -> None:
+    monkeypatch.setattr(live_module, "_MOST_EPOCHS", 2000)
+    with live(tmp_path) as recording:
+        recording.seconds(2)
+        for _ in range(3):
+            recording.seconds(59, is_looked_at=False)
+            recording.seconds(1)
+            window = looked_at[-1].window
+            assert 10 * SECOND_NS < window.duration_ns < 30 * SECOND_NS
+            (epochs,) = (lane.epochs for lane in looked_at[-1].read_lanes())
+            assert len(epochs) < 9000, "the newest, and a reference; 27,000 ended in all"
+
+
+def test_a_bottleneck_that_stays_is_looked_at_for_a_minute_however_long_it_has_been_open(
+    tmp_path: Path, looked_at: list[Evidence]
+) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(150, Step(empty_ms=4.0, empty={"sleep": 4.0}))
+        assert [kind for kind, _ in recording.told()][:1] == ["opened"]
+        assert "closed" not in [kind for kind, _ in recording.told()]
+        (case,) = find_cases(looked_at[-1])
+    assert case.kind is FindingKind.BOTTLENECK
+    assert looked_at[-1].window.duration_ns == 60 * SECOND_NS
+    assert case.window.duration_ns <= 61 * SECOND_NS
 
 
 @pytest.mark.parametrize("is_live", [True, False])

@@ -347,7 +347,7 @@ class _Lane:
             usual = with_clocks(usual, self._whole)
         for stretch in stretches:
             yield self._incident(usual, excess, stretch)
-        if case := self._bottleneck(at_best(self._epochs, usual), usual):
+        if case := self._bottleneck(self._recent(at_best(self._epochs, usual)), usual):
             yield case
 
     def _whole(self, window: Window) -> Array:
@@ -411,6 +411,11 @@ class _Lane:
             buckets=lost_buckets(now, before, int(members["launches"].sum())),
             resynced=found,
         )
+
+    def _recent(self, chosen: Array) -> Array:
+        """Those in the window, if there are any: while recording, a reference from long before is at hand, too."""
+        recent = chosen & (self._epochs["b_ns"] >= self._evidence.window.begin_ns)
+        return recent if recent.any() else chosen
 
     def _bottleneck(self, is_best: Array, usual: Mapping[int, Usual]) -> Case | None:
         """Where the device is kept waiting even at best; nothing where that is little of the time, idle or not."""

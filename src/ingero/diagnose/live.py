@@ -43,7 +43,9 @@ class LiveDiagnosis:
         self._reader = reader
         self._until_ns = self._forgot_ns = begin_ns
         self._lanes: dict[_Key, Lane] = {}
-        self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)  # until when, epochs that ended
+        self._taken: deque[tuple[int, int]] = deque(
+            maxlen=LONGEST_NS // SECOND_NS
+        )  # by second: begin, epochs that ended
         self._reads = _KeptReads()
         self.tracker = IncidentTracker(first_number)
 
@@ -54,11 +56,10 @@ class LiveDiagnosis:
             return []
         self._take(Window(begin_ns=self._until_ns, end_ns=until_ns))
         self._until_ns = until_ns
-        changes = self.tracker.update(self._diagnosis(until_ns), until_ns)
         if until_ns - self._forgot_ns >= _FORGET_NS:
             self._forgot_ns = until_ns
             self._forget(until_ns)
-        return changes
+        return self.tracker.update(self._diagnosis(until_ns), until_ns)
 
     def _diagnosis(self, until_ns: int) -> Diagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
@@ -75,15 +76,20 @@ class LiveDiagnosis:
 
     def _dense_since_ns(self) -> int:
         """Since when as many epochs have ended as are looked at; 0 while there are fewer."""
-        while self._taken and sum(count for _, count in self._taken) - self._taken[0][1] >= _MOST_EPOCHS:
-            self._taken.popleft()
-        is_dense = sum(count for _, count in self._taken) >= _MOST_EPOCHS
-        return self._taken[0][0] if is_dense else 0
+        ended = since_ns = 0
+        for begin_ns, count in reversed(self._taken):
+            ended += count
+            if ended > _MOST_EPOCHS:
+                return since_ns or begin_ns
+            since_ns = begin_ns
+        return 0
 
     def _take(self, window: Window) -> None:
         """The epochs that ended in a window that has not been read yet."""
         lanes = self._reader.lanes(window)
-        self._taken.append((window.end_ns, sum(len(lane.epochs) for lane in lanes)))
+        ends = np.concatenate([np.zeros(0, np.int64), *(lane.epochs["b_ns"] for lane in lanes)])
+        seconds, counts = np.unique(ends // SECOND_NS, return_counts=True)
+        self._taken.extend(zip((seconds * SECOND_NS).tolist(), counts.tolist(), strict=True))
         for lane in lanes:
             key = (lane.process, lane.device, lane.stream)
             known = self._lanes.get(key)

@@ -69,8 +69,8 @@ class IncidentTracker:
 
     @property
     def earliest_start_ns(self) -> int | None:
-        """When the oldest open incident began."""
-        return min((one.incident.start_ns for one in self._open.values()), default=None)
+        """When the oldest open incident began; a bottleneck is a share of any minute, and needs no longer one."""
+        return min((one.incident.start_ns for key, one in self._open.items() if not key[3]), default=None)
 
     @property
     def is_undecided(self) -> bool:
