@@ -61,8 +61,8 @@ class Agent:
 
     process: subprocess.Popen[str]
     database: Path
-    stderr: IO[bytes]
     messages: list[dict[str, Any]] = field(default_factory=list)
+    stderr: IO[bytes] | None = None  # a file; None: a pipe of the process
 
     @property
     def pid(self) -> int:
@@ -92,7 +92,10 @@ class Agent:
 
     def told(self) -> str:
         """What it has written to stderr so far."""
-        return os.pread(self.stderr.fileno(), _MOST_TOLD_BYTES, 0).decode(errors="replace")
+        if self.stderr is not None:
+            return os.pread(self.stderr.fileno(), _MOST_TOLD_BYTES, 0).decode(errors="replace")
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
 
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order; answers its losses by counter."""
@@ -143,7 +146,7 @@ def launched(
         ) as process,
     ):
         try:
-            running = kind(process, database, stderr)
+            running = kind(process, database, stderr=stderr)
             running.wait_for("started")
             yield running
         finally:
