@@ -13,6 +13,8 @@ from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+TOLERANCE = 0.15  # between a slowdown and the ratio of the clocks
+
 
 def mean_mhz(samples: Sequence[GpuUse]) -> float:
     """Of its multiprocessors; 0 where it does not say."""
@@ -20,13 +22,40 @@ def mean_mhz(samples: Sequence[GpuUse]) -> float:
     return sum(clocks) / len(clocks) if clocks else 0.0
 
 
-def share_of(case: Case, held: Sequence[GpuUse]) -> float:
-    """Of what the device took beyond the reference, that of the epochs in these seconds."""
-    beyond = np.zeros(len(case.epochs))
+def share_of(case: Case, held: Sequence[GpuUse], *, ratio: float = 0.0) -> float:
+    """Of what the device took beyond the reference, that of the epochs in these seconds.
+
+    ratio: by which they are slower; then with those just as slow after the last of them, if that ends before the next
+    sample: what the samples tell ended in between.
+    """
+    usual = _usual_ns(case)
+    beyond = np.where(usual > 0, np.maximum(case.epochs["x_ns"] - usual, 0), 0)
+    inside = _inside(case, held)
+    if ratio:
+        slowdown = np.divide(case.epochs["x_ns"], usual, out=np.zeros(len(usual)), where=usual > 0)
+        inside |= _after(case, held, np.abs(slowdown / ratio - 1) <= TOLERANCE)
+    return float(beyond[inside].sum() / max(beyond.sum(), 1))
+
+
+def _usual_ns(case: Case) -> Array:
+    """What the device usually takes for each of the epochs; 0 where that is not known."""
+    found = np.zeros(len(case.epochs))
     for key, one in case.usual.items():
-        mine = case.epochs["class_key"] == key
-        beyond[mine] = np.maximum(case.epochs["x_ns"][mine] - one.reference.x_ns, 0)
-    return float(beyond[_inside(case, held)].sum() / max(beyond.sum(), 1))
+        found[case.epochs["class_key"] == key] = one.reference.x_ns
+    return found
+
+
+def _after(case: Case, held: Sequence[GpuUse], is_slow: Array) -> Array:
+    """The slow epochs of a second that follows a held one, and that ends with others or sees the loss end."""
+    times = sorted(one.time_ns for one in held)
+    found = np.zeros(len(is_slow), bool)
+    for time_ns, next_ns in zip(times, [*times[1:], None], strict=True):
+        if next_ns is None or next_ns - time_ns > 2 * SECOND_NS:
+            end_ns = time_ns + SECOND_NS
+            edge = (case.epochs["a_ns"] >= time_ns) & (case.epochs["b_ns"] <= end_ns)
+            if edge.any() and (case.window.end_ns < end_ns or not is_slow[edge][-1]):
+                found |= edge & is_slow
+    return found
 
 
 def _inside(case: Case, held: Sequence[GpuUse]) -> Array:

@@ -37,6 +37,20 @@ def test_otherwise_the_reason_is_not_known(tmp_path: Path, busy_ms: float, mhz: 
     assert causes(diagnosis) == ["gpu-slower"]
 
 
+def test_throttling_that_ends_between_two_samples_owns_the_time_until_then(tmp_path: Path) -> None:
+    def until_the_middle_of_a_second(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, QUIET_S + 3.5, Step(busy_ms=12))
+        scene.train(trainer, QUIET_S + 3.5, LENGTH_S, Step())
+        for second in range(1, int(LENGTH_S) + 1):
+            is_throttled = QUIET_S < second <= QUIET_S + 3
+            scene.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
+
+    diagnosis = diagnosed(tmp_path, until_the_middle_of_a_second)
+    assert {one.cause: one.lost_ns / 1e9 for one in diagnosis.incidents} == {
+        "gpu-throttled": pytest.approx(3.5 * 6 / 12.55, rel=0.05)
+    }
+
+
 def test_what_the_device_lost_at_full_clocks_is_not_claimed(tmp_path: Path) -> None:
     def for_two_seconds(scene: Scene, trainer: Actor) -> None:
         scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))

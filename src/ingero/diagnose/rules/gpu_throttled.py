@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.device_seconds import mean_mhz, share_of, slowdown_of
+from ingero.diagnose.device_seconds import TOLERANCE, mean_mhz, share_of, slowdown_of
 from ingero.diagnose.devices import samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
@@ -14,7 +14,6 @@ from ingero.diagnose.rule import Rule
 from ingero.events import THROTTLE_REASONS
 
 CAUSE = "gpu-throttled"
-TOLERANCE = 0.15  # between the slowdown and the ratio of the clocks
 _LOWERS = 0x004 | 0x008 | 0x020 | 0x040 | 0x080  # power and heat; not what somebody has set
 
 
@@ -33,7 +32,8 @@ def find(case: Case) -> Iterator[Finding]:
     clocks = usual_mhz / mean_mhz(held)
     if slowdown is None or abs(slowdown / clocks - 1) > TOLERANCE:
         return
-    claims = case.take((Part.DEVICE,), (DEVICE,), share_of(case, held) * case.total((Part.DEVICE,), (DEVICE,)))
+    share = share_of(case, held, ratio=clocks)
+    claims = case.take((Part.DEVICE,), (DEVICE,), share * case.total((Part.DEVICE,), (DEVICE,)))
     if not claims:
         return
     lost = sum(claims.values())
