@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from ingero.store import migrations
-from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError
+from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError, OtherBuildError
 from ingero.store.opening import open_database
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
@@ -117,3 +117,26 @@ def test_recorder_never_writes_what_is_not_its_own(tmp_path: Path, schema: str, 
         pass
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ("ALTER TABLE raw_losses DROP COLUMN period_s", "raw_losses.period_s"),
+        ("DROP TABLE raw_kernels", "raw_kernels"),
+    ],
+)
+def test_a_file_whose_tables_are_others_is_not_recorded_into(tmp_path: Path, change: str, missing: str) -> None:
+    path = tmp_path / "a.db"
+    db = database(path)
+    for (view,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")):
+        db.execute(f'DROP VIEW "{view}"')
+    db.execute(change)
+    db.close()
+    before = path.read_bytes()
+    with (
+        pytest.raises(OtherBuildError, match=f"no {missing}"),
+        Writer(path, session=SessionFacts(uuid="u", started_ns=1), node="n"),
+    ):
+        raise AssertionError
+    assert path.read_bytes() == before

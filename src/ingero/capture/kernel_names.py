@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ingero.capture.address_space import Images, ProcessAddressSpace
 from ingero.capture.clocks import WallClock
+from ingero.capture.mapped_files import MappedFiles
 from ingero.capture.process_kernels import KernelName, NameSource, ProcessKernels
-from ingero.capture.process_stacks import Symbols
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
 from ingero.ops import BY_ID, KernelNameRole, Kind
@@ -26,7 +25,6 @@ from ingero.store.tables import Row
 Array = np.ndarray[Any, Any]
 
 _PATIENCE_S = 3.0  # the rings are drained four times a second
-_LET_GO_S = 10.0  # looking through what 256 processes map takes 10 ms
 _LAUNCHES = np.array([op.id for op in BY_ID.values() if op.kind & Kind.LAUNCH])
 
 _Kernel = tuple[int, int, int]  # process number, function, generation
@@ -40,15 +38,12 @@ class KernelNames:
 
     def __init__(self, store: Callable[[Sequence[Row]], object], clock: WallClock) -> None:
         self._store, self._clock = store, clock
-        self._images, self._symbols = Images(), Symbols()
+        self._files = MappedFiles()
         self._processes: dict[int, ProcessKernels] = {}
-        self._spaces: dict[int, ProcessAddressSpace] = {}
         self._wanted: dict[_Kernel, tuple[float, int]] = {}  # since when; launched after, unix ns
         self._stored: dict[_Kernel, str] = {}
         self._unnamed: dict[_Kernel, int] = {}  # stored without a name, which may still be told
         self._ended: dict[int, float] = {}
-        self._has_forgotten = False  # a process, since its files were let go
-        self._let_go_s = 0.0
         self._seen: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)  # functions and generations, by process
         self._noted: defaultdict[int, set[int]] = defaultdict(set)  # functions, by process
         self.worker = Worker("ingero-kernels", self._settle, failed="kernel_names_not_resolved")
@@ -105,30 +100,28 @@ class KernelNames:
 
     def _process(self, number: int, pid: int) -> ProcessKernels:
         if number not in self._processes:
-            self._spaces[number] = ProcessAddressSpace(pid, self._images)
-            self._processes[number] = ProcessKernels(self._spaces[number], self._symbols)
+            self._processes[number] = ProcessKernels(self._files.add(number, pid), self._files.symbols)
         return self._processes[number]
 
     def _begin(self, number: int, pid: int) -> None:
         self._process(number, pid)
-        self._spaces[number].look()
+        self._files[number].look()
 
     def _executed(self, number: int) -> None:
         self._store_known(math.inf)  # with what was known of the program before
         self._processes.pop(number, None)
-        self._spaces.pop(number, None)
-        self._has_forgotten = True
+        self._files.forget(number)
         self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] != number}
 
     def _inherit(self, numbers: tuple[int, int], pids: tuple[int, int]) -> None:
         parent = self._process(numbers[0], pids[0])
         self._process(numbers[1], pids[1]).inherit(parent)
-        self._spaces[numbers[1]].inherit(self._spaces[numbers[0]])
+        self._files[numbers[1]].inherit(self._files[numbers[0]])
 
     def _look_at(self, places: dict[tuple[int, int], int]) -> None:
         for (number, function), pid in places.items():
             self._process(number, pid)
-            self._spaces[number].module_at(function)
+            self._files[number].module_at(function)
 
     def _add(self, batch: Array, numbers: list[int], now: float) -> None:
         columns = (batch[name].tolist() for name in ("pid", "role", "handle", "generation", "time_ns", "source"))
@@ -140,7 +133,7 @@ class KernelNames:
             name = raw.decode("utf-8", "replace")
             if role == KernelNameRole.REGISTERED:
                 process.register(handle, name, is_cut=bool(is_cut))
-                self._spaces[number].module_at(handle)  # its file, while the process lives
+                self._files[number].module_at(handle)  # its file, while the process lives
             elif role == KernelNameRole.MADE:
                 process.make_handle(handle, generation, time_ns, source)
             else:
@@ -159,10 +152,7 @@ class KernelNames:
         over = {number for number, since in self._ended.items() if until - since > 2 * _PATIENCE_S}
         if over:
             self._forget(over)
-            self._has_forgotten = True
-        if self._has_forgotten and until - self._let_go_s >= _LET_GO_S:
-            self._has_forgotten, self._let_go_s = False, until
-            self._symbols.keep(self._images.let_go(self._spaces.values()))
+        self._files.close_unused(until)
 
     def _store_known(self, until: float) -> None:
         """Stores the kernels whose name is known; those that waited too long with what is known of them."""
@@ -182,7 +172,8 @@ class KernelNames:
     def _forget(self, numbers: set[int]) -> None:
         """Of processes that have ended; their numbers are not given again."""
         for number in numbers:
-            for known in (self._processes, self._spaces, self._seen, self._noted, self._ended):
+            self._files.forget(number)
+            for known in (self._processes, self._seen, self._noted, self._ended):
                 known.pop(number, None)
         self._wanted = {kernel: since for kernel, since in self._wanted.items() if kernel[0] not in numbers}
         self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] not in numbers}

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
-from ingero.capture.address_space import Images, ProcessAddressSpace
 from ingero.capture.deciding_words import MAYBE_OTHER, DecidingWords
 from ingero.capture.hung_calls import HungCalls
-from ingero.capture.process_stacks import ProcessStacks, Symbols
+from ingero.capture.mapped_files import MappedFiles
+from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.python_layouts import layout_row
 from ingero.capture.stack_frames import MergedStack, merge
 from ingero.capture.targets import Target
@@ -38,7 +38,6 @@ _MAX_KEPT = 4096  # stacks for `known`, about 2 KB each
 _MAYBE_OTHER = "native frames may be those of another call from the same place"
 _PATIENCE_S = 3.0  # the rings are drained four times a second
 _SETTLING_S = 0.05  # at a time: until a copy is answered, calls of its place cannot be told apart
-_LET_GO_S = 10.0  # looking through what 256 processes map takes 10 ms
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
 _PRIME = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads the process number over all bits
 
@@ -61,17 +60,14 @@ class Stacks:
     def __init__(self, kernel: KernelSide, store: Callable[[Sequence[Row]], object], *, keeps: bool = False) -> None:
         self._kernel, self._store = kernel, store
         self._layout_type = kernel.layouts.dtype("python_layout")
-        self._images, self._symbols = Images(), Symbols()
+        self._files = MappedFiles()
         answers, seen = kernel.maps["deciding"], kernel.maps["seen_python"]
         self._deciding = DecidingWords(answers, seen, kernel.layouts.dtype("deciding_words"))
         self._processes: dict[int, ProcessStacks] = {}
-        self._spaces: dict[int, ProcessAddressSpace] = {}
         self._starting: dict[int, Target] = {}
         self._ended: dict[int, float] = {}  # by process number: when
         self._wanted: dict[_Wanted, float] = {}
         self._seen: dict[int, set[tuple[int, int, int]]] = defaultdict(set)  # by process number
-        self._has_forgotten = False  # a process, since its files were let go
-        self._let_go_s = 0.0
         self._keeps = keeps
         self._kept: dict[int, MergedStack] = {}  # by hash
         self.interpreters: dict[int, Interpreter | UnreadableInterpreter | None] = {}  # by pid; None: it is no Python
@@ -141,8 +137,8 @@ class Stacks:
 
     def _process(self, number: int, pid: int) -> ProcessStacks:
         if number not in self._processes:
-            space = self._spaces[number] = ProcessAddressSpace(pid, self._images)
-            self._processes[number] = ProcessStacks(pid, space, self._symbols, self._deciding, self.worker.count)
+            space = self._files.add(number, pid)
+            self._processes[number] = ProcessStacks(pid, space, self._files.symbols, self._deciding, self.worker.count)
         return self._processes[number]
 
     def _inherit(self, parent: Target | None, child: Target) -> None:
@@ -152,11 +148,11 @@ class Stacks:
             return
         process = self._process(child.number, child.pid)
         process.interpreter, process.layout = known.interpreter, known.layout
-        self._spaces[child.number].inherit(self._spaces[parent.number])
+        self._files[child.number].inherit(self._files[parent.number])
 
     def _begin(self, target: Target) -> None:
         process = self._process(target.number, target.pid)
-        self._spaces[target.number].forget()
+        self._files[target.number].forget()
         found = self.interpreters[target.pid] = find_interpreter(target.pid)
         self._starting.pop(target.number, None)
         row = np.zeros(1, self._layout_type)
@@ -175,17 +171,10 @@ class Stacks:
         process = self._processes.pop(number, None)
         if process:
             self.interpreters.pop(process.pid, None)
-        self._spaces.pop(number, None)
+        self._files.forget(number)
         self._starting.pop(number, None)
         self._ended.pop(number, None)
         self._seen.pop(number, None)  # not at its end: calls come from the rings behind the record that tells of it
-        self._has_forgotten = True
-
-    def _let_files_go(self, until: float) -> None:
-        """Closes the files of processes that have ended, a few seconds later."""
-        if self._has_forgotten and until - self._let_go_s >= _LET_GO_S:
-            self._has_forgotten, self._let_go_s = False, until
-            self._symbols.keep(self._images.let_go(self._spaces.values()))
 
     def _settle(self, until: float) -> None:
         """Stores the stacks whose parts are known; those that waited too long with what is known of them.
@@ -208,7 +197,7 @@ class Stacks:
         for number, since in list(self._ended.items()):
             if until - since > 2 * _PATIENCE_S and number not in still_wanted:
                 self._forget(number)
-        self._let_files_go(until)
+        self._files.close_unused(until)
 
     def _row(self, wanted: _Wanted, *, is_late: bool) -> Sequence[Row]:
         process = self._processes.get(wanted.process)

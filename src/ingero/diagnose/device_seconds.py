@@ -14,6 +14,7 @@ from ingero.units import SECOND_NS
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TOLERANCE = 0.15  # between a slowdown and the ratio of the clocks
+_NEXT_NS = SECOND_NS * 3 // 2  # two samples further apart have another between them, or one was not taken
 
 
 def mean_mhz(samples: Sequence[GpuUse]) -> float:
@@ -50,7 +51,7 @@ def _after(case: Case, held: Sequence[GpuUse], is_slow: Array) -> Array:
     times = sorted(one.time_ns for one in held)
     found = np.zeros(len(is_slow), bool)
     for time_ns, next_ns in zip(times, [*times[1:], None], strict=True):
-        if next_ns is None or next_ns - time_ns > 2 * SECOND_NS:
+        if next_ns is None or next_ns - time_ns > _NEXT_NS:
             end_ns = time_ns + SECOND_NS
             edge = (case.epochs["a_ns"] >= time_ns) & (case.epochs["b_ns"] <= end_ns)
             if edge.any() and (case.window.end_ns < end_ns or not is_slow[edge][-1]):

@@ -30,7 +30,7 @@ _Key: TypeAlias = "tuple[int, int, int]"
 
 LOOK_BACK_NS = 60 * SECOND_NS
 LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its loss is carried on
-_MOST_EPOCHS = 100_000  # the same for a program with thousands of epochs a second: what a look reads stays below 60 MB
+_MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a second: a look reads 30 MB at most
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
 _KEPT_BYTES = 16 << 20  # of epochs read before; a reference may lie in hundreds of short windows
@@ -43,9 +43,8 @@ class LiveDiagnosis:
         self._reader = reader
         self._until_ns = self._forgot_ns = begin_ns
         self._lanes: dict[_Key, Lane] = {}
-        self._taken: deque[tuple[int, int]] = deque(
-            maxlen=LONGEST_NS // SECOND_NS
-        )  # by second: begin, epochs that ended
+        # by second: its begin, epochs that ended in it
+        self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
         self._reads = _KeptReads()
         self.tracker = IncidentTracker(first_number)
 

@@ -69,6 +69,16 @@ class NewerDatabaseError(StoreError):
         )
 
 
+class OtherBuildError(StoreError):
+    """Its tables are not those of this version, though it says so: written between two releases."""
+
+    def __init__(self, path: Path, missing: str) -> None:
+        super().__init__(
+            f"{path} was begun by another build of ingero: it has no {missing}",
+            hint="it can be read, but not recorded into: name another file with --db FILE",
+        )
+
+
 class OlderIngeroError(StoreError):
     """Written by Ingero 0.x: may be read, never written."""
 

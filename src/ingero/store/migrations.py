@@ -9,8 +9,9 @@ from pathlib import Path
 import apsw
 
 from ingero.store import vocabulary
-from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError
+from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError, OtherBuildError
 from ingero.store.sql_text import sql_text
+from ingero.store.tables import BY_NAME
 
 APPLICATION_ID = 0x696E6772  # "ingr"; tells a recording from other SQLite files and from those of Ingero 0.x
 
@@ -65,7 +66,7 @@ def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] 
     """Bring a database that may be written to the newest version, in one transaction; an empty one gets everything.
 
     Raises:
-        NewerDatabaseError, OlderIngeroError, ForeignDatabaseError: the file is not ours to write.
+        NewerDatabaseError, OlderIngeroError, ForeignDatabaseError, OtherBuildError: the file is not ours to write.
     """
     kind = kind_of(db)
     if kind is Kind.OLDER_INGERO:
@@ -81,9 +82,18 @@ def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] 
         else:
             for step in migrations[version - 1 :]:
                 step(db)
+            _require_tables(db, path)
         _make_views(db)
         vocabulary.fill(db)
         db.execute(f"PRAGMA user_version = {newest}")
+
+
+def _require_tables(db: apsw.Connection, path: Path) -> None:
+    for table in BY_NAME.values():
+        columns = {str(name) for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", (table.name,))}
+        missing = next((name for name in table.columns if name not in columns), None)
+        if missing:
+            raise OtherBuildError(path, f"{table.name}.{missing}" if columns else table.name)
 
 
 def _make_views(db: apsw.Connection) -> None:

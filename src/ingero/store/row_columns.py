@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeGuard, cast, overload
 
@@ -59,7 +60,7 @@ class Rows(Sequence[Row]):
 
     def __eq__(self, other: object) -> bool:
         """Whether the other has the same rows, as a sequence of any kind."""
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(_same, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
 
@@ -93,7 +94,3 @@ def _values(column: Column, count: int) -> Iterable[Value]:
     if isinstance(column, (str, bytes)) or not isinstance(column, Sequence):
         return itertools.repeat(column, count)
     return column
-
-
-def _same(one: Row, other: object) -> bool:
-    return one == other
