@@ -53,10 +53,11 @@ def test_little_work_of_another_does_not_explain_a_large_loss(tmp_path: Path) ->
     assert "gpu-shared" not in causes(diagnosed(tmp_path, small))
 
 
-def on_gpu(scene: Scene, came_s: float) -> None:
-    """The driver's samples, with a process that is not traced from came_s on."""
+def on_gpu(scene: Scene, came_s: float, left_s: float = LENGTH_S) -> None:
+    """The driver's samples, with a process that is not traced from came_s to left_s."""
     for second in range(int(LENGTH_S)):
-        scene.gpu(second + 1, processes=((100, 1 << 30), *(((300, 1 << 30),) if second >= came_s else ())))
+        is_there = second >= came_s and second + 1 <= left_s
+        scene.gpu(second + 1, processes=((100, 1 << 30), *(((300, 1 << 30),) if is_there else ())))
 
 
 def test_a_process_that_is_not_traced_is_named_by_the_driver(tmp_path: Path) -> None:
@@ -68,6 +69,18 @@ def test_a_process_that_is_not_traced_is_named_by_the_driver(tmp_path: Path) -> 
     assert (incident.cause, [one.pid for one in incident.culprits]) == ("gpu-shared", [300])
     assert "which is not traced" in incident.summary
     assert "--pid 100,300" in incident.fixes[0].command
+
+
+def test_one_that_leaves_between_two_samples_owns_the_time_until_then(tmp_path: Path) -> None:
+    def until_the_middle_of_a_second(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, QUIET_S + 3.5, Step(busy_ms=12))
+        scene.train(trainer, QUIET_S + 3.5, LENGTH_S, Step())
+        on_gpu(scene, QUIET_S, QUIET_S + 3.5)
+
+    diagnosis = diagnosed(tmp_path, until_the_middle_of_a_second)
+    assert {one.cause: one.lost_ns / 1e9 for one in diagnosis.incidents} == {
+        "gpu-shared": pytest.approx(3.5 * 6 / 12.55, rel=0.05)
+    }
 
 
 def test_a_process_that_was_there_before_is_no_reason(tmp_path: Path) -> None:

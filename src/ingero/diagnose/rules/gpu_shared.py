@@ -194,7 +194,8 @@ def _untraced(case: Case) -> Iterator[Finding]:
         return
     if alone - 1 > _SLOWER_ALONE * (slowdown - 1):
         return
-    claims = case.take((Part.DEVICE,), (DEVICE,), share_of(case, there) * case.total((Part.DEVICE,), (DEVICE,)))
+    share = share_of(case, there, ratio=slowdown)
+    claims = case.take((Part.DEVICE,), (DEVICE,), share * case.total((Part.DEVICE,), (DEVICE,)))
     if claims:
         yield _untraced_finding(case, sorted(strangers), there, slowdown, claims)
 
