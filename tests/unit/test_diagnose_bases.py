@@ -61,6 +61,18 @@ def test_a_disk_that_makes_a_slow_worker_slower_is_one_incident_that_says_so(tmp
     assert "24 % of its time is lost to data-starvation even at its best" in incident.summary
 
 
+def test_ranks_that_lose_together_tell_what_is_lost_at_best_once(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        for pid, storm_ms in ((100, STORM_MS), (200, STORM_MS - 1)):
+            trainer = scene.process(pid, "python")
+            worker = scene.process(pid + 1, "pt_data_worker", parent=trainer)
+            _wait_for(scene, trainer, worker, 0, QUIET_S)
+            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
+    (incident,) = diagnosed_file(tmp_path / "scene.db").incidents
+    assert (incident.cause, [one.pid for one in incident.victims]) == ("block-io", [100, 200])
+    assert incident.evidence["at best lost to"] == "data-starvation"
+
+
 def test_what_is_lost_at_best_is_not_added(tmp_path: Path) -> None:
     (incident,) = starving(tmp_path).incidents
     assert incident.lost_ratio == pytest.approx(STORM_MS / (8.35 + STORM_MS), rel=0.05)

@@ -6,7 +6,7 @@ its best regime, but there is one thing to repair. The two losses are never adde
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ingero.diagnose.found import Found
@@ -17,27 +17,36 @@ AT_BEST = "at best lost to"  # the causes, in an incident's evidence
 
 
 def with_bases(found: Iterable[Found]) -> list[Found]:
-    """The same, each bottleneck in the largest incident of its process that is the same trouble, where there is one."""
+    """The same, each bottleneck in the largest incident of its process that is the same trouble, where there is one.
+
+    Ranks that lose together are told in the words of the one that loses most: if those say it, nothing is left to tell.
+    """
     found = list(found)
-    worse = _leads(one for one in found if one.kind is FindingKind.INCIDENT)
+    worse = sorted((one for one in found if one.kind is FindingKind.INCIDENT), key=lambda one: -one.finding.lost_ns)
+    leads = {_identity(one.finding): one for one in reversed(worse)}
     told: dict[int, Found] = {}
     gone: set[int] = set()
+    others: list[tuple[Found, Found]] = []  # bottlenecks of ranks that do not speak, and who speaks for them
     for base in (one for one in found if one.kind is FindingKind.BOTTLENECK and one.case):
-        owner = next((one for one in worse if _is_same_trouble(one, base)), None)
-        if owner is not None:
+        owners = [(one, leads[_identity(one.finding)]) for one in worse if _is_same_trouble(one, base)]
+        own = next((one for one, lead in owners if one is lead), None)
+        if own is not None:
             gone.add(id(base))
-            severity = max(_severity(told.get(id(owner), owner)), _severity(base))
-            finding = replace(_with_base(told.get(id(owner), owner).finding, base), severity=severity)
-            told[id(owner)] = Found(finding, owner.case)
+            severity = max(_severity(told.get(id(own), own)), _severity(base))
+            finding = replace(_with_base(told.get(id(own), own).finding, base), severity=severity)
+            told[id(own)] = Found(finding, own.case)
+        else:
+            others += [(base, lead) for _, lead in owners[:1]]
+    gone |= {
+        id(base)
+        for base, lead in others
+        if id(lead) in told and _says(told[id(lead)].finding.evidence, base.finding.cause)
+    }
     return [told.get(id(one), one) for one in found if id(one) not in gone]
 
 
-def _leads(found: Iterable[Found]) -> list[Found]:
-    """Of findings that become one incident the largest, whose words that has; largest first."""
-    leads: dict[tuple[str, str, str], Found] = {}
-    for one in sorted(found, key=lambda one: -one.finding.lost_ns):
-        leads.setdefault(_identity(one.finding), one)
-    return list(leads.values())
+def _says(evidence: Mapping[str, Fact], cause: str) -> bool:
+    return cause in str(evidence.get(AT_BEST, "")).split(", ")
 
 
 def _identity(finding: Finding) -> tuple[str, str, str]:
@@ -46,9 +55,8 @@ def _identity(finding: Finding) -> tuple[str, str, str]:
 
 def speaks_for(incident: Incident, bottleneck: Incident) -> bool:
     """Whether a bottleneck is said in this incident."""
-    causes = str(incident.evidence.get(AT_BEST, "")).split(", ")
     mine = {victim.process for victim in incident.victims}
-    return bottleneck.cause in causes and any(victim.process in mine for victim in bottleneck.victims)
+    return _says(incident.evidence, bottleneck.cause) and any(one.process in mine for one in bottleneck.victims)
 
 
 def _is_same_trouble(one: Found, base: Found) -> bool:
