@@ -200,6 +200,10 @@ def test_probes_of_a_deleted_library_go_when_nobody_uses_it(tmp_path: Path, publ
         holder.end()
         until(lambda: not probed_paths(recording), "its probes are gone")
         descriptors.append(open_descriptors())
+        other = Burst([program, build_library(public / "other"), 1, 1, 0])
+        until(lambda: bool(probed_paths(recording)), "another library is probed")
+        other.end()
+        assert str(library) not in {one.copy.mapped_path for one in recording.recorder.probes}
 
     record_user(tmp_path, act)
     assert descriptors[1] <= descriptors[0]

@@ -54,6 +54,20 @@ def test_what_the_kernel_has_turned_away_is_not_counted_again() -> None:
     assert list(targets.refused) == [own]
 
 
+def test_of_very_many_that_found_no_slot_the_latest_are_kept() -> None:
+    targets = targets_of(Kernel())
+    own = read_process_id(os.getpid())
+    assert own is not None
+    targets.turned_away(own.pid, own.start_ticks * TICK_NS, "waits")
+    for start in range(1_000, 4_000):  # of what had process id 1 before
+        targets.turned_away(1, start * TICK_NS, "ended")
+        if start % 100 == 0:
+            assert list(targets.waiting()) == [own]
+    assert 1000 < len(targets.refused) < 1100
+    assert own in targets.refused
+    assert 3_999 in {one.start_ticks for one in targets.refused}
+
+
 def test_who_waits_for_a_slot_waits_until_it_has_one() -> None:
     kernel = Kernel()
     targets = targets_of(kernel)

@@ -305,8 +305,9 @@ class Recorder:
         self._unseen.note(copies, self.libraries.probed_ns, self.targets)
 
     def probes_changed(self, results: Sequence[ProbeResult], unreadable: Sequence[UnreadableLibrary]) -> None:
-        """Notes what has been probed, and what could not be."""
-        self.probes += results
+        """Notes what has been probed, and what could not be; of files that are gone nothing is kept."""
+        kept = {copy.number for copy in self.libraries.copies}
+        self.probes = [*(one for one in self.probes if one.copy.number in kept), *results]
         self._write_probes(results)
         rows: list[Row] = []
         for one in unreadable:

@@ -15,6 +15,7 @@ from ingero.discover.processes import ProcessId, is_alive, read_process, read_pr
 logger = logging.getLogger(__name__)
 
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_REFUSED_KEPT = 1024  # by name; how many there were is counted
 TICKS_UNTIL_RECYCLED = 2  # readings of the kernel's sums after the end, so that the last one has seen everything
 
 
@@ -109,6 +110,9 @@ class Targets:
         facts = read_process(identity.pid)
         self.refused[identity] = facts.name if facts and facts.id == identity else name
         self._waiting.add(identity)
+        if len(self.refused) > _REFUSED_KEPT:
+            ended = (one for one in self.refused if one not in self._waiting)
+            self.refused.pop(next(ended, next(iter(self.refused))))
 
     def newly_refused(self) -> int:
         """How many were refused since the last time that the kernel has not counted."""

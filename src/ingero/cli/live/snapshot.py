@@ -33,7 +33,7 @@ class Snapshots:
         self._recorder, self._kernel, self._database = recorder, kernel, database
         self._identities: dict[tuple[int, str], _Identity] = {}
         self._probes = ProbeState()
-        self._counted = (-1, -1)
+        self._counted: tuple[int, ...] = ()
 
     def state(self, window: Window, gpu: GpuState, warnings: Sequence[str] = ()) -> LiveState:
         """What is to be shown now."""
@@ -112,7 +112,7 @@ class Snapshots:
         """What is attached; counted anew only when there is something new."""
         results, unavailable = self._recorder.probes, self._kernel.unavailable
         is_resting = not self._kernel.is_running
-        counted = (len(results), len(unavailable))
+        counted = (len(results), len(unavailable), *(copy.number for copy in self._recorder.libraries.copies))
         if counted == self._counted and is_resting == self._probes.is_resting:
             return self._probes
         attached: dict[str, list[bool]] = {copy.mapped_path: [] for copy in self._recorder.libraries.copies}
