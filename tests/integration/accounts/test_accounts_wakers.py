@@ -8,8 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+from tests.integration.targets import until
 
 from .conftest import Start
 from .rig import Accounts, Workload, measure, names_of
@@ -20,10 +24,11 @@ PORT = 17171
 
 
 def _wakers(accounts: Accounts, work: Workload, comm: str) -> Counter[tuple[str, str]]:
-    """(kind, name of the thread) of a thread's last waker, read many times."""
+    """(kind, name of the thread) of a thread's last waker, read many times from the first that is seen on."""
     kinds, found = names_of("waker_kind", "WAKER_"), Counter[tuple[str, str]]()
     accounts.track(work.pid)
     measure(0.1)
+    until(lambda: _is_woken(accounts.dump(work.pid), comm), f"{comm} was woken")
     for _ in range(SAMPLES):
         rows = accounts.dump(work.pid)
         names = {int(row["tid"]): row["comm"].decode() for row in rows}
@@ -33,6 +38,11 @@ def _wakers(accounts: Accounts, work: Workload, comm: str) -> Counter[tuple[str,
         measure(0.005)
     print(f"\nwakers of {comm}: {dict(found)}")
     return found
+
+
+def _is_woken(rows: np.ndarray[Any, Any], comm: str) -> bool:
+    """A disk may take long for the first request."""
+    return bool(rows["waker_kind"][rows["comm"] == comm.encode()].any())
 
 
 @pytest.mark.parametrize(
