@@ -9,8 +9,8 @@ import pytest
 
 from ingero.capture import live_findings
 from ingero.capture.live_findings import LiveFindings
+from ingero.diagnose.changes import Change
 from ingero.diagnose.live import LiveDiagnosis
-from ingero.diagnose.tracking import Change
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.changes import ChangeKind
 from ingero.diagnose.model import HIGH_RATIO, Diagnosis, FindingKind, Incident, Severity, Victim
-from ingero.diagnose.tracking import ChangeKind, IncidentTracker
+from ingero.diagnose.tracking import IncidentTracker
 from ingero.ops import IoOp
 from ingero.store.records import Window
 from ingero.units import SECOND_NS

@@ -13,12 +13,12 @@ import pytest
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose import live as live_module
 from ingero.diagnose.cases import find_cases
+from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.engine import diagnose, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.diagnose.model import Diagnosis, FindingKind
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.tracking import Change, ChangeKind
 from ingero.events import CLOCKS
 from ingero.store import tables
 from ingero.store.reader import open_reader

@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ingero.capture.drain_sums import DrainSums
 from ingero.capture.losses import MEANINGS
 from ingero.capture.snapshots import AgentUsage
+from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import FindingKind, Incident, Severity
-from ingero.diagnose.tracking import Change, ChangeKind
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import Pressure, SystemSample
 from ingero.serve.addresses import Address, AddressError

@@ -11,18 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ingero.capture.cpu_allowance import CpuAllowance
 from ingero.capture.heap import return_freed
+from ingero.diagnose.changes import Change
 from ingero.diagnose.incident_json import record_json
-from ingero.diagnose.live import LOOK_BACK_NS, LiveDiagnosis
-from ingero.diagnose.model import Incident
-from ingero.diagnose.tracking import Change
 from ingero.errors import IngeroError
 from ingero.store import tables
-from ingero.store.reader import open_reader
 from ingero.store.tables import Row
 from ingero.store.writer import Writer
+
+if TYPE_CHECKING:
+    from ingero.diagnose.live import LiveDiagnosis
+    from ingero.diagnose.model import Incident
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class LiveFindings:
 
     def _run(self) -> None:
         self._is_due.wait()
+        from ingero.diagnose.live import LOOK_BACK_NS  # noqa: PLC0415  # takes 0.1 s that no first call waits for
+
         begin_ns = self._begin_ns
         while True:
             try:
@@ -77,6 +81,9 @@ class LiveFindings:
             begin_ns = max(self._begin_ns, time.time_ns() - LOOK_BACK_NS)
 
     def _look_until_over(self, begin_ns: int) -> None:
+        from ingero.diagnose.live import LiveDiagnosis  # noqa: PLC0415  # as above
+        from ingero.store.reader import open_reader  # noqa: PLC0415  # as above
+
         with open_reader(self._writer.path) as reader:
             diagnosis = LiveDiagnosis(reader, begin_ns=begin_ns, first_number=reader.last_incident() + 1)
             try:

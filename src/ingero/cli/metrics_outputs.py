@@ -12,9 +12,7 @@ import rich_click as click
 from ingero.capture.losses import MEANINGS
 from ingero.capture.second import Second
 from ingero.cli.settings import TraceSettings
-from ingero.diagnose.model import UNEXPLAINED
-from ingero.diagnose.rule import all_rules
-from ingero.diagnose.tracking import Change
+from ingero.diagnose.changes import Change
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
 
@@ -45,7 +43,9 @@ def open_outputs(settings: TraceSettings) -> Iterator[Consumers]:
     if settings.prometheus is None and settings.otlp is None:
         yield Consumers()
         return
-    from ingero.serve.metrics.intake import Intake  # noqa: PLC0415  # most recordings need none of it
+    from ingero.diagnose.model import UNEXPLAINED  # noqa: PLC0415  # most recordings need none of it
+    from ingero.diagnose.rule import all_rules  # noqa: PLC0415
+    from ingero.serve.metrics.intake import Intake  # noqa: PLC0415
     from ingero.serve.metrics.pump import Pump  # noqa: PLC0415
     from ingero.serve.metrics.registry import Registry  # noqa: PLC0415
 

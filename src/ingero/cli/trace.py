@@ -29,7 +29,7 @@ from ingero.cli.output import EXIT_CLOSED_PIPE, Output
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
 from ingero.cli.trace_view import open_view
-from ingero.diagnose.tracking import Change
+from ingero.diagnose.changes import Change
 from ingero.discover.kernel import read_kernel
 from ingero.store.writer import Writer
 

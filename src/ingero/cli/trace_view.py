@@ -20,8 +20,8 @@ from ingero.capture.second import Second
 from ingero.cli.change_line import change_line
 from ingero.cli.python_lines import PythonLines
 from ingero.cli.trace_summary import Echo, Summary
+from ingero.diagnose.changes import Change
 from ingero.diagnose.incident_json import incident_json
-from ingero.diagnose.tracking import Change
 from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.store.call_stacks import stack_of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from ingero.diagnose.model import CodeLine, Culprit, Fix, Incident, Link, Victim
+if TYPE_CHECKING:
+    from ingero.diagnose.model import CodeLine, Culprit, Fix, Incident, Link, Victim
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 Object: TypeAlias = "dict[str, Json]"

@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ingero.diagnose.changes import Change
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis
 from ingero.diagnose.regimes import usual_epochs
 from ingero.diagnose.rule import all_rules
-from ingero.diagnose.tracking import Change, IncidentTracker
+from ingero.diagnose.tracking import IncidentTracker
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Thread, Window

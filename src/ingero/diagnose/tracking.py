@@ -6,11 +6,11 @@ up to when the evidence reaches.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.bases import speaks_for
+from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import UNEXPLAINED, Diagnosis, FindingKind, Incident
 from ingero.units import SECOND_NS
 
@@ -30,22 +30,6 @@ _BOTTLENECK_HOLD_NS = 30 * SECOND_NS
 # What is left when nothing better is seen: a second more of samples and sums often has a better name for it.
 _AT_SECOND_SIGHT = frozenset({"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower"})
 _SECOND_SIGHT_NS = 9 * SECOND_NS // 10  # looks are a second apart
-
-
-class ChangeKind(enum.Enum):
-    """What happened to an incident."""
-
-    OPENED = "opened"
-    UPDATED = "updated"
-    CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One incident and what happened to it; end_ns of the incident is None until it is closed."""
-
-    kind: ChangeKind
-    incident: Incident
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from ingero.cli.live.state import LiveState
 from ingero.cli.live.terminal_output import TerminalOutput
 from ingero.cli.live.window import Window
 from ingero.cli.trace_summary import Summary
-from ingero.diagnose.tracking import Change
+from ingero.diagnose.changes import Change
 
 _FRAME_S = 0.9  # a crowded table of processes is read 20 times a second; nobody reads a screen that often
 _LEAST_COLUMNS, _LEAST_ROWS = 20, 4  # below it nothing can be read; some terminals say 0 by 0
