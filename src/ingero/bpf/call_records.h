@@ -4,6 +4,7 @@
 #include "cells.h"
 #include "cgroup.h"
 #include "clocks.h"
+#include "histogram.h"
 #include "ops_gen.h"
 
 #define NEW_CELL_RECORDS 100 /* before the agent says how many; more would flood the ring in the first second */

@@ -11,6 +11,7 @@
 #include "maps.h"
 
 #define CELL_PROBES 8
+#define NO_CELL (~0U)
 #define CELL_VALID (1ULL << 47)
 #define CALLER_MASK (CELL_VALID - 1) /* user addresses differ below bit 47 on x86-64 and arm64 */
 
@@ -67,7 +68,7 @@ INLINE u64 cell_key(u32 slot, u32 op, u64 caller)
 	return (u64)slot << 56 | (u64)op << 48 | CELL_VALID | (caller & CALLER_MASK);
 }
 
-INLINE struct cell *claim_cell(u64 key, u64 caller)
+INLINE u32 claim_cell(u64 key, u64 caller)
 {
 	u32 hash = hash_of(key);
 
@@ -77,7 +78,7 @@ INLINE struct cell *claim_cell(u64 key, u64 caller)
 		struct cell *cell;
 
 		if (!place)
-			return NULL;
+			return NO_CELL;
 		if (!claim(place, key))
 			continue;
 		cell = bpf_map_lookup_elem(&cells, &index);
@@ -85,23 +86,23 @@ INLINE struct cell *claim_cell(u64 key, u64 caller)
 			cell->caller = caller;
 			cell->key = key;
 		}
-		return cell;
+		return index;
 	}
-	return NULL;
+	return NO_CELL;
 }
 
-/* A cell that is not in the first place for its key, or that is new. */
-NOINLINE struct cell *search_cell(u64 key, u64 caller)
+/* The place of a cell that is not in the first one for its key, or that is new. */
+GLOBAL u32 search_cell(u64 key, u64 caller)
 {
-	struct cell *cell = claim_cell(key, caller);
+	u32 index = claim_cell(key, caller);
 
-	if (likely(cell))
-		return cell;
+	if (likely(index != NO_CELL))
+		return index;
 	count_loss(LOSS_CELLS_FULL, 1);
-	cell = claim_cell(key & ~CALLER_MASK, 0);
-	if (!cell)
+	index = claim_cell(key & ~CALLER_MASK, 0);
+	if (index == NO_CELL)
 		count_loss(LOSS_CELLS_EXHAUSTED, 1);
-	return cell;
+	return index;
 }
 
 /* Nearly always in its first place, where it says so itself: `cell_keys` would be one more cache line. */
@@ -111,49 +112,10 @@ INLINE struct cell *cell_of(u32 slot, u32 op, u64 caller)
 	u32 index = hash_of(key) & (cell_count - 1);
 	struct cell *cell = bpf_map_lookup_elem(&cells, &index);
 
-	return likely(cell && READ_ONCE(cell->key) == key) ? cell : search_cell(key, caller);
-}
-
-INLINE u32 log2_of(u64 value)
-{
-	u32 result = 0, shift;
-
-	shift = (value > 0xffffffff) << 5;
-	value >>= shift;
-	result |= shift;
-	shift = (value > 0xffff) << 4;
-	value >>= shift;
-	result |= shift;
-	shift = (value > 0xff) << 3;
-	value >>= shift;
-	result |= shift;
-	shift = (value > 0xf) << 2;
-	value >>= shift;
-	result |= shift;
-	shift = (value > 3) << 1;
-	value >>= shift;
-	result |= shift;
-	return result | value >> 1;
-}
-
-/* OTLP exponential histogram of scale 3, base 2^(1/8): bucket 0 holds all below 128 ns. */
-INLINE u32 bucket_of(u64 value)
-{
-	u32 exponent, mantissa, eighth = 0, bound, bucket;
-
-	if (value < 128)
-		return 0;
-	exponent = log2_of(value);
-	mantissa = (exponent >= 16 ? value >> (exponent - 16) : value << (16 - exponent)) & 0xffff;
-	/* bounds: (2^(k/8) - 1) * 65536 for k = 1..7 */
-	if (mantissa > 27146)
-		eighth = 4;
-	if (mantissa > (eighth ? 44681 : 12400))
-		eighth += 2;
-	bound = eighth == 0 ? 5931 : eighth == 2 ? 19454 : eighth == 4 ? 35534 : 54656;
-	eighth += mantissa > bound;
-	bucket = (exponent - 7) * 8 + eighth + 1;
-	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+	if (likely(cell && READ_ONCE(cell->key) == key))
+		return cell;
+	index = search_cell(key, caller);
+	return bpf_map_lookup_elem(&cells, &index); /* NULL for NO_CELL */
 }
 
 INLINE void raise_to(u64 *place, u64 value)

@@ -71,7 +71,7 @@ INLINE u64 kernel_key(u32 slot, u64 function, u64 caller, u64 generation)
 }
 
 /* Counts a launch that is not in the first place for its key, or that is new. */
-NOINLINE int search_kernel(u64 key, u64 function, u64 caller, u64 generation)
+GLOBAL int search_kernel(u64 key, u64 function, u64 caller, u64 generation)
 {
 	u32 hash = hash_of(key);
 
