@@ -11,7 +11,6 @@ import apsw
 from ingero.store import vocabulary
 from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError, OtherBuildError
 from ingero.store.sql_text import sql_text
-from ingero.store.tables import BY_NAME
 
 APPLICATION_ID = 0x696E6772  # "ingr"; tells a recording from other SQLite files and from those of Ingero 0.x
 
@@ -89,6 +88,8 @@ def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] 
 
 
 def _require_tables(db: apsw.Connection, path: Path) -> None:
+    from ingero.store.tables import BY_NAME  # noqa: PLC0415  # numpy, which a reader of one row does without
+
     for table in BY_NAME.values():
         columns = {str(name) for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", (table.name,))}
         missing = next((name for name in table.columns if name not in columns), None)
