@@ -10,14 +10,20 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 from starlette.testclient import TestClient
 
+from ingero.diagnose.engine import diagnose
+from ingero.diagnose.model import NotEvaluated
+from ingero.serve.dashboard.answers import capabilities
 from ingero.serve.sql import run_sql
+from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
 from tests.unit.dashboard_client import client_of, get
@@ -117,6 +123,17 @@ def test_capabilities_name_what_was_not_traced_and_why(client: TestClient) -> No
     sources = {one["name"]: one for one in get(client, "capabilities")["sources"]}
     assert (sources["nccl"]["is_available"], sources["nccl"]["reason"]) == (False, "no NCCL library was mapped")
     assert sources["cuda"]["is_available"]
+
+
+def test_a_cause_that_could_not_be_told_at_two_times_has_both_reasons(database: Path) -> None:
+    with open_reader(database) as reader:
+        window = reader.window(None, time.time_ns())
+        assert window is not None
+        found = diagnose(reader, window)
+        gone = [NotEvaluated(cause="gil", reason=reason) for reason in ("no stacks", "no samples", "no stacks")]
+        causes = capabilities(reader, replace(found, not_evaluated=tuple(gone)))["causes"]
+    assert {one["name"]: one["reason"] for one in causes}["gil"] == "no stacks; no samples"
+    assert [one["name"] for one in causes if not one["is_available"]] == ["gil"]
 
 
 def test_losses_and_own_overhead_are_told(client: TestClient) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
@@ -191,7 +191,9 @@ def losses(reader: Reader, window: Window) -> Object:
 
 def capabilities(reader: Reader, diagnosis: Diagnosis) -> Object:
     """What this recording can show and what not, each with the reason: silence about it is no zero."""
-    reasons = {one.cause: one.text for one in diagnosis.not_evaluated}
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for one in diagnosis.not_evaluated:
+        reasons[one.cause].append(one.text)
     sources = [
         {"name": source.name.lower(), "is_available": source.name not in diagnosis.not_traced,
          "reason": diagnosis.not_traced.get(source.name, "")}
@@ -204,7 +206,7 @@ def capabilities(reader: Reader, diagnosis: Diagnosis) -> Object:
     ]  # fmt: skip
     causes = [
         {"name": rule.cause, "about": rule.title, "is_available": rule.cause not in reasons,
-         "reason": reasons.get(rule.cause, "")}
+         "reason": "; ".join(dict.fromkeys(reasons.get(rule.cause, ())))}
         for rule in all_rules()
     ]  # fmt: skip
     return {"sources": sources, "recorded": recorded, "causes": causes}
