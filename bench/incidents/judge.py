@@ -95,6 +95,8 @@ def _is_ambient(found: Found, label: Label) -> bool:
     """Whether others on a busy machine did it: true, but not about this run."""
     if not label.is_disturbed:
         return False
+    if found.cause == "cpu-steal":
+        return True
     if found.cause in _OF_THE_HOST:
         pids = [pid for pid, _ in found.culprits]
         return bool(pids) and pids[0] not in label.own_pids and not set(pids) & set(label.culprits)

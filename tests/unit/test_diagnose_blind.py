@@ -23,6 +23,7 @@ RULES = [rule for rule in all_rules() if "older" not in (rule.find or rule.watch
 COARSER: Mapping[str, set[str]] = {
     "allocator-retry": {"allocation-churn"},
     "block-io": {"data-starvation"},
+    "cpu-steal": {"gpu-slower"},  # without the seconds of CPUs nothing tells that there is a hypervisor
     "gpu-memory-fragmentation": {"gpu-out-of-memory", "allocator-retry"},
     "gpu-shared": {"gpu-slower"},
     "gpu-throttled": {"gpu-slower"},

@@ -35,6 +35,7 @@ TRAFFIC: dict[str, tuple[str, ...]] = {
     "seldom": ("--clients", "2", "--requests", "100000", "--rate", "10"),
     "full": ("--clients", "8", "--requests", "100000"),
 }
+DEVICE_BOUND = ("--decode-us", "24")  # else a slow machine's launches hold it up, which is no health
 ACTOR = ("--clients", "1", "--requests", "100000", "--rate", "20", "--new-tokens", "1")  # one step, then wait for work
 SCHEDS: tuple[Sched, ...] = ("block", "spin", "yield")
 
@@ -46,11 +47,19 @@ def healthy_scenarios() -> Iterator[Scenario]:
             label = f"alone-{name}" if name == "train" else name
             yield _healthy(f"{label}-{sched}", arguments=arguments, sched=sched)
     for name, traffic in TRAFFIC.items():
-        yield Scenario(name=f"serve-{name}", group="healthy", workload="serve", traffic=traffic, schedule=QUIET)
+        yield Scenario(
+            name=f"serve-{name}",
+            group="healthy",
+            workload="serve",
+            arguments=DEVICE_BOUND,
+            traffic=traffic,
+            schedule=QUIET,
+        )
     yield Scenario(
         name="serve-bursty",
         group="healthy",
         workload="serve",
+        arguments=DEVICE_BOUND,
         traffic=TRAFFIC["full"],
         disturbances=(Disturbance(kind="traffic_stops", dose=0.0),),
         schedule=Schedule(before_s=2, with_s=11, after_s=0, on_s=0.7, off_s=0.4),

@@ -409,9 +409,12 @@ class Scene:
         place: dict[str, Value] = {"time_ns": self.at(at_s), "process": process, "pid": pid, "tid": pid}
         self.append(tables.SCHEDULING, **(usual | place | columns))
 
-    def cpus(self, begin_s: int, end_s: int, busy: Sequence[float]) -> None:
-        """How busy each CPU was, 0 to 1, in each second."""
-        ticks = [[cpu, round(100 * share), round(100 * (1 - share)), 0, 0, 0] for cpu, share in enumerate(busy)]
+    def cpus(self, begin_s: int, end_s: int, busy: Sequence[float], *, stolen: float = 0.0) -> None:
+        """How busy each CPU was, 0 to 1, in each second, and how much of each a hypervisor had."""
+        ticks = [
+            [cpu, round(100 * share), round(100 * (1 - share - stolen)), 0, 0, round(100 * stolen)]
+            for cpu, share in enumerate(busy)
+        ]
         for second in range(begin_s, end_s):
             columns: dict[str, Value] = {"time_ns": self.at(second + 1), "cpus": json.dumps(ticks)}
             self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)

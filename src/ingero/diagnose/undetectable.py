@@ -17,5 +17,5 @@ UNDETECTABLE: dict[str, str] = {
     "scheduling and admission decisions of a cluster": "they are made elsewhere; their effects on this host (quota, "
     "eviction, restarts) are seen",
     "CPU time that a hypervisor took inside a running slice": "the guest's clock goes on; it is visible as steal time "
-    "of a CPU, not of a thread",
+    "of a CPU, not of a thread: see cpu-steal for what can be said",
 }

@@ -9,8 +9,10 @@ from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.rule import Rule
+from ingero.diagnose.stolen import stolen
 
 CAUSE = "gpu-slower"
+_STOLEN = 0.2  # of the loss, by a hypervisor
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -19,6 +21,8 @@ def find(case: Case) -> Iterator[Finding]:
         return
     if case.process.rank is not None and case.evidence.missing(("NCCL", "communicators")):
         return  # a wait for another rank looks the same
+    if (taken := stolen(case)) and taken.share >= _STOLEN:
+        return  # an interrupt that comes late looks like a device that is
     claims = case.take((Part.DEVICE,), (DEVICE,))
     if not claims:
         return
@@ -57,6 +61,7 @@ RULE = Rule(
     title="the device was slower, for a reason not seen from the host",
     order=75,
     needs=("epochs", "clock_seconds", "op_stats"),
+    wants=("cpu_seconds",),
     shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a device that becomes slower little by little looks like work that "

@@ -1,0 +1,74 @@
+"""CPU time that the hypervisor gave to others, as far as time was lost in the seconds in which it did.
+
+The kernel counts it by CPU, and tells no thread: a slice seems longer, a timer or an interrupt comes later, and with it
+the end of a wait for the device. A thread is on one CPU at a time: it lost at most what was stolen of the worst one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_NONE = 0.02  # of a CPU: as much is stolen of any virtual machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stolen:
+    """ratio, usual_ratio: of the worst CPU while time was lost, and in the reference. share: of the loss, at most.
+
+    usual_ratio None: no second lies wholly in the reference, which may be the moments without; then it counts as 0.
+    """
+
+    ratio: float
+    usual_ratio: float | None
+    share: float
+
+
+def stolen(case: Case) -> Stolen | None:
+    """None where as good as nothing was stolen."""
+    begins, ends, ratios = _worst(case.evidence.cpu_seconds)
+    lost = _lost_in(case, begins, ends)
+    if not lost.sum() or np.average(ratios, weights=lost) < _NONE:
+        return None
+    usual_ratio = _usual_ratio(case)
+    beyond = np.maximum(ratios - (usual_ratio or 0.0), 0) * (ends - begins)
+    return Stolen(
+        ratio=float(np.average(ratios, weights=lost)),
+        usual_ratio=usual_ratio,
+        share=float(np.minimum(lost, beyond).sum() / lost.sum()),
+    )
+
+
+def _worst(rows: Array) -> tuple[Array, Array, Array]:
+    """Begin and end of each second, and the share that was stolen of its worst CPU."""
+    ends, first, second_of = np.unique(rows["time_ns"], return_index=True, return_inverse=True)
+    worst = np.zeros(len(ends))
+    np.maximum.at(worst, second_of, rows["steal_ns"] / np.maximum(rows["elapsed_ns"], 1))
+    return ends - rows["elapsed_ns"][first], ends, worst
+
+
+def _lost_in(case: Case, begins: Array, ends: Array) -> Array:
+    """Lost ns of each second, by the end of the epochs; what was read of them stands for all."""
+    excess, at = np.maximum(case.excess_ns, 0), case.epochs["b_ns"]
+    lost = np.array([excess[(at > begin) & (at <= end)].sum() for begin, end in zip(begins, ends, strict=True)])
+    return lost * max(case.loss_ns, 0) / max(float(excess.sum()), 1.0)
+
+
+def _usual_ratio(case: Case) -> float | None:
+    if not case.baselines:
+        return None
+    around = Window(
+        begin_ns=min(one.begin_ns for one in case.baselines), end_ns=max(one.end_ns for one in case.baselines)
+    )
+    begins, ends, ratios = _worst(case.evidence.reader.cpu_seconds(around))
+    inside = np.zeros(len(ends), bool)
+    for window in case.baselines:
+        inside |= (begins >= window.begin_ns) & (ends <= window.end_ns)
+    return float(ratios[inside].mean()) if inside.any() else None
