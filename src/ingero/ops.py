@@ -465,6 +465,8 @@ def _driver_context_rows(table: _Table) -> None:
     add(drv, 79, "cuCtxPopCurrent", Kind.SET_CONTEXT, only=("cuCtxPopCurrent_v2", "cuCtxPopCurrent"), handle=out,
         flags=Flag.HANDLE_OUT | Flag.POPS)
     add(drv, 80, "cuCtxDestroy", Kind.CONTEXT, only=("cuCtxDestroy_v2", "cuCtxDestroy"), handle=ctx)
+    # what was allocated in the context goes with it; cudaDeviceReset calls this
+    add(drv, 81, "cuDevicePrimaryCtxReset", Kind.CONTEXT, also=("cuDevicePrimaryCtxReset_v2",))
 
 
 def _driver_copy_rows(table: _Table) -> None:

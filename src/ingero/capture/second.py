@@ -115,6 +115,7 @@ class SecondReader:
     def read(self, now_ns: int, elapsed_s: float) -> Second:
         """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
         start_ns = now_ns - int(elapsed_s * 1e9)
+        ended = self._processes.copy()  # before the threads: who ends meanwhile is in neither, and never in both
         threads = self.threads = np.frombuffer(self._kernel.read_threads(), self._dump)
         cells = self.cells.read(elapsed_s)
         self._write_op_stats(cells, start_ns)
@@ -122,7 +123,7 @@ class SecondReader:
         self._write_launches(start_ns)
         faults = self._major_faults.read(threads)
         self.memory.write(start_ns, elapsed_s)
-        growth = self._write_clocks(threads, faults, start_ns)
+        growth = self._write_clocks(threads, ended, faults, start_ns)
         self._write_threads(threads, now_ns)
         charges = self._quota.settle(
             self.culprits.read(), {slot: grown[: len(CLOCKS)] for slot, grown in growth.items()}
@@ -238,22 +239,23 @@ class SecondReader:
         self._sink.append(tables.KERNEL_LAUNCHES, rows)
         self.on_launched([(target, one.function, one.generation) for target, one in known], start_ns)
 
-    def _write_clocks(self, threads: Array, faults: dict[int, int], start_ns: int) -> dict[int, Array]:
+    def _write_clocks(self, threads: Array, ended: Array, faults: dict[int, int], start_ns: int) -> dict[int, Array]:
         """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions.
 
-        Returns growth by slot.
+        ended: `struct process` by slot. Returns growth by slot.
         """
         grown: dict[int, Array] = {}
         rows: list[Row] = []
         for target in self._targets:
             mine = threads[threads["process_slot"] == target.slot]
-            gone = self._processes[target.slot]
+            gone = ended[target.slot]
             clocks = mine["clock_ns"].sum(axis=0, dtype=np.int64) + gone["gone_clock_ns"].astype(np.int64)
             switches = int(mine["switches"].sum(dtype=np.int64)) + int(gone["gone_switches"])
             preemptions = int(mine["preemptions"].sum(dtype=np.int64)) + int(gone["gone_preemptions"])
             now = np.append(clocks, [switches, preemptions])
-            growth = np.maximum(now - self._clocks_before.get(target.slot, np.zeros_like(now)), 0)
-            self._clocks_before[target.slot] = now
+            before = self._clocks_before.get(target.slot, np.zeros_like(now))
+            growth = np.maximum(now - before, 0)
+            self._clocks_before[target.slot] = np.maximum(now, before)  # who was in neither comes back, and is not new
             grown[target.slot] = growth
             if growth.any() or faults.get(target.slot):
                 rows += tables.CLOCK_SECONDS.rows(
@@ -297,7 +299,8 @@ class SecondReader:
                     last_seen_ns=now_ns,
                 )
         self._sink.append(tables.THREADS, rows)
-        if len(self._threads_seen) > 2 * len(threads) + _FEW_THREADS:
+        # `forget` takes the threads of an ended process out of the one, while records still ask for their names
+        if max(len(self._threads_seen), len(self.thread_names)) > 2 * len(threads) + _FEW_THREADS:
             self._forget_ended_threads(threads)
 
     def _forget_ended_threads(self, threads: Array) -> None:

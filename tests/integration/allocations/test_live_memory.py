@@ -29,7 +29,7 @@ from ingero.store.records import Window
 from ingero.store.writer import Writer
 from tests.integration.allocations.programs import SOURCE, built, followed
 from tests.integration.recording import left_behind
-from tests.integration.targets import rows, simulation, wait_for_end, waiting
+from tests.integration.targets import record, rows, simulation, wait_for_end, waiting
 from tests.integration.tracing import tracing
 
 pytestmark = pytest.mark.integration
@@ -190,6 +190,18 @@ def test_a_full_table_is_counted_and_harms_nobody(tmp_path: Path) -> None:
     totals = "SELECT live_bytes, peak_bytes, unpaired FROM raw_memory_seconds ORDER BY id DESC LIMIT 1"
     assert rows(tmp_path / "recording.db", totals) == [(0, 512 * room, many - room)]
     assert "allocations" not in left
+
+
+def test_what_a_reset_device_held_is_not_told_as_exact(tmp_path: Path) -> None:
+    program = (
+        "import ctypes, sys; runtime = ctypes.CDLL(sys.argv[1]); print('held', file=sys.stderr, flush=True); "
+        "sys.stdin.readline(); assert runtime.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(4096)) == 0; "
+        "assert runtime.cudaDeviceReset() == 0"
+    )
+    simulated = simulation(tmp_path)
+    recorded = record(simulated, [sys.executable, "-c", program, simulated.libraries / "libcudart.so.12"])
+    totals = "SELECT live_bytes, unpaired FROM raw_memory_seconds ORDER BY id DESC LIMIT 1"
+    assert rows(recorded.database, totals) == [(4096, 1)]
 
 
 def test_an_ended_process_leaves_nothing_in_the_kernels_tables(tmp_path: Path) -> None:
