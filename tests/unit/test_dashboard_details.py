@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import BEGIN_NS, Scene, Step
 from ingero.serve.dashboard.memory import level_at
 from ingero.serve.dashboard.nccl import lateness
 from ingero.serve.sql import run_sql
@@ -20,6 +20,7 @@ from tests.unit.dashboard_recording import LATE_MS, make_detailed
 
 MS = 1_000_000
 SECOND_NS = 1_000_000_000
+MODEL = [("/srv/train/model.py", 31, "forward")]
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +202,32 @@ def test_a_recording_without_allocations_says_so_instead_of_none(tmp_path: Path,
     db.close()
     found = get(client_of(copy), "memory")
     assert (found["has_allocations"], found["places"], bool(found["used_gpus"])) == (False, [], True)
+
+
+def test_what_ended_processes_held_is_not_live_at_their_line(tmp_path: Path) -> None:
+    with Scene(tmp_path / "restarts.db", seconds=12) as scene:
+        line = scene.stack(MODEL)
+        for run in range(3):
+            one = scene.process(100 + run, "python", start_s=4 * run, exit_ns=scene.at(4 * run + 3))
+            scene.train(one, 4 * run, 4 * run + 3, Step())
+            scene.memory(one, "cudaMalloc", 4 * run + 1, 1, 60 << 30, stack=line)
+    found = get(client_of(tmp_path / "restarts.db"), "memory")
+    assert [(one["live_bytes"], one["growth_bytes"]) for one in found["places"]] == [(0, 0)]
+    assert [one["live_bytes"] for one in found["holders"]] == [0, 0, 0]
+
+
+def test_a_process_of_an_earlier_recording_holds_its_memory_until_the_next_one_began(tmp_path: Path) -> None:
+    path = tmp_path / "twice.db"
+    for pid, begin_s, seconds in ((100, 0, 6), (101, 8, 12)):
+        with Scene(path, seconds=seconds, seed=pid) as scene:
+            one = scene.process(pid, "python")
+            scene.train(one, begin_s, seconds, Step())
+            scene.memory(one, "cudaMalloc", begin_s + 1, 1, 1 << 30, stack=scene.stack(MODEL))
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE raw_sessions SET started_ns = ? WHERE session = 2", (BEGIN_NS + 7 * SECOND_NS,))
+    db.close()
+    found = get(client_of(path), "memory?points=24")
+    assert {one["pid"]: one["live_bytes"] for one in found["holders"]} == {100: 0, 101: 1 << 30}
+    (series,) = found["by_container"]
+    assert (max(series["values"]), series["values"][-1]) == (1 << 30, 1 << 30)
+    assert [one["live_bytes"] for one in found["places"]] == [1 << 30]

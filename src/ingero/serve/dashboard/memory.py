@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,14 +79,15 @@ def memory(reader: Reader, window: Window, state: Mapping[str, Any], points: int
     book.read(one.stack_hash for one in sites)
     stacks = {one.stack_hash: stack for one in sites if (stack := book.of(one.stack_hash))}
     people = {one.process: one for one in reader.processes(only_targets=False)}
+    ends = _ends(reader, people.values())
     places = dict(zip(map(_site, sites), site_places(sites, stacks), strict=True))
     levels = reader.memory_seconds(window) if has_allocations else None
     containers = {one.cgroup_id: container_text(one) for one in reader.containers()}
     return Memory(
         **state,
         times_ns=times.tolist(),
-        by_place=_by_place(reader, window, times, sites, places, people),
-        by_container=[] if levels is None else _by_container(levels, times, people, containers),
+        by_place=_by_place(reader, window, times, sites, places, ends),
+        by_container=[] if levels is None else _by_container(levels, times, people, containers, ends),
         used_gpus=_used(reader, window, times) if reader.is_recorded("raw_gpu_samples") else [],
         places=[
             Place(
@@ -97,9 +99,9 @@ def memory(reader: Reader, window: Window, state: Mapping[str, Any], points: int
                 failures=one.failures,
                 failed_bytes=one.failed_bytes,
             )
-            for one in held_memory(sites, stacks)
+            for one in held_memory([_at_the_end(one, ends) for one in sites], stacks)
         ],
-        holders=[] if levels is None else _holders(levels, people, containers),
+        holders=[] if levels is None else _holders(levels, people, containers, ends),
         foreign_frees=sum(one.foreign_frees for one in sites),
         has_allocations=has_allocations,
     )
@@ -123,13 +125,25 @@ def _site(one: MemorySite) -> tuple[int, ...]:
     return one.process, one.source, one.op, one.caller, one.stack_hash
 
 
+def _ends(reader: Reader, processes: Iterable[Process]) -> dict[int, int]:
+    """When processes ended; of those that outlived their recording, when the next began: nobody knows more of them."""
+    next_ns = {one.session: after.started_ns for one, after in pairwise(reader.sessions())}
+    known = ((one, next_ns.get(one.session) if one.exit_ns is None else one.exit_ns) for one in processes)
+    return {one.process: end_ns for one, end_ns in known if end_ns is not None}
+
+
+def _at_the_end(one: MemorySite, ends: Mapping[int, int]) -> MemorySite:
+    """Who has ended holds nothing, whatever it held before."""
+    return replace(one, end_bytes=0, end_count=0) if one.process in ends else one
+
+
 def _by_place(
     reader: Reader,
     window: Window,
     times: Array,
     sites: Iterable[MemorySite],
     places: Mapping[tuple[int, ...], str],
-    people: Mapping[int, Process],
+    ends: Mapping[int, int],
 ) -> list[Series]:
     pinned = {_site(one) for one in sites if one.memory_kind == MemoryKind.PINNED.name.lower()}
     if not places:
@@ -138,18 +152,22 @@ def _by_place(
     sums: dict[Hashable, Array] = defaultdict(lambda: np.zeros(len(times), np.int64))
     for key, mine in _split(rows, ("process", "source", "op", "caller", "stack_hash")):
         if key in places and key not in pinned:
-            sums[places[key]] += level_at(mine, times, _exit_ns(people, key[0]))
+            sums[places[key]] += level_at(mine, times, ends.get(key[0]))
     return _top(sums)
 
 
 def _by_container(
-    levels: Array, times: Array, people: Mapping[int, Process], containers: Mapping[int, str]
+    levels: Array,
+    times: Array,
+    people: Mapping[int, Process],
+    containers: Mapping[int, str],
+    ends: Mapping[int, int],
 ) -> list[Series]:
     device = levels[np.isin(levels["memory_kind"], [int(kind) for kind in _ON_DEVICE])]
     sums: dict[Hashable, Array] = defaultdict(lambda: np.zeros(len(times), np.int64))
     for key, mine in _split(device, ("process", "memory_kind")):
         where = _container(people.get(key[0]), containers) or _HOST
-        sums[where] += level_at(mine, times, _exit_ns(people, key[0]))
+        sums[where] += level_at(mine, times, ends.get(key[0]))
     return _top(sums)
 
 
@@ -166,7 +184,9 @@ def _used(reader: Reader, window: Window, times: Array) -> list[Series]:
     return found
 
 
-def _holders(levels: Array, people: Mapping[int, Process], containers: Mapping[int, str]) -> list[Holder]:
+def _holders(
+    levels: Array, people: Mapping[int, Process], containers: Mapping[int, str], ends: Mapping[int, int]
+) -> list[Holder]:
     found = []
     for (number, kind), mine in _split(levels, ("process", "memory_kind")):
         process, newest = people.get(number), mine[-1]
@@ -177,7 +197,7 @@ def _holders(levels: Array, people: Mapping[int, Process], containers: Mapping[i
                 name=process.name if process else "",
                 container=_container(process, containers),
                 kind=MemoryKind(kind).name.lower() if kind in set(MemoryKind) else str(kind),
-                live_bytes=0 if process and process.exit_ns is not None else int(newest["live_bytes"]),
+                live_bytes=0 if number in ends else int(newest["live_bytes"]),
                 peak_bytes=int(mine["peak_bytes"].max()),
                 unpaired=int(mine["unpaired"].max()),
             )
@@ -205,8 +225,3 @@ def _top(sums: Mapping[Hashable, Array]) -> list[Series]:
 
 def _container(process: Process | None, containers: Mapping[int, str]) -> str:
     return containers.get(process.cgroup_id or 0, "") if process else ""
-
-
-def _exit_ns(people: Mapping[int, Process], number: int) -> int | None:
-    process = people.get(number)
-    return process.exit_ns if process else None
