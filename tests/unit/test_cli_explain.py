@@ -267,3 +267,39 @@ def test_calls_and_classes_are_shown_side_by_side(hogged: Path, healthy: Path) -
     shown = CliRunner().invoke(cli, ["compare", str(hogged), str(healthy)]).output
     assert shown.startswith("better: -1")
     assert re.search(r"cudaStreamSynchronize +[\d,]+ +[\d,]+ ", shown)
+
+
+def folded(path: Path) -> Path:
+    """Of an hour ago the size limit has left a minute's sums and what tracing found."""
+    with Scene(path, seconds=LENGTH_S) as scene:
+        scene.train(trainer(scene), 0, LENGTH_S, Step())
+        minute_ns = scene.at(-3600) // (60 * SECOND_NS) * 60 * SECOND_NS
+        scene.append(tables.OP_STATS, start_ns=minute_ns, period_s=60, process=1, source=1, op=3, count=7, sum_ns=7)
+        scene.append(
+            tables.INCIDENTS,
+            incident=1,
+            cause="gil",
+            severity="HIGH",
+            start_ns=scene.at(-3590),
+            end_ns=scene.at(-3580),
+            summary="python [100] lost 1.00 s",
+        )
+    return path
+
+
+def test_what_tracing_found_is_told_when_everything_else_of_its_time_is_gone(tmp_path: Path) -> None:
+    path = folded(tmp_path / "folded.db")
+    before = str(BEGIN_NS - 60 * SECOND_NS)
+    for options in ((), ("--to", before), ("--since", "2h")):
+        result = run(path, "--chains", *options)
+        assert result.exit_code == 1
+        assert "python [100] lost 1.00 s" in result.output
+    assert run(path, "--chains", "--since", "60s").exit_code == 0
+
+
+def test_the_sums_by_the_minute_can_be_asked_for(tmp_path: Path) -> None:
+    path = folded(tmp_path / "folded.db")
+    begin, end = (str(BEGIN_NS + at_s * SECOND_NS) for at_s in (-3660, -3500))
+    window = found(path, "--from", begin, "--to", end)["window"]
+    assert window["begin_ns"] < BEGIN_NS - 3500 * SECOND_NS
+    assert found(path)["window"]["begin_ns"] >= BEGIN_NS - SECOND_NS

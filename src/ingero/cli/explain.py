@@ -89,6 +89,8 @@ def command(
         window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
         check_pid(reader, pid)
         if chains:
+            if not (since or begin):  # findings outlive everything else
+                window = replace(window, begin_ns=reader.kept_since_ns(window))
             has_found = _show_stored(stored(reader, window, pid=pid, rule=rule), window, as_json=as_json)
             sys.exit(EXIT_FOUND if has_found else 0)
         diagnosis = chosen(diagnose(reader, window), pid=pid, rule=rule)

@@ -14,7 +14,7 @@ from ingero.units import format_moment, parse_duration_s
 def window_of(
     reader: Reader, *, since_ns: int | None = None, begin: str | None = None, end: str | None = None
 ) -> Window:
-    """The window of the options; all of the recording without any.
+    """The window of the options, as far back as anything is kept; without any, all that is there in full.
 
     Raises:
         EmptyRecordingError, MomentError: there is no such time.
@@ -22,14 +22,16 @@ def window_of(
     whole = reader.window(None, time.time_ns())
     if whole is None:
         raise EmptyRecordingError(reader.path)
-    end_ns = min(parse_moment_ns(end, whole), whole.end_ns) if end else whole.end_ns
-    begin_ns = max(parse_moment_ns(begin, whole), whole.begin_ns) if begin else whole.begin_ns
+    kept = Window(begin_ns=reader.kept_since_ns(whole), end_ns=whole.end_ns)
+    end_ns = min(parse_moment_ns(end, kept), kept.end_ns) if end else kept.end_ns
+    first_ns = whole.begin_ns if since_ns is None and end_ns > whole.begin_ns else kept.begin_ns
+    begin_ns = max(parse_moment_ns(begin, kept), kept.begin_ns) if begin else first_ns
     if since_ns is not None:
         begin_ns = max(begin_ns, end_ns - since_ns)
     if begin_ns >= end_ns:
         raise MomentError(
             "nothing was recorded between these moments",
-            hint=f"the recording goes from {format_moment(whole.begin_ns)} to {format_moment(whole.end_ns)}",
+            hint=f"the recording goes from {format_moment(kept.begin_ns)} to {format_moment(kept.end_ns)}",
         )
     return Window(begin_ns=begin_ns, end_ns=end_ns)
 

@@ -23,6 +23,9 @@ _TIMES = (
     ("time_ns", "raw_in_flight", 0),
 )
 
+# What the size limit leaves for longer: sums by the minute, digests of epochs, findings.
+_KEPT = (("start_ns", "raw_op_stats"), ("end_ns", "raw_epoch_digest"), ("start_ns", "raw_incidents"))
+
 
 class ContentQuestions(Questions):
     """Questions about what the file holds."""
@@ -87,8 +90,19 @@ class ContentQuestions(Questions):
             return None
         return Window(begin_ns=min(first for first, _ in ends), end_ns=max(last for _, last in ends) + 1)
 
+    def kept_since_ns(self, whole: Window) -> int:
+        """From when on anything is stored: sums by the minute and findings may be older than `whole`."""
+        if self.older_version:
+            return whole.begin_ns
+        oldest: list[int | None] = [
+            self._rows(f"SELECT min({time}) FROM {table} WHERE {time} > 0")[0][0]
+            for time, table in _KEPT
+            if self.is_recorded(table)
+        ]
+        return min([whole.begin_ns, *(at for at in oldest if at is not None)])
+
     def window(self, since_ns: int | None, now_ns: int) -> Window | None:
-        """The last `since_ns` of the recording, or all of it; None for an empty file.
+        """The last `since_ns` of what is kept, or all that is there in full; None for an empty file.
 
         Counts back from now while the file is being written, else from its newest moment: a saved recording never looks
         empty.
@@ -97,7 +111,7 @@ class ContentQuestions(Questions):
         if whole is None:
             return None
         end_ns = max(now_ns, whole.end_ns) if self.is_live(now_ns) else whole.end_ns
-        begin_ns = whole.begin_ns if since_ns is None else max(whole.begin_ns, end_ns - since_ns)
+        begin_ns = whole.begin_ns if since_ns is None else max(self.kept_since_ns(whole), end_ns - since_ns)
         return Window(begin_ns=begin_ns, end_ns=end_ns)
 
     def counted_until_ns(self) -> int:
