@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.ops import BY_NAME
 from ingero.serve.dashboard.memory import level_at
 from ingero.serve.dashboard.nccl import lateness
 from ingero.serve.sql import run_sql
@@ -83,6 +84,13 @@ def nccl_calls(*rows: tuple[int, int, int]) -> np.ndarray[Any, np.dtype[Any]]:
 def test_a_rank_whose_peers_are_not_recorded_is_not_said_to_be_on_time() -> None:
     late_ns, is_last = lateness(nccl_calls((1, 1, 100), (1, 2, 200), (1, 2, 250)))
     assert (late_ns.tolist(), is_last.tolist()) == ([-1, 0, 50], [False, False, True])
+
+
+def test_sends_and_receives_are_no_step_of_the_collectives() -> None:
+    calls = nccl_calls((1, 1, 100), (1, 1, 130), (1, 1, 900), (1, 1, 950))
+    calls["op"] = [BY_NAME[name].code for name in ("ncclAllReduce", "ncclAllReduce", "ncclSend", "ncclRecv")]
+    late_ns, is_last = lateness(calls)
+    assert (late_ns.tolist(), is_last.tolist()) == ([0, 30, -1, -1], [False, True, False, False])
 
 
 def test_ranks_of_different_sessions_are_not_compared_because_their_clocks_differ() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.ops import OPS, Source
+from ingero.ops import OPS, Flag, Source
 from ingero.serve.dashboard.state import State
 from ingero.store.reader import Reader
 from ingero.store.records import OpTotals, Process, Window
@@ -17,6 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _MOST_CALLS = 200_000  # recorded ones that are looked at, the newest
 _NAMES = {op.code: op.name for op in OPS if op.source is Source.NCCL}
+_TO_PEER = [op.code for op in OPS if op.source is Source.NCCL and op.flags & Flag.PEER_TO_PEER]
 _GROUP = ("comm_id_hash", "process", "op")
 
 
@@ -130,10 +131,12 @@ def _by_communicator(calls: Array, people: Mapping[int, Process]) -> list[Commun
 def lateness(calls: Array) -> tuple[Array, Array]:
     """Per call how long after the first rank's call of the same collective it began, and whether none came later.
 
-    -1 where no other rank's call is recorded. Only calls of one session share a clock.
+    -1 where no other rank's call is recorded, and of sends and receives, which are counted per peer. Only calls of one
+    session share a clock.
     """
     late_ns, is_last = np.full(len(calls), -1, np.int64), np.zeros(len(calls), bool)
-    known = np.flatnonzero((calls["comm_id_hash"] != 0) & (calls["sequence"] != 0))
+    is_collective = ~np.isin(calls["op"], _TO_PEER)
+    known = np.flatnonzero(is_collective & (calls["comm_id_hash"] != 0) & (calls["sequence"] != 0))
     same = calls[known][["session", "comm_id_hash", "sequence"]]
     _, groups, sizes = np.unique(same, return_inverse=True, return_counts=True)
     starts = calls["start_ns"][known]
