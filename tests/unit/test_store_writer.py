@@ -424,3 +424,19 @@ def test_readers_see_whole_commits_while_rows_are_written(tmp_path: Path) -> Non
         assert seen == sorted(seen)
     with open_reader(path) as reader:
         assert reader.connection.execute("SELECT count(*) FROM events").fetchall() == [(10_000,)]
+
+
+def test_next_recorder_ends_the_incidents_that_were_open_when_it_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with make_writer(path, clock=lambda: NOW_NS + 7) as writer:
+        rows = tables.INCIDENTS.rows(
+            1, incident=1, session=writer.session, cause="gil", severity="HIGH", start_ns=NOW_NS
+        )
+        writer.append(tables.INCIDENTS, rows)
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE raw_sessions SET stopped_ns = NULL, stop_reason = ''")
+    db.close()
+    assert rows_of(path, "SELECT end_ns FROM incidents") == [(None,)]
+    with make_writer(path):
+        pass
+    assert rows_of(path, "SELECT end_ns FROM incidents") == [(NOW_NS + 7,)]

@@ -178,6 +178,10 @@ def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple
     with db:
         # Whoever held the lock before is gone: a session still open was killed, and ended when it was last seen.
         db.execute("UPDATE raw_sessions SET stopped_ns = last_seen_ns, stop_reason = 'killed' WHERE stopped_ns IS NULL")
+        db.execute(  # nobody has ended what it had found, either
+            "UPDATE raw_incidents SET end_ns = max(start_ns, (SELECT stopped_ns FROM raw_sessions s "
+            "WHERE s.session = raw_incidents.session)) WHERE end_ns IS NULL"
+        )
         session = _number(db, "SELECT coalesce(max(session), 0) + 1 FROM raw_sessions")
         cgroup_base = _number(
             db,
