@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from mcp import Client
 from mcp_types import CallToolResult, TextContent, TextResourceContents
 
 from ingero.demo.labelled_scenes import LENGTH_S, QUIET_S, STORIES, Story, record
 from ingero.demo.scene import Scene, Step
-from ingero.ops import OPS
+from ingero.ops import BY_NAME, OPS
 from ingero.serve.mcp.compact import compact
+from ingero.serve.mcp.graphs import MAX_STRETCHES
 from ingero.serve.mcp.rows import sql_answer
 from ingero.serve.mcp.server import IngeroServer
 from ingero.serve.mcp.untrusted import CLOSE, OPEN, RULE, traced
@@ -486,3 +488,28 @@ def test_half_a_certificate_is_refused(arguments: tuple[str, ...]) -> None:
 def test_a_client_that_hangs_up_ends_it_in_good_order(recorded: Path) -> None:
     done = _run("--db", str(recorded))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_launch_rates_of_many_ranks_leave_nobody_out(tmp_path: Path) -> None:
+    path, seconds, ranks = tmp_path / "ranks.db", 1_400, 8
+    with Scene(path, seconds=seconds) as scene:
+        launch = BY_NAME["cudaGraphLaunch"]
+        start_ns = scene.at(0) + np.arange(seconds) * 1_000_000_000
+        for rank in range(ranks):
+            one = scene.process(100 + rank, "python", rank=rank)
+            scene.append(
+                tables.OP_STATS,
+                seconds,
+                start_ns=start_ns,
+                process=one.number,
+                source=int(launch.source),
+                op=launch.code,
+                count=10,
+                sum_ns=1,
+            )
+    server = server_of(path)
+    answer = content(call(server, "graph_frequency", window_seconds=3600))
+    assert [(one["pid"], one["launches"]) for one in answer["rates"]] == [(100 + rank, 14_000) for rank in range(ranks)]
+    assert answer["more"] == 0
+    answer = content(call(server, "graph_frequency", window_seconds=1))
+    assert (len(answer["rates"]), answer["more"]) == (MAX_STRETCHES, seconds * ranks - MAX_STRETCHES)

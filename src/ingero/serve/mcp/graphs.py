@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -65,24 +64,29 @@ def graphs(path: Path, window: Window, pid: int | None) -> list[dict[str, Any]]:
     return _objects(answer)
 
 
-def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> list[dict[str, Any]]:
-    """Launches per process and stretch of window_seconds, exact; the last stretch ends with the window."""
+def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> tuple[list[dict[str, Any]], int]:
+    """Launches per process and stretch of window_seconds, exact; the last stretch ends with the window.
+
+    At most MAX_STRETCHES, and how many there are more.
+    """
+    length_ns = window_seconds * SECOND_NS
+    launches = (
+        f"FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} AND op IN ({_LAUNCHES}) "
+        f"AND {_within('timestamp', window, pid)}"
+    )
+    origin = f"(SELECT min(timestamp) {launches})"
     answer = run_sql(
         path,
-        f"SELECT pid, timestamp, sum(count) FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} "
-        f"AND op IN ({_LAUNCHES}) AND {_within('timestamp', window, pid)} GROUP BY pid, timestamp",
+        f"SELECT coalesce(pid, 0), {origin} + (timestamp - {origin}) / {length_ns} * {length_ns}, sum(count), "
+        f"count(*) OVER () {launches} GROUP BY 1, 2 ORDER BY 1, 2",
+        max_rows=MAX_STRETCHES,
     )
-    length_ns = window_seconds * SECOND_NS
-    seconds = [(int(str(who or 0)), int(str(time_ns)), int(str(count))) for who, time_ns, count in answer.rows]
-    origin_ns = min((time_ns for _, time_ns, _ in seconds), default=window.begin_ns)
-    launches: dict[tuple[int, int], int] = defaultdict(int)
-    for who, time_ns, count in seconds:
-        launches[who, origin_ns + (time_ns - origin_ns) // length_ns * length_ns] += count
-    found = []
-    for (who, begin_ns), count in sorted(launches.items()):
+    found, total = [], 0
+    for row in answer.rows:
+        who, begin_ns, count, total = (int(str(value)) for value in row)
         taken_ns = max(min(length_ns, window.end_ns - begin_ns), SECOND_NS)  # counts are of whole seconds
         found.append({"pid": who, "start_ns": begin_ns, "launches": count, "per_s": count * SECOND_NS / taken_ns})
-    return found
+    return found, total - len(found)
 
 
 def lifecycle_lines(counts: Mapping[str, int], made: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:

@@ -183,10 +183,9 @@ class Tools:
     ) -> Annotated[CallToolResult, shapes.GraphFrequencyAnswer]:
         """How often each process launches CUDA graphs over time, and which graphs."""
         with self._source.open(since) as (reader, window):
-            rates = graphs.rates(self._source.path, window, pid, window_seconds)
-            note = graphs.note(has_any=bool(rates), is_exact=reader.has_exact_totals)
+            shown, more = graphs.rates(self._source.path, window, pid, window_seconds)
+            note = graphs.note(has_any=bool(shown), is_exact=reader.has_exact_totals)
             known = graphs.graphs(self._source.path, window, pid)
-        shown, more = rates[: graphs.MAX_STRETCHES], len(rates[graphs.MAX_STRETCHES :])
         answer = {"window": incidents.window_json(window), "window_seconds": window_seconds, "rates": shown}
         rest = [f"and {more} stretches more: ask with longer window_seconds, or with pid"] if more else []
         text = "\n".join([*graphs.rate_lines(shown, known), *rest, note])
