@@ -56,3 +56,22 @@ def test_what_was_given_up_before_the_window_is_told_for_its_part_in_it(tmp_path
 def test_what_is_given_up_at_the_end_lasts_to_the_end(tmp_path: Path) -> None:
     found = lines(tmp_path, STEPS[:2], 0, 40)
     assert found[1].endswith("for 30.0 s: no launches (too many)")
+
+
+def test_what_one_recording_gave_up_ends_with_it(tmp_path: Path) -> None:
+    for begin_s, end_s, not_traced in ((0, 30, "no launches"), (1000, 1060, "")):
+        facts = SessionFacts(uuid="u", started_ns=START_NS + begin_s * S)
+        with Writer(tmp_path / "r.db", session=facts, node="n", clock=lambda: START_NS + end_s * S) as writer:  # noqa: B023
+            row = tables.GOVERNOR.rows(
+                1,
+                session=writer.session,
+                time_ns=START_NS + (begin_s + 10) * S,
+                rung=int(bool(not_traced)),
+                not_traced=not_traced,
+                reason="too many",
+            )
+            writer.append(tables.GOVERNOR, row)
+    with open_reader(tmp_path / "r.db") as reader:
+        found = list(coverage_lines(reader, Window(begin_ns=START_NS, end_ns=START_NS + 1060 * S)))
+        assert found[1].endswith("for 20.0 s: no launches (too many)")
+        assert not list(coverage_lines(reader, Window(begin_ns=START_NS + 900 * S, end_ns=START_NS + 1060 * S)))

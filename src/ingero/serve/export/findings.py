@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ingero.serve.coverage import held_steps
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
 from ingero.serve.stack_lines import stack_lines
@@ -106,12 +107,9 @@ def coverage_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     """Stretches in which less was traced."""
     if not streams.reader.is_recorded("raw_governor"):
         return
-    window = streams.window
-    steps = streams.reader.governor_steps(window)
-    ends = [*(step.time_ns for step in steps[1:]), window.end_ns]
-    for step, end_ns in zip(steps, ends, strict=False):
+    for step, held in held_steps(streams.reader, streams.window):
         if step.not_traced:
-            begin_ns = max(step.time_ns, window.begin_ns)
-            track = tracks.lane(tracks.node(step.session), "ingero: less was traced", start_ns=begin_ns, end_ns=end_ns)
+            node, begin_ns = tracks.node(step.session), held.begin_ns
+            track = tracks.lane(node, "ingero: less was traced", start_ns=begin_ns, end_ns=held.end_ns)
             args = (("given_up", step.not_traced), ("reason", step.reason))
-            yield Slice(track, begin_ns, end_ns - begin_ns, "less was traced", COVERAGE, args)
+            yield Slice(track, begin_ns, held.duration_ns, "less was traced", COVERAGE, args)
