@@ -239,3 +239,17 @@ def test_a_process_of_an_earlier_recording_holds_its_memory_until_the_next_one_b
     (series,) = found["by_container"]
     assert (max(series["values"]), series["values"][-1]) == (1 << 30, 1 << 30)
     assert [one["live_bytes"] for one in found["places"]] == [1 << 30]
+
+
+def test_rates_are_of_the_time_in_which_somebody_recorded(tmp_path: Path) -> None:
+    path, day_s = tmp_path / "twice.db", 86_400
+    for begin_s in (0, day_s):
+        with Scene(path, seconds=begin_s + 10, seed=begin_s) as scene:
+            one = scene.process(100 + begin_s, "python")
+            for second in range(begin_s, begin_s + 10):
+                scene.op(one, "cudaGraphLaunch", second, 100, 0.01)
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE raw_sessions SET started_ns = ? WHERE session = 2", (BEGIN_NS + day_s * SECOND_NS,))
+    db.close()
+    rates = [one["per_second"] for one in get(client_of(path), "graph-metrics")["graph_ops"]]
+    assert rates == pytest.approx([50, 50], rel=0.01)

@@ -235,3 +235,15 @@ def test_recording_without_any_event_still_has_a_time_range(tmp_path: Path) -> N
     with open_reader(tmp_path / "a.db") as reader:
         assert reader.time_range() == Window(begin_ns=BEGIN_NS, end_ns=END_NS + 1)
         assert reader.op_totals(WHOLE) == []
+
+
+def test_the_time_between_two_recordings_is_not_recorded_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    for begin_s in (0, 86_400):
+        facts = SessionFacts(uuid="u", started_ns=BEGIN_NS + begin_s * SECOND_NS)
+        with Writer(path, session=facts, node="n1", clock=lambda: BEGIN_NS + (begin_s + 60) * SECOND_NS):  # noqa: B023
+            pass
+    with open_reader(path) as reader:
+        whole = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 86_460 * SECOND_NS)
+        assert reader.recorded_ns(whole) == 120 * SECOND_NS
+        assert reader.recorded_ns(Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + SECOND_NS)) == SECOND_NS

@@ -24,7 +24,7 @@ def gpu_lines(reader: Reader, window: Window) -> Iterator[str]:
     for sample in reader.gpu_samples(window):
         by_gpu[sample.gpu_index, sample.uuid].append(sample)
     for (index, _), samples in sorted(by_gpu.items()):
-        yield f"GPU {index}: " + ", ".join(_parts(samples, window.duration_ns / SECOND_NS))
+        yield f"GPU {index}: " + ", ".join(_parts(samples, reader.recorded_ns(window) / SECOND_NS))
 
 
 def _parts(samples: Sequence[GpuUse], seconds: float) -> Iterator[str]:

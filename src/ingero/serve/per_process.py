@@ -34,10 +34,11 @@ def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None)
         totals[total.process].append(total)
     seen = [one for one in processes if one.process in clocks or one.process in totals]
     traced = {one.pid for one in seen}
+    recorded_ns = reader.recorded_ns(window)
     yield "Per process:"
     for one in seen:
         worst = _worst_stall(reader, window, one)
-        yield from _process(one, traced, clocks.get(one.process), totals[one.process], worst, window)
+        yield from _process(one, traced, clocks.get(one.process), totals[one.process], worst, recorded_ns)
     for taker in _takers(reader.culprits(window), {one.process for one in seen}, traced)[:_TOP_TAKERS]:
         stolen = format_ns(taker.stolen_ns)
         yield f"  {taker.name} [{taker.pid}]: CPU stolen {stolen}, {format_count(taker.switches)} switches"
@@ -50,13 +51,13 @@ def _process(
     clocks: ClockTotals | None,
     totals: Sequence[OpTotals],
     worst: OffCpu | None,
-    window: Window,
+    recorded_ns: int,
 ) -> Iterator[str]:
     role = f", worker of {one.parent_pid}" if one.parent_pid in traced else ""
     rank = f", rank {one.rank}" if one.rank is not None else ""
     yield f"  {one.name} [{one.pid}]{rank}{role}"
     if clocks:
-        yield f"    {_off_cpu(clocks, window)}"
+        yield f"    {_off_cpu(clocks, recorded_ns)}"
     if worst:
         place = f" on CPU {worst.cpu}" if worst.cpu is not None else ""
         culprit = f", {worst.culprit_name} [{worst.culprit_pid}] ran" if worst.culprit_pid else ""
@@ -71,12 +72,12 @@ def _process(
         yield f"    {total.name:30}{format_count(total.count):>12}{p50}{p95}{p99}{format_ns(total.max_ns):>10}"
 
 
-def _off_cpu(total: ClockTotals, window: Window) -> str:
-    """Involuntary: could have run, or was throttled. The share is of wall time, threads summed."""
+def _off_cpu(total: ClockTotals, recorded_ns: int) -> str:
+    """Involuntary: could have run, or was throttled. The share is of recorded time, threads summed."""
     lost = _involuntary_total_ns(total)
-    share = format_percent(lost / max(window.duration_ns, 1))
+    share = format_percent(lost / recorded_ns)
     return (
-        f"off the CPU against its will {format_ns(lost)} of {format_ns(window.duration_ns)} ({share}, up to "
+        f"off the CPU against its will {format_ns(lost)} of {format_ns(recorded_ns)} ({share}, up to "
         f"{total.threads} threads summed), {format_count(total.switches)} context switches, "
         f"{format_count(total.preemptions)} preemptions"
     )
@@ -112,8 +113,9 @@ def per_process_json(reader: Reader, window: Window, *, pid: int | None = None) 
         totals[total.process].append(total)
     seen = [one for one in reader.processes() if one.process in clocks or one.process in totals]
     traced = {one.pid for one in seen}
+    recorded_ns = reader.recorded_ns(window)
     return [
-        _process_json(one, clocks.get(one.process), totals[one.process], window)
+        _process_json(one, clocks.get(one.process), totals[one.process], recorded_ns)
         | {
             "is_worker": one.parent_pid in traced,
             "worst_stall": _stall_json(_worst_stall(reader, window, one)),
@@ -145,7 +147,7 @@ def _stall_json(worst: OffCpu | None) -> Object | None:
     }
 
 
-def _process_json(one: Process, clocks: ClockTotals | None, totals: Sequence[OpTotals], window: Window) -> Object:
+def _process_json(one: Process, clocks: ClockTotals | None, totals: Sequence[OpTotals], recorded_ns: int) -> Object:
     lost = _involuntary_total_ns(clocks) if clocks else None
     return {
         "pid": one.pid,
@@ -153,7 +155,7 @@ def _process_json(one: Process, clocks: ClockTotals | None, totals: Sequence[OpT
         "parent_pid": one.parent_pid,
         "rank": one.rank,
         "involuntary_ns": lost,
-        "involuntary_ratio": None if lost is None else lost / max(window.duration_ns, 1),
+        "involuntary_ratio": None if lost is None else lost / recorded_ns,
         "threads": clocks.threads if clocks else None,
         "switches": clocks.switches if clocks else None,
         "preemptions": clocks.preemptions if clocks else None,

@@ -23,8 +23,9 @@ def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Itera
     if swap:
         yield f"swap in use: {format_bytes(swap)}"
     stalled = sum(one.psi_cpu_some_ns or 0 for one in snapshots)
-    if stalled > 0.01 * window.duration_ns:
-        share = format_percent(min(1.0, stalled / window.duration_ns))
+    recorded_ns = reader.recorded_ns(window)
+    if stalled > 0.01 * recorded_ns:
+        share = format_percent(min(1.0, stalled / recorded_ns))
         yield f"some task waited for a CPU for {format_ns(stalled)}, {share} of the time (PSI)"
     gpus = list(gpu_lines(reader, window))
     yield from gpus

@@ -85,7 +85,7 @@ def facts(reader: Reader, window: Window) -> Object:
         "top_op": op_json(calls[0]) if calls else None,
         "has_exact_totals": reader.has_exact_totals,
         "system": _machine(rows),
-        "overhead": _overhead(rows, window),
+        "overhead": _overhead(rows, reader.recorded_ns(window)),
         "lost": sum(one.count for one in _losses(reader, window) if not one.counter.endswith("_ns")),
     }
 
@@ -185,7 +185,7 @@ def losses(reader: Reader, window: Window) -> Object:
         "governor": [asdict(one) for one in steps],
         "removed": [asdict(one) for one in reader.removed()],
         "missing_probes": [asdict(one) for one in probes],
-        "overhead": _overhead(rows, window),
+        "overhead": _overhead(rows, reader.recorded_ns(window)),
     }
 
 
@@ -214,7 +214,7 @@ def capabilities(reader: Reader, diagnosis: Diagnosis) -> Object:
 
 def graph_metrics(reader: Reader, window: Window) -> Object:
     """Operations on CUDA graphs per process: exact counts and rates."""
-    seconds = max(window.duration_ns / 1e9, 1e-9)
+    seconds = reader.recorded_ns(window) / 1e9
     found = [one for one in reader.op_totals(window) if one.source == Source.CUDA_GRAPH]
     return {"graph_ops": [op_json(one) | {"per_second": one.count / seconds} for one in found]}
 
@@ -283,11 +283,11 @@ def _losses(reader: Reader, window: Window) -> list[Loss]:
     return reader.losses(window) if reader.is_recorded("raw_losses") else []
 
 
-def _overhead(rows: Sequence[Snapshot], window: Window) -> Object:
+def _overhead(rows: Sequence[Snapshot], recorded_ns: int) -> Object:
     """What tracing itself took; null where the machine was not sampled."""
     agent_ns = sum(one.agent_cpu_ns or 0 for one in rows)
     return {
-        "agent_cpu_ratio": agent_ns / max(window.duration_ns, 1) if rows else None,
+        "agent_cpu_ratio": agent_ns / recorded_ns if rows else None,
         "agent_rss_bytes": max((one.agent_rss_bytes or 0 for one in rows), default=None),
     }
 

@@ -28,9 +28,10 @@ def trace_stats(reader: Reader, window: Window, pid: int | None) -> dict[str, An
     """Operations, longest sum first, the machine beside them, and what was lost."""
     names = {one.process: one for one in reader.processes(only_targets=False)}
     totals = [one for one in reader.op_totals(window) if pid is None or one.pid == pid]
+    recorded_ns = reader.recorded_ns(window)
     return {
         "is_exact": reader.has_exact_totals,
-        "ops": [_op(one, names.get(one.process), window) for one in totals[:MAX_OPS]],
+        "ops": [_op(one, names.get(one.process), recorded_ns) for one in totals[:MAX_OPS]],
         "more_ops": len(totals[MAX_OPS:]),
         "system": _system(reader.snapshots(window)),
         "losses": _losses(reader, window),
@@ -102,7 +103,7 @@ def stacks_text(rows: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines) or "No stored call of this kind has a stack."
 
 
-def _op(one: OpTotals, process: Process | None, window: Window) -> dict[str, Any]:
+def _op(one: OpTotals, process: Process | None, recorded_ns: int) -> dict[str, Any]:
     clocks = {name: int(getattr(one.clocks, f"{name}_ns")) for name in CLOCKS} if one.clocks else {}
     return {
         "op": one.name,
@@ -115,7 +116,7 @@ def _op(one: OpTotals, process: Process | None, window: Window) -> dict[str, Any
         "p50_ns": one.p50_ns,
         "p95_ns": one.p95_ns,
         "p99_ns": one.p99_ns,
-        "wall_ratio": one.sum_ns / max(window.duration_ns, 1),
+        "wall_ratio": one.sum_ns / recorded_ns,
         "bytes": one.bytes,
         "clocks": {name: ns for name, ns in clocks.items() if ns},
     }

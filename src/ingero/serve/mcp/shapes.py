@@ -34,7 +34,7 @@ class CheckAnswer(TypedDict, total=False):
 
 
 class OpShape(TypedDict, total=False):
-    """All calls of one operation in one process. wall_ratio: of the window. clocks: ns by what the caller was doing."""
+    """All calls of one operation in one process. wall_ratio: of recorded time. clocks: ns by what callers did."""
 
     op: str
     pid: int

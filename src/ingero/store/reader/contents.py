@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +114,14 @@ class ContentQuestions(Questions):
         end_ns = max(now_ns, whole.end_ns) if self.is_live(now_ns) else whole.end_ns
         begin_ns = whole.begin_ns if since_ns is None else max(self.kept_since_ns(whole), end_ns - since_ns)
         return Window(begin_ns=begin_ns, end_ns=end_ns)
+
+    def recorded_ns(self, window: Window) -> int:
+        """How much of a window does not lie between two recordings of the file; at least 1."""
+        if self.older_version:  # which may have recorded several nodes at once
+            return max(window.duration_ns, 1)
+        pauses = ((one.stopped_ns or one.last_seen_ns, after.started_ns) for one, after in pairwise(self.sessions()))
+        inside = (min(end, window.end_ns) - max(begin, window.begin_ns) for begin, end in pauses)
+        return max(window.duration_ns - sum(max(0, ns) for ns in inside), 1)
 
     def counted_until_ns(self) -> int:
         """The end of the last second whose sums are stored."""
