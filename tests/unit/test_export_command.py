@@ -262,3 +262,30 @@ def test_the_recording_is_not_written_over(run: Run, database: Path, form: str) 
     code, _, told = run("--format", form, "-o", database, "--db", database)
     assert (code, "is the recording itself" in told) == (2, True)
     assert database.read_bytes() == before
+
+
+@pytest.mark.parametrize("end", ["9999-12-31", "2300-01-01", "99999999999"])
+def test_an_end_far_ahead_is_the_end_of_the_recording(run: Run, database: Path, tmp_path: Path, end: str) -> None:
+    output = tmp_path / "t.json"
+    code, _, errors = run("--format", "chrome", "-o", output, "-d", database, "--to", end)
+    assert (code, errors) == (0, "")
+    everything = tmp_path / "all.json"
+    run("--format", "chrome", "-o", everything, "-d", database)
+    assert calls(output) == calls(everything)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--from", "9999-12-31"], *([f"--from={year}-01-01", f"--to={year}-01-02"] for year in ("9999", "0002"))],
+)
+def test_a_window_far_away_is_explained(run: Run, database: Path, tmp_path: Path, options: list[str]) -> None:
+    code, _, errors = run("--format", "chrome", "-o", tmp_path / "t.json", "-d", database, *options)
+    assert code == 2
+    assert "no time lies between" in errors
+
+
+def test_a_begin_long_ago_is_the_begin_of_the_recording(run: Run, database: Path, tmp_path: Path) -> None:
+    output, everything = tmp_path / "t.json", tmp_path / "all.json"
+    assert run("--format", "chrome", "-o", output, "-d", database, "--from", "0002-01-01")[0] == 0
+    run("--format", "chrome", "-o", everything, "-d", database)
+    assert calls(output) == calls(everything)

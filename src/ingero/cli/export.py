@@ -110,7 +110,8 @@ def _window(reader: Reader, whole: Window, since: str | None, begin: str | None,
     if begin:
         window = replace(window, begin_ns=parse_moment_ns(begin, whole))
     if end:
-        window = replace(window, end_ns=parse_moment_ns(end, whole))
+        latest_ns = max(whole.end_ns, window.begin_ns + 1)  # an empty window says what there is
+        window = replace(window, end_ns=min(parse_moment_ns(end, whole), latest_ns))
     if window.duration_ns <= 0:
         raise WindowError("no time lies between --from and --to", hint="the begin goes to --from, the end to --to")
     return window

@@ -11,6 +11,7 @@ from ingero.store.records import Window
 _UNIX = re.compile(r"(\d{9,11})(?:\.(\d{1,9}))?")  # seconds
 _UNIX_NS = re.compile(r"\d{18,19}")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::[0-5]\d(?:\.\d+)?)?")
+_MOST_NS = 2**63 - 1  # SQLite holds no more: the year 2262
 _HINT = 'write it like 14:05, 14:05:30, "2026-11-21 14:05:30" or as unix seconds'
 
 
@@ -22,11 +23,15 @@ def parse_moment_ns(text: str, recorded: Window) -> int:
     """Unix ns of `2026-11-21 14:05:30`, with or without zone, of `14:05`, or of unix seconds.
 
     Without a zone it is local time. A time without a day is the last such moment while it was recorded; where there is
-    none, the one nearest to the recording.
+    none, the one nearest to the recording. What 64 bits do not hold becomes the nearest that they do.
 
     Raises:
         MomentError: it is none of these.
     """
+    return max(-_MOST_NS, min(_moment_ns(text, recorded), _MOST_NS))
+
+
+def _moment_ns(text: str, recorded: Window) -> int:
     if _UNIX_NS.fullmatch(text):
         return int(text)
     unix = _UNIX.fullmatch(text)
