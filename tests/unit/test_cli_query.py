@@ -272,3 +272,8 @@ def test_the_recording_is_not_written_over(query: Query, recorded: Path) -> None
 def test_more_rows_than_there_can_be_is_a_wrong_value_and_no_bug(query: Query) -> None:
     code, _, told = query("SELECT 1", "--limit", str(1 << 80))
     assert (code, "Traceback" in told) == (2, False)
+
+
+def test_blobs_are_in_hexadecimal_where_the_first_row_has_none(query: Query) -> None:
+    out = query("--csv", "SELECT NULL AS blob, 1 AS one UNION ALL SELECT x'00ff', 2")[1]
+    assert list(csv.reader(io.StringIO(out))) == [["blob", "one"], ["", "1"], ["00ff", "2"]]

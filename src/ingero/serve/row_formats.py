@@ -54,7 +54,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _csv(rows: list[Row]) -> str:
-    if any(isinstance(value, bytes) for value in (rows[0] if rows else ())):
+    if any(isinstance(value, bytes) for row in rows for value in row):
         rows = [tuple(value.hex() if isinstance(value, bytes) else value for value in row) for row in rows]
     text = _lines(rows, "\n")
     if "\r" not in text:
