@@ -22,14 +22,24 @@ UPROBE(call_return, on_return(context, false))
 /* Entry only, where returns may not be probed or cost too much: counts, positions, no durations. */
 UPROBE(call_count, (on_entry(context, true), 0))
 
+/* Whether other threads of its process go on. Before 5.18 a process of one thread may end without that flag. */
+INLINE bool has_survivors(struct task_struct *task)
+{
+	return task->signal->live.counter && !(task->signal->flags & SIGNAL_GROUP_EXIT);
+}
+
 /* Open calls of a thread that ends or execs are recorded as unfinished. */
 INLINE void close_unfinished(struct task_struct *task)
 {
 	struct thread *thread = thread_of(task);
 	struct snapshot at;
+	bool is_survived;
+	u32 slot;
 
 	if (!thread || !thread->created_ns)
 		return;
+	is_survived = has_survivors(task);
+	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	for (int i = 0; i < OPEN_CALLS; i++) {
 		struct open_call *call = &thread->calls[i];
 
@@ -39,8 +49,12 @@ INLINE void close_unfinished(struct task_struct *task)
 		settle_clocks(&at.clocks, &call->clocks);
 		thread->python_stack = thread->native_stack = 0;
 		write_record(thread, call, &at, 0, CALL_UNFINISHED);
+		if (is_survived)
+			give_up_call(call, slot);
 		call->sp = 0;
 	}
+	if (is_survived && thread->inner.sp)
+		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
 	empty_offcpu(thread, task);
 }
 

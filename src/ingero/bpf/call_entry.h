@@ -83,15 +83,9 @@ INLINE void count_entry(u32 slot, u64 cookie, u64 caller)
  */
 INLINE void count_at_entry(struct open_call *call, u32 slot)
 {
-	struct lane *lane;
-
 	if (call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH)
 		count_kernel(slot, call->function, call->caller);
-	if (!(COOKIE_KIND(call->cookie) & KIND_ENQUEUE) || call->stream_slot < 0)
-		return;
-	lane = lane_at(slot, call->stream_slot);
-	if (lane)
-		__sync_fetch_and_add(&lane->end, 1);
+	end_enqueue(call, slot);
 }
 
 /* Returns 1 if the return of this call is of no interest. */

@@ -59,12 +59,7 @@ INLINE void end_call(struct thread *thread, struct open_call *call, u32 slot, s3
 		if (kind & KIND_CONTEXT && !ret && !(COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT))
 			lose_context(slot);
 	}
-	if (likely(kind & KIND_ENQUEUE && call->stream_slot >= 0)) {
-		struct lane *lane = lane_at(slot, call->stream_slot);
-
-		if (lane)
-			__sync_fetch_and_add(&lane->end, 1);
-	}
+	end_enqueue(call, slot);
 }
 
 /* Off-CPU intervals come from the scheduler's programs, so there are none if those have not run since the last look. */

@@ -204,8 +204,10 @@ struct thread_struct {
 #define THREAD_POINTER(task) ((task)->thread.uw.tp_value)
 #endif
 
+#define SIGNAL_GROUP_EXIT 4 /* all threads end */
 struct signal_struct {
 	struct { int counter; } live;
+	unsigned int flags;
 	unsigned long maj_flt; /* of threads that have ended */
 } RELOCATED;
 

@@ -149,6 +149,18 @@ INLINE void note_first_enqueue(struct lane *lane, u32 tid, const struct open_cal
 	lane->is_first_unknown = 0;
 }
 
+/* However it was left: an enqueue that stayed open would keep every later wait from draining its stream. */
+INLINE void end_enqueue(const struct open_call *call, u32 slot)
+{
+	struct lane *lane;
+
+	if (unlikely(!(COOKIE_KIND(call->cookie) & KIND_ENQUEUE) || call->stream_slot < 0))
+		return;
+	lane = lane_at(slot, call->stream_slot);
+	if (lane)
+		__sync_fetch_and_add(&lane->end, 1);
+}
+
 INLINE u64 position_key(u32 slot, u64 event)
 {
 	return (u64)slot << 56 | (event & ((1ULL << 56) - 1));

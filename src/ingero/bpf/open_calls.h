@@ -4,6 +4,7 @@
 #include "allocations.h"
 #include "arguments.h"
 #include "clocks.h"
+#include "lanes.h"
 
 #define STACK_SPAN_BYTES (8ULL << 20) /* two stack pointers further apart belong to two stacks; the usual size of one */
 
@@ -19,6 +20,18 @@ INLINE u64 return_trampoline(struct task_struct *task)
 	struct xol_area *area = mm ? mm->uprobes_state.xol_area : NULL;
 
 	return area ? area->vaddr : 0;
+}
+
+/* A call whose return will not be seen: its enqueue is over, what it did to memory is not known. */
+GLOBAL int give_up_call(struct open_call *call, u32 slot)
+{
+	if (!call)
+		return 0;
+	slot &= MAX_PROCESSES - 1;
+	end_enqueue(call, slot);
+	if (COOKIE_KIND(call->cookie) & KIND_MEMORY)
+		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+	return 0;
 }
 
 /*
@@ -44,8 +57,7 @@ INLINE struct open_call *open_place(struct thread *thread, struct task_struct *t
 				return NULL;
 			}
 			count_loss(LOSS_FRAME_STALE, 1);
-			if (COOKIE_KIND(call->cookie) & KIND_MEMORY)
-				lose_allocation(thread->process_slot & (MAX_PROCESSES - 1), LOSS_ALLOCATIONS_UNPAIRED);
+			give_up_call(call, thread->process_slot);
 			call->sp = 0;
 			place = call;
 		}
