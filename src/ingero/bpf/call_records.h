@@ -105,8 +105,8 @@ GLOBAL int write_record(struct thread *thread, struct open_call *call, struct sn
 	record->waker_kind = WAKER_NONE;
 	if (thread->last_wake_ns > call->start_ns) {
 		record->waker_ns = thread->last_wake_ns;
-		record->waker_tid = thread->waker_tid;
-		record->waker_kind = thread->waker_kind;
+		record->waker_tid = thread->woken_tid;
+		record->waker_kind = thread->woken_kind;
 	}
 	if (thread->last_off_ns > call->start_ns)
 		flags |= CALL_WAITED;

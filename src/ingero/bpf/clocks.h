@@ -127,7 +127,7 @@ struct thread {
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
-	u8 pad;
+	u8 woken_kind; /* who ended the last sleep; `waker_kind` may be of a waking that ended none */
 	u32 moves_asleep; /* to another run queue */
 	u64 offcpu_head; /* written by the switch-in */
 	u64 offcpu_tail; /* written by whoever empties */
@@ -144,6 +144,8 @@ struct thread {
 	struct open_call inner; /* a call of KIND_MEMORY inside one of another kind */
 	u32 is_draining; /* someone empties `offcpu` */
 	u32 looked_switches; /* of the main thread as it was last looked at: main_thread.h */
+	u32 woken_tid; /* beside `woken_kind` */
+	u32 pad;
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
 
@@ -271,6 +273,14 @@ INLINE void forget_waker(struct thread *thread)
 {
 	thread->waker_kind = WAKER_NONE;
 	thread->waker_pid = thread->waker_tid = 0;
+}
+
+/* A sleep has ended at `at`, by the waker that was noted last. */
+INLINE void note_woken(struct thread *thread, u64 at)
+{
+	thread->last_wake_ns = at;
+	thread->woken_kind = thread->waker_kind;
+	thread->woken_tid = thread->waker_tid;
 }
 
 /* The interval that ends at `at`, of a thread that comes on CPU `cpu`; its culprit is not known. */
