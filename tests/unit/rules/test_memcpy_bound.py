@@ -84,3 +84,23 @@ def test_a_slower_device_with_the_same_copies_is_not(tmp_path: Path) -> None:
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
     assert "memcpy-bound" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_a_small_result_that_waits_for_a_slower_device_is_no_copying(tmp_path: Path) -> None:
+    """The loop reads four bytes at the end of each step: the copy is its drain."""
+    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin, end, busy_ms in ((0.0, QUIET_S, 6.0), (QUIET_S, LENGTH_S, 12.0)):
+            calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpy": (1.0, busy_ms - 1)}
+            step = Step(busy_ms=busy_ms)
+            scene.train(trainer, begin, end, step, drain_op="cudaMemcpy", calls=calls, sizes={"cudaMemcpy": 4})
+    assert causes(diagnosed_file(tmp_path / "copies.db")) == ["gpu-slower"]
+
+
+def test_many_small_copies_that_each_take_their_time_are_copying(tmp_path: Path) -> None:
+    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin, end, count, busy_ms in ((0.0, QUIET_S, 100.0, 6.0), (QUIET_S, LENGTH_S, 500.0, 12.4)):
+            made = USUAL | {"cudaMemcpy": (count, 0.016)}
+            scene.train(trainer, begin, end, Step(busy_ms=busy_ms), calls=made, sizes={"cudaMemcpy": 256})
+    assert causes(diagnosed_file(tmp_path / "copies.db")) == ["memcpy-bound"]

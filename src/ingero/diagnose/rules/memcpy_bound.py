@@ -16,6 +16,8 @@ from ingero.units import format_bytes, format_ns
 CAUSE = "memcpy-bound"
 MIN_TRANSFER = 0.5  # of the device's lost time
 _BLOCKS_NS_PER_BYTE = 1 / 100  # an enqueue alone is faster than 100 GB/s; slower, the call waited for its bytes
+_SLOWEST_NS_PER_BYTE = 4  # 0.25 GB/s; a copy that takes longer waits for the work before it, not for its bytes
+_CALL_NS = 20_000  # that a copy of nothing takes
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -25,9 +27,10 @@ def find(case: Case) -> Iterator[Finding]:
         return
     blocking = Growth(tuple(one for one in grown.changes if _blocks(one.ns, one.size_bytes)), grown.epochs)
     lost = case.total((Part.DEVICE,), (DEVICE,)) + case.total((Part.EMPTY, Part.ENQUEUE), ("run", "sleep"))
-    if not blocking.changes or blocking.grown_ns < MIN_TRANSFER * lost:
+    moving_ns = min(blocking.grown_ns, _most_ns(blocking))
+    if not blocking.changes or moving_ns < MIN_TRANSFER * lost:
         return
-    claims = case.take((Part.DEVICE, Part.EMPTY, Part.ENQUEUE), (DEVICE, "run", "sleep"), blocking.grown_ns)
+    claims = case.take((Part.DEVICE, Part.EMPTY, Part.ENQUEUE), (DEVICE, "run", "sleep"), moving_ns)
     if not claims:
         return
     one = blocking.largest
@@ -89,6 +92,12 @@ def _fixes(way: Way) -> tuple[Fix, ...]:
     )
 
 
+def _most_ns(copies: Growth) -> float:
+    """What moving these bytes can take at most."""
+    each = (one.size_bytes * _SLOWEST_NS_PER_BYTE + one.count * _CALL_NS for one in copies.changes)
+    return sum(each) * copies.epochs
+
+
 def _blocks(ns: float, size_bytes: float) -> bool:
     return size_bytes > 0 and ns > size_bytes * _BLOCKS_NS_PER_BYTE
 
@@ -99,7 +108,8 @@ RULE = Rule(
     order=58,
     needs=("epochs", "op_stats"),
     shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
-    limits="of copies that do not block only the size is known: a slow one looks like a slower device; that memory is "
+    limits="a copy of megabytes that waits for a device that became slower looks like a slow copy; of copies that do "
+    "not block only the size is known: a slow one looks like a slower device; that memory is "
     "not pinned is told of asynchronous copies that block, and of processes that were seen to begin and have pinned "
     "none; else it is not known",
     find=find,
