@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
+from ingero.diagnose.gaps import joined
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
 from ingero.diagnose.paths import Paths, growth_of_workers, paths, slowest
@@ -25,7 +26,7 @@ from ingero.diagnose.usual_work import Growth
 from ingero.diagnose.waits import Segment
 from ingero.events import CLOCKS
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
-from ingero.units import format_ns, format_percent
+from ingero.units import SECOND_NS, format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -241,19 +242,33 @@ class Case:
         """The calls of the process per epoch against the reference, largest growth first.
 
         Calls are counted by the second: what lies beside the case in its first and last second is taken as usual.
+        Against zero they are those of the best regime alone, whatever an incident between its stretches called.
         """
-        usual: dict[tuple[int, int], list[OpShare]] = defaultdict(list)
-        epochs = 0
-        for window in self.baselines:
-            epochs += self.epochs_in(window)
-            for one in self.evidence.ops(window, self.process.process):
-                usual[one.source, one.op].append(one)
+        if self.kind is FindingKind.BOTTLENECK and self.usual:
+            at_best, count = self._calls_in(reference_windows(self.usual))
+            best = [_change(_sum(shares), max(count, 1), (), 1, 0) for shares in at_best.values()]
+            return sorted(best, key=lambda one: -one.grown_ns)
+        usual, epochs = self._calls_in(self.baselines)
         span = self.evidence.reader.op_span(self.window, process=self.process.process)
         beside = self.epochs_in(span) - self.epoch_count if self.baselines else 0
         now = self.evidence.ops(span, self.process.process)
         mine, theirs = max(self.epoch_count, 1), max(epochs, 1)
         changes = [_change(one, mine, usual[one.source, one.op], theirs, max(beside, 0)) for one in now]
         return sorted(changes, key=lambda one: -one.grown_ns)
+
+    def _calls_in(self, windows: Iterable[Window]) -> tuple[defaultdict[tuple[int, int], list[OpShare]], int]:
+        """The calls of stretches of time by operation, and how many epochs they are of.
+
+        Of one shorter than a second whole seconds: idle time was cut out of it, and its share of a second's calls
+        would be less by that.
+        """
+        reader, number = self.evidence.reader, self.process.process
+        spans = joined(reader.op_span(one, process=number) if one.duration_ns < SECOND_NS else one for one in windows)
+        calls: defaultdict[tuple[int, int], list[OpShare]] = defaultdict(list)
+        for window in spans:
+            for one in self.evidence.ops(window, number):
+                calls[one.source, one.op].append(one)
+        return calls, sum(map(self.epochs_in, spans))
 
     def epochs_in(self, window: Window) -> int:
         """How many of the main lane's ended in a window."""
@@ -291,6 +306,12 @@ class Case:
     def thread_name(self, segment: Segment) -> str:
         """Its name."""
         return self.evidence.text(segment.comm)
+
+
+def _sum(shares: Sequence[OpShare]) -> OpShare:
+    """The calls of one operation in several stretches."""
+    counted = ("count", "sum_ns", "bytes", "errors")
+    return replace(shares[0], **{name: sum(getattr(one, name) for one in shares) for name in counted})
 
 
 def _change(one: OpShare, epochs: int, usual: Sequence[OpShare], usual_epochs: int, beside: int) -> OpChange:
