@@ -40,21 +40,26 @@ class HungRanks:
 
 
 def hung_ranks(evidence: Evidence) -> Iterator[HungRanks]:
-    """Groups of peers of which at least one has been inside a wait for seconds when it was last seen."""
-    calls = evidence.reader.in_flight(evidence.window)
-    waiting = {one.process: one for one in calls if _is_hanging(one) and is_longest_yet(evidence, one)}
-    done: set[int] = set()
-    for process in waiting:
-        peers = evidence.peers(process) if process in evidence.processes else set()
-        if not peers or process in done:
+    """Groups of peers of which at least one has been inside a wait for seconds when it was last seen.
+
+    The others are inside where they were in a wait then, however long they have waited before.
+    """
+    waits = [one for one in evidence.reader.in_flight(evidence.window) if _is_wait(one)]
+    done: set[InFlight] = set()
+    for call in waits:
+        if call in done or not (_is_hanging(call) and is_longest_yet(evidence, call) and _is_inside(evidence, call)):
             continue
-        group = peers | {process}
-        done |= group
-        inside = {one: waiting[one] for one in sorted(group) if one in waiting and _is_inside(evidence, waiting, one)}
-        inside = {one: call for one, call in inside.items() if _is_same_time(waiting, one, process)}
+        peers = evidence.peers(call.process) if call.process in evidence.processes else set()
+        if not peers:
+            continue
+        group = peers | {call.process}
+        theirs = [one for one in waits if one.process in group]
+        done |= {one for one in theirs if one.since_ns <= call.time_ns and one.time_ns >= call.since_ns}
+        open_then = {one.process: one for one in reversed(theirs) if _is_open_at(one, call.time_ns)}
+        inside = {one: open_then[one] for one in sorted(open_then) if _is_inside(evidence, open_then[one])}
         if not inside:
             continue
-        last = {one: call for one in sorted(group) if (call := _last(evidence, one, evidence.window))}
+        last = {one: latest for one in sorted(group) if (latest := _last(evidence, one, evidence.window))}
         yield HungRanks(inside=inside, missing=tuple(sorted(group - inside.keys())), last=last)
 
 
@@ -86,15 +91,18 @@ def _what(one: Collective) -> tuple[object, ...]:
     return one.op, one.datatype, one.reduce_op, one.root, one.bytes
 
 
+def _is_wait(call: InFlight) -> bool:
+    return (call.source, call.op) in _WAITS or call.source == int(Source.NCCL)
+
+
 def _is_hanging(call: InFlight) -> bool:
-    is_wait = (call.source, call.op) in _WAITS or call.source == int(Source.NCCL)
-    return is_wait and call.time_ns - call.since_ns >= HANGS_NS
+    return call.time_ns - call.since_ns >= HANGS_NS
 
 
-def _is_inside(evidence: Evidence, waiting: dict[int, InFlight], one: int) -> bool:
+def _is_inside(evidence: Evidence, call: InFlight) -> bool:
     """Not so while it is stopped: then its call is open, but it is the one that does not come."""
-    stops = evidence.stopped_seconds(one)
-    return not any(stop.begin_ns < waiting[one].time_ns and stop.end_ns > waiting[one].since_ns for stop in stops)
+    stops = evidence.stopped_seconds(call.process)
+    return not any(stop.begin_ns < call.time_ns and stop.end_ns > call.since_ns for stop in stops)
 
 
 def communicating(evidence: Evidence, process: int, begin_ns: int, end_ns: int) -> bool:
@@ -105,8 +113,8 @@ def communicating(evidence: Evidence, process: int, begin_ns: int, end_ns: int) 
     )
 
 
-def _is_same_time(waiting: dict[int, InFlight], one: int, other: int) -> bool:
-    return abs(waiting[one].time_ns - waiting[other].time_ns) <= _LIVE_NS
+def _is_open_at(call: InFlight, time_ns: int) -> bool:
+    return call.since_ns <= time_ns <= call.time_ns + _LIVE_NS
 
 
 def _last(evidence: Evidence, process: int, window: Window) -> Collective | None:
