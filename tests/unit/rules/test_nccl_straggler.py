@@ -58,3 +58,31 @@ def test_ranks_of_different_jobs_do_not_wait_for_each_other(tmp_path: Path) -> N
 def test_without_communicators_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed_ranks(tmp_path, straggling, not_traced={"communicators": "--nccl=false"})
     assert "nccl-straggler" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_seconds_of_waiting_for_a_late_rank_are_no_call_that_hung(tmp_path: Path) -> None:
+    def once(scene: Scene, first: Actor, second: Actor) -> None:
+        """Rank 1 is held up once, for 3.5 s; the wait of rank 0 is last seen open just before it has lasted 3 s."""
+        for actor in (first, second):
+            scene.train(actor, 0, QUIET_S, Step())
+        scene.train(first, QUIET_S, QUIET_S + 0.001, Step(busy_ms=3506))
+        scene.train(second, QUIET_S, QUIET_S + 0.001, Step(empty_ms=3500.5, empty={"throttled": 3500}))
+        scene.open_call(first, "cudaStreamSynchronize", QUIET_S + 0.0015, QUIET_S + 3)
+        for actor in (first, second):
+            scene.train(actor, QUIET_S + 3.6, LENGTH_S, Step())
+
+    diagnosis = diagnosed_ranks(tmp_path, once)
+    assert causes(diagnosis) == ["nccl-straggler"]
+    assert diagnosis.incidents[0].evidence["because"] == "cpu-throttled"
+
+
+def test_a_peer_that_was_held_up_for_less_does_not_own_a_call_that_hung(tmp_path: Path) -> None:
+    def once(scene: Scene, first: Actor, second: Actor) -> None:
+        for actor in (first, second):
+            scene.train(actor, 0, QUIET_S, Step())
+        scene.train(first, QUIET_S, QUIET_S + 0.001, Step(busy_ms=3506))
+        scene.train(second, QUIET_S, QUIET_S + 0.001, Step(empty_ms=1000.5, empty={"throttled": 1000}))
+        scene.train(second, QUIET_S + 1.1, LENGTH_S, Step())
+        scene.train(first, QUIET_S + 3.6, LENGTH_S, Step())
+
+    assert "call-in-flight" in causes(diagnosed_ranks(tmp_path, once))

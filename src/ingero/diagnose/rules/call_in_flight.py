@@ -13,6 +13,7 @@ from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.hung_ranks import communicating, is_longest_yet
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
+from ingero.diagnose.rules.nccl_straggler import straggler
 from ingero.ops import OPS, Kind, Source
 from ingero.store.records import InFlight, Window
 from ingero.units import format_ns
@@ -20,6 +21,7 @@ from ingero.units import format_ns
 CAUSE = "call-in-flight"
 HANGS_NS = 3_000_000_000  # and beyond every earlier call of the same kind
 TIMES_LONGEST = 10
+MIN_LATE = 0.5  # of the time in such drains, lost by a late rank on its host: then they waited for it
 BY_CODE = {(int(op.source), op.code): op.name for op in OPS}
 _ERRORS = Fix(text="look for device errors", command="sudo dmesg | grep -i xid; nvidia-smi -q | grep -i error")
 _WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.DRAIN | Kind.COPY | Kind.LAUNCH | Kind.ALLOC)}
@@ -46,6 +48,9 @@ def find(case: Case) -> Iterator[Finding]:
     hung = (times > 0) & (waited >= np.maximum(HANGS_NS, TIMES_LONGEST * times))
     claims = case.take((Part.DEVICE,), (DEVICE,), float(case.excess_ns[hung].sum())) if hung.any() else {}
     if not claims:
+        return
+    late = straggler(case)
+    if late is not None and late.host_ns >= MIN_LATE * sum(claims.values()):
         return
     worst = case.epochs[hung][int(np.argmax(waited[hung]))]
     if communicating(case.evidence, case.process.process, int(worst["s_ns"]), int(worst["b_ns"])):
