@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes
 from tests.unit.rules.ranks import diagnosed_ranks
 
@@ -86,3 +87,20 @@ def test_a_peer_that_was_held_up_for_less_does_not_own_a_call_that_hung(tmp_path
         scene.train(first, QUIET_S + 3.6, LENGTH_S, Step())
 
     assert "call-in-flight" in causes(diagnosed_ranks(tmp_path, once))
+
+
+def test_ranks_that_wait_for_one_with_lowered_clocks_have_no_slower_device(tmp_path: Path) -> None:
+    def one_is_hot(scene: Scene, first: Actor, second: Actor) -> None:
+        for actor, uuid in ((first, "GPU-0"), (second, "GPU-1")):
+            scene.append(tables.PROCESS_GPUS, process=actor.number, ordinal=0, uuid=uuid)
+            scene.train(actor, 0, QUIET_S, Step())
+            scene.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        for second_s in range(1, int(LENGTH_S) + 1):
+            is_hot = second_s > QUIET_S
+            scene.gpu(second_s - 0.01, uuid="GPU-0")
+            scene.gpu(second_s - 0.01, uuid="GPU-1", mhz=990 if is_hot else 1980, reasons=0x20 if is_hot else 0)
+
+    diagnosis = diagnosed_ranks(tmp_path, one_is_hot)
+    assert causes(diagnosis) == ["nccl-straggler"]
+    incident = diagnosis.incidents[0]
+    assert (incident.root, incident.evidence["because"]) == ("rank 1", "gpu-throttled")
