@@ -29,7 +29,10 @@ def test_a_slowdown_by_the_ratio_of_the_clocks_is_throttling(tmp_path: Path) -> 
     assert "990 instead of 1980 MHz: thermal (software)" in diagnosis.incidents[0].summary
 
 
-@pytest.mark.parametrize(("busy_ms", "mhz", "reasons"), [(12, 1980, THERMAL), (12, 990, 0), (24, 1500, THERMAL)])
+@pytest.mark.parametrize(
+    ("busy_ms", "mhz", "reasons"),
+    [(12, 1980, THERMAL), (12, 990, 0), (24, 1500, THERMAL), (6.7, 1980, THERMAL), (6.7, 1940, THERMAL)],
+)
 def test_otherwise_the_reason_is_not_known(tmp_path: Path, busy_ms: float, mhz: int, reasons: int) -> None:
     diagnosis = diagnosed(
         tmp_path, lambda scene, trainer: throttled(scene, trainer, busy_ms=busy_ms, mhz=mhz, reasons=reasons)

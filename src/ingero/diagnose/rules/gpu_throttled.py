@@ -15,6 +15,7 @@ from ingero.events import THROTTLE_REASONS
 
 CAUSE = "gpu-throttled"
 _LOWERS = 0x004 | 0x008 | 0x020 | 0x040 | 0x080  # power and heat; not what somebody has set
+MIN_EXPLAINED = 0.5  # of the slowdown, by the clocks: ratios near 1 are equal within any tolerance
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -30,7 +31,9 @@ def find(case: Case) -> Iterator[Finding]:
         return
     slowdown = slowdown_of(case, held)
     clocks = usual_mhz / mean_mhz(held)
-    if slowdown is None or abs(slowdown / clocks - 1) > TOLERANCE:
+    if slowdown is None or clocks <= 1 or abs(slowdown / clocks - 1) > TOLERANCE:
+        return
+    if clocks - 1 < MIN_EXPLAINED * (slowdown - 1):
         return
     share = share_of(case, held, ratio=clocks)
     claims = case.take((Part.DEVICE,), (DEVICE,), share * case.total((Part.DEVICE,), (DEVICE,)))
@@ -67,7 +70,8 @@ RULE = Rule(
     title="the GPU lowered its clocks",
     order=62,
     needs=("epochs", "gpu_samples", "GPU"),
-    shows="the driver's reason, the clocks, and a slowdown of the device that is equal to their ratio within 15 %",
+    shows="the driver's reason, the clocks, and a slowdown of the device that is equal to their ratio within 15 %, "
+    "and of which they make at least half",
     limits="sampled once a second; clocks that somebody has set are no throttling",
     find=find,
 )
