@@ -9,7 +9,7 @@ import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose import samples
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.engine import FAILED, diagnose
 from ingero.diagnose.model import Diagnosis
 from ingero.store.reader import open_reader
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
@@ -78,3 +78,23 @@ def test_when_the_size_limit_has_taken_the_epochs_the_loss_is_told_without_an_ow
     rest = without(tmp_path / "scene.db", "raw_epochs")
     assert causes(rest) == ["unexplained"]
     assert rest.incidents[0].lost_ns == pytest.approx(whole.lost_ns, rel=0.1)
+
+
+def test_a_drain_that_hung_is_told_when_the_size_limit_has_taken_the_epochs(tmp_path: Path) -> None:
+    def hung(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=4000))
+        scene.train(trainer, QUIET_S + 4.01, LENGTH_S, Step())
+
+    diagnosed(tmp_path, hung)
+    rest = without(tmp_path / "scene.db", "raw_epochs")
+    assert not [one for one in rest.not_evaluated if one.reason.startswith(FAILED)]
+    assert causes(rest) == ["call-in-flight"]
+
+
+def test_the_device_is_known_when_the_size_limit_has_taken_the_epochs(tmp_path: Path) -> None:
+    diagnosed(tmp_path, lambda scene, trainer: scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12)))
+    db = apsw.Connection(str(tmp_path / "scene.db"))
+    db.execute("UPDATE raw_epoch_digest SET device = 3")
+    db.close()
+    (incident,) = without(tmp_path / "scene.db", "raw_epochs").incidents
+    assert (incident.cause, incident.root) == ("gpu-slower", "3")

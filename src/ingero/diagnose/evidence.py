@@ -242,6 +242,7 @@ class Evidence:
         if len(mine) >= last - first:
             return mine
         made: Array = arrays.without_clocks(lane.epochs[first:last], process=process, pid=lane.pid)
+        made["device"], made["stream"] = lane.device, lane.stream
         return made
 
     @property

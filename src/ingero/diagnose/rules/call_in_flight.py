@@ -55,7 +55,7 @@ def find(case: Case) -> Iterator[Finding]:
     worst = case.epochs[hung][int(np.argmax(waited[hung]))]
     if communicating(case.evidence, case.process.process, int(worst["s_ns"]), int(worst["b_ns"])):
         return
-    name = BY_CODE[int(worst["source"]), int(worst["op"])]
+    name = BY_CODE.get((int(worst["source"]), int(worst["op"])), "a wait for its device")
     length = int(worst["b_ns"] - worst["s_ns"])
     line = case.evidence.call_line(case.window, case.process.process, int(worst["source"]), int(worst["op"]))
     yield Finding(
