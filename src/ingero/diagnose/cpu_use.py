@@ -44,18 +44,19 @@ def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
     if not len(chosen):
         return None
     busy = float((chosen["busy_ns"] + chosen["irq_ns"]).sum()) / float(chosen["elapsed_ns"].mean())
-    own = sum(
-        _running(case, windows, one.process) for one in case.evidence.processes.values() if one.pid in case.family
-    )
+    own = _running(case, windows, [one.process for one in case.evidence.processes.values() if one.pid in case.family])
     agent = case.evidence.agent_cpus(windows)
     return CpuUse(own, agent, max(busy / len(np.unique(chosen["time_ns"])) - own - agent, 0.0))
 
 
-def _running(case: Case, windows: Sequence[Window], process: int) -> float:
-    """How many threads of a process ran on average."""
+def _running(case: Case, windows: Sequence[Window], processes: Sequence[int]) -> float:
+    """How many threads of these ran on average, over the time in which any was there: workers come and go."""
     run_ns = seconds = 0.0
     for window in windows:
-        rows = case.evidence.clock_seconds(window, process)
-        run_ns += float(rows["clock_ns"][:, _RUN].sum())
-        seconds += float(rows["period_s"].sum())
+        periods: dict[int, int] = {}
+        for process in processes:
+            rows = case.evidence.clock_seconds(window, process)
+            run_ns += float(rows["clock_ns"][:, _RUN].sum())
+            periods |= dict(zip(rows["start_ns"].tolist(), rows["period_s"].tolist(), strict=True))
+        seconds += sum(periods.values())
     return run_ns / seconds / 1e9 if seconds else 0.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ingero.diagnose.model import Bucket, FindingKind, Part
+from ingero.diagnose.roles import data_workers
 from ingero.diagnose.usual_work import Growth, Steps, beyond_usual, work_growth
 from ingero.diagnose.wait_windows import BLOCK_NS
 from ingero.diagnose.waits import Segment
@@ -80,7 +81,8 @@ def growth_of_workers(case: Case) -> Growth:
     usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
     now = Steps((case.window,), float((case.epochs["b_ns"] - case.epochs["a_ns"]).mean()))
     mine = [number for number in workers if number != case.process.process]
-    return work_growth(case.evidence, mine, now, Steps(case.baselines, usual_ns))
+    alike = {one.process for one in data_workers(case.evidence, case.process)}
+    return work_growth(case.evidence, mine, now, Steps(case.baselines, usual_ns), alike)
 
 
 def slowest(epochs: Array, excess_ns: Array) -> Array:

@@ -5,7 +5,7 @@ Where a wait went into such work, the work began late. So the path goes on to wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.evidence import Evidence
@@ -14,6 +14,7 @@ from ingero.events import CLOCKS
 from ingero.store.records import Window
 
 _SAME_WORK = 1.1  # workers whose work per step grew by less compute as they did
+_LITTLE = 0.5  # of the seconds of the worker seen longest; less may be one second at the edge that reaches out
 _COUNTED = ("run", "runq")  # states of a worker whose time per step its clocks tell, whoever waited for it
 
 Growth = Mapping[tuple[int, str], float]
@@ -27,11 +28,19 @@ class Steps:
     step_ns: float
 
 
-def work_growth(evidence: Evidence, workers: Iterable[int], now: Steps, usual: Steps) -> dict[tuple[int, str], float]:
-    """By process and state, which share of its time per step in it is beyond what it is in a healthy loop."""
+def work_growth(
+    evidence: Evidence, workers: Iterable[int], now: Steps, usual: Steps, alike: Collection[int] = ()
+) -> dict[tuple[int, str], float]:
+    """By process and state, which share of its time per step in it is beyond what it is in a healthy loop.
+
+    alike: workers that do the same: those of the healthy loop stand for one that was started after it.
+    """
+    seen = {process: _per_step(evidence, process, usual) for process in workers}
+    longest, model = max((seen[one] for one in alike if one in seen), default=(0.0, {}), key=lambda one: one[0])
     found = {}
-    for process in workers:
-        before, here = (_per_step(evidence, process, steps) for steps in (usual, now))
+    for process, (seconds, own) in seen.items():
+        before = model if process in alike and seconds < _LITTLE * longest else own
+        _, here = _per_step(evidence, process, now)
         for state in _COUNTED:
             if before["run"] > 0 and here[state] > 0:
                 is_same = here[state] <= _SAME_WORK * before[state]
@@ -39,14 +48,15 @@ def work_growth(evidence: Evidence, workers: Iterable[int], now: Steps, usual: S
     return found
 
 
-def _per_step(evidence: Evidence, process: int, steps: Steps) -> dict[str, float]:
+def _per_step(evidence: Evidence, process: int, steps: Steps) -> tuple[float, dict[str, float]]:
+    """For how many seconds it was there, and its time by state."""
     ns, seconds = dict.fromkeys(_COUNTED, 0.0), 0.0
     for window in steps.windows:
         rows = evidence.clock_seconds(window, process)
         for state in _COUNTED:
             ns[state] += float(rows["clock_ns"][:, CLOCKS.index(state)].sum())
         seconds += float(rows["period_s"].sum())
-    return {state: one / seconds / 1e9 * steps.step_ns if seconds else 0.0 for state, one in ns.items()}
+    return seconds, {state: one / seconds / 1e9 * steps.step_ns if seconds else 0.0 for state, one in ns.items()}
 
 
 def beyond_usual(

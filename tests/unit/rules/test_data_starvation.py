@@ -144,3 +144,20 @@ def test_a_forked_worker_is_not_at_its_parents_line(tmp_path: Path) -> None:
     )
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, stack))
     assert str(diagnosis.incidents[0].line) == "decode() at /usr/lib/python3/site-packages/images/codec.py:8"
+
+
+def test_what_a_worker_computes_as_the_one_before_it_did_is_no_reason(tmp_path: Path) -> None:
+    def slow_disk(scene: Scene, trainer: Actor) -> None:
+        """Workers compute 5 ms for each step; that of the second pass waits 8 ms for a disk first."""
+        before = scene.process(101, "pt_data_worker", parent=trainer)
+        worker = scene.process(102, "pt_data_worker", parent=trainer, start_s=QUIET_S)
+        for second in range(int(LENGTH_S)):
+            one, per_step_ms = (worker, 13.05) if second >= QUIET_S else (before, 6.55)
+            scene.second(one, second, run=5 / per_step_ms * 1000)
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=7.0, empty={"sleep": 6.5})):
+            scene.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
+            scene.off_cpu(worker, begin - 0.0065, begin + 0.0015, "io", waker="block")
+
+    incident = diagnosed(tmp_path, slow_disk).incidents[0]
+    assert (incident.cause, incident.evidence["worker was"]) == ("data-starvation", "disk")
+    assert incident.evidence["worker disk (ns)"] > 0.9 * incident.lost_ns

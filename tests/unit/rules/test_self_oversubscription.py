@@ -83,6 +83,23 @@ def test_where_nobody_came_to_use_the_cpus_more_nobody_is_named(tmp_path: Path) 
     assert causes(diagnosed(tmp_path, crowd)) == ["unexplained"]
 
 
+def test_workers_that_are_started_anew_did_not_all_run_at_once(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        """From QUIET_S on a new worker each second, as busy as the one before; a build fills the CPU it ran on."""
+        first = scene.process(101, "pt_data_worker", parent=trainer)
+        for second in range(int(QUIET_S)):
+            scene.second(first, second, run=400)
+        later = [scene.process(102 + one, "pt_data_worker", parent=trainer, start_s=QUIET_S + one) for one in range(6)]
+        for number, worker in enumerate(later):
+            scene.second(worker, QUIET_S + number, run=400)
+        late(scene, trainer, {(one.pid, one.name): 0.15 for one in later} | {(900, "build"): 0.1})
+        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (1.0, 1.0))
+
+    incident = diagnosed(tmp_path, crowd).incidents[0]
+    assert (incident.cause, [one.pid for one in incident.culprits]) == ("cpu-contention", [900])
+
+
 def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
     def busy(scene: Scene, trainer: Actor) -> None:
         """The worker computes longer for each item, and keeps the trainer from the CPU for that, too."""
