@@ -173,6 +173,11 @@ class Case:
         return self.evidence.family(self.process.process)
 
     @cached_property
+    def job(self) -> set[int]:
+        """The same with the ranks that it trains with, and theirs: none of them is a stranger to it."""
+        return self.evidence.job(self.process.process)
+
+    @cached_property
     def baselines(self) -> tuple[Window, ...]:
         """Where the references come from; empty against zero."""
         return reference_windows(self.usual) if self.kind is FindingKind.INCIDENT else ()

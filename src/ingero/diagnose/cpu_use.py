@@ -1,4 +1,4 @@
-"""Whose use of the CPUs grew: that of a process and its workers, the recorder's, or that of everybody else."""
+"""Whose use of the CPUs grew: that of a job, the recorder's, or that of everybody else."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
     if not len(chosen):
         return None
     busy = float((chosen["busy_ns"] + chosen["irq_ns"]).sum()) / float(chosen["elapsed_ns"].mean())
-    own = _running(case, windows, [one.process for one in case.evidence.processes.values() if one.pid in case.family])
+    own = _running(case, windows, [one.process for one in case.evidence.processes.values() if one.pid in case.job])
     agent = case.evidence.agent_cpus(windows)
     return CpuUse(own, agent, max(busy / len(np.unique(chosen["time_ns"])) - own - agent, 0.0))
 

@@ -191,6 +191,10 @@ class Evidence:
             found |= {number for number in nameless if self.processes[number].parent_pid == parent}
         return found - {process}
 
+    def job(self, process: int) -> set[int]:
+        """Pids of a process, of the ranks that it shares a communicator with, and of the workers of them all."""
+        return {pid for one in (process, *self.peers(process)) for pid in self.family(one)}
+
     def text(self, number: int) -> str:
         """The text behind a number of a column that says "string"."""
         number = int(number)

@@ -35,7 +35,7 @@ _WORTH = 0.5  # CPUs that others came to use, of the threads that waited for one
 class Taker(enum.Enum):
     """Who ran while somebody on the path was runnable."""
 
-    OWN = "its own threads and workers"
+    OWN = "its own job: threads, workers, and the other ranks with theirs"
     NEIGHBOUR = "another container"
     OTHER = "other processes"
     AGENT = "the recorder itself"
@@ -127,7 +127,7 @@ def _not_yet_charged(case: Case, takers: list[Culprit]) -> list[Culprit]:
 
 
 def _kind(case: Case, one: Culprit) -> Taker:
-    if one.pid in case.family:
+    if one.pid in case.job:
         return Taker.OWN
     if one.pid in case.evidence.agent_pids:
         return Taker.AGENT

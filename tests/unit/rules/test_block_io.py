@@ -11,6 +11,7 @@ from ingero.demo.scene import Actor, Scene, Step
 from ingero.events import HOST_MANY, HostFlag
 from ingero.ops import IoOp
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.ranks import diagnosed_ranks
 
 DISK = 8 << 20
 WAIT_MS = 18.0
@@ -41,6 +42,22 @@ def test_a_load_is_charged_to_the_disk_and_to_who_else_used_it(tmp_path: Path) -
     assert "pt_data_worker [101] was reading from disk 8:0" in incident.summary
     assert "of 17.0 ms, 12.0 ms of it in the queue" in incident.summary
     assert [(one.pid, one.name) for one in incident.culprits] == [(900, "writer")]
+
+
+def test_another_rank_at_the_disk_is_named_and_not_to_be_reniced(tmp_path: Path) -> None:
+    def sharding(scene: Scene, first: Actor, other: Actor) -> None:
+        for one in (first, other):
+            scene.train(one, 0, QUIET_S, Step())
+        name, size = scene.text("python"), {"arg0": 8 << 20, "arg2": DISK}
+        for begin, _, _ in scene.train(first, QUIET_S, LENGTH_S, Step(empty_ms=18.5, empty={"io": WAIT_MS})):
+            scene.off_cpu(first, begin, begin + 0.018, "io", waker="block")
+            scene.host_event(IoOp.READ, begin + 0.0125, actor=first, ms=5, queue_ns=12_000_000, comm=name, **size)
+            scene.host_event(IoOp.READ, begin, actor=other, ms=15, comm=name, **size)
+        scene.train(other, QUIET_S, LENGTH_S, Step())
+
+    incident = next(one for one in diagnosed_ranks(tmp_path, sharding).incidents if one.cause == "block-io")
+    assert [one.pid for one in incident.culprits] == [101]
+    assert not [one for one in incident.fixes if "nice" in one.command]
 
 
 def test_requests_that_stand_for_many_are_told_as_many(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ingero.demo.scene import AGENT_PID, Actor, Scene, Step
 from ingero.units import format_ns
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.ranks import diagnosed_ranks
 
 LATE_MS = 2.0
 
@@ -98,6 +99,26 @@ def test_workers_that_are_started_anew_did_not_all_run_at_once(tmp_path: Path) -
 
     incident = diagnosed(tmp_path, crowd).incidents[0]
     assert (incident.cause, [one.pid for one in incident.culprits]) == ("cpu-contention", [900])
+
+
+def test_ranks_of_one_job_that_crowd_each_other_are_not_to_be_reniced(tmp_path: Path) -> None:
+    def crowd(scene: Scene, first: Actor, other: Actor) -> None:
+        for victim, taker in ((first, other), (other, first)):
+            scene.train(victim, 0, QUIET_S, Step())
+            late(scene, victim, {(taker.pid, taker.name): 1.0})
+
+    diagnosis = diagnosed_ranks(tmp_path, crowd)
+    assert causes(diagnosis) == ["self-oversubscription"]
+    assert not [one for one in diagnosis.incidents[0].fixes if "nice" in one.command]
+
+
+def test_ranks_of_another_job_are_others(tmp_path: Path) -> None:
+    def crowd(scene: Scene, first: Actor, other: Actor) -> None:
+        for victim, taker in ((first, other), (other, first)):
+            scene.train(victim, 0, QUIET_S, Step())
+            late(scene, victim, {(taker.pid, taker.name): 1.0})
+
+    assert set(causes(diagnosed_ranks(tmp_path, crowd, comm_id_hash=(77, 78)))) == {"cpu-contention"}
 
 
 def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     lost = sum(claims.values())
     others = waits.others(requests.device)
+    strangers = [culprit for culprit, _ in others if culprit.pid not in case.job]
     main = _longest(segments)
     issuer = f"{case.thread_name(main)} [{main.pid}]"
     line = _line(case, main)
@@ -45,7 +46,7 @@ def find(case: Case) -> Iterator[Finding]:
         culprits=tuple(culprit for culprit, _ in others),
         line=line,
         chain=tuple(_chain(waits, requests, issuer, lost)),
-        fixes=tuple(_fixes(requests, [culprit for culprit, _ in others], main, case)),
+        fixes=tuple(_fixes(requests, strangers, main, case)),
         evidence=requests.facts
         | {
             "issuer": issuer,

@@ -90,7 +90,7 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
         summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU: {name} may run on CPU {mask} only{was}, while "
         f"CPU {others} stood idle {format_percent(facts.idle_cpus(outside) / len(outside))} of the time{instead}",
         claims=claims,
-        culprits=tuple(one for one in takers if one.pid not in case.family),
+        culprits=tuple(one for one in takers if one.pid not in case.job),
         chain=(
             Link(
                 text=f"a thread on the path waited for CPU {mask}",

@@ -82,7 +82,7 @@ def _others(case: Case) -> list[Culprit]:
     seen: Counter[int] = Counter()
     for sample in case.evidence.gpu_samples:
         if window.begin_ns <= sample.time_ns < window.end_ns:
-            seen.update(pid for pid, _ in sample.processes if pid not in case.family)
+            seen.update(pid for pid, _ in sample.processes if pid not in case.job)
     return [Culprit(pid=pid, name=case.evidence.name_of_pid(pid) or "pid") for pid, _ in seen.most_common(4)]
 
 

@@ -20,7 +20,7 @@ def find(case: Case) -> Iterator[Finding]:
         case,
         CAUSE,
         Taker.OWN,
-        text="{who} lost {lost} waiting for a CPU while its own threads and workers ran: {takers}",
+        text="{who} lost {lost} waiting for a CPU while its job's own threads and workers ran: {takers}",
         fixes=(
             Fix(
                 text="run fewer threads than cores",
