@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.places import SLEEP, asks_another, matching, spans_of, stays
 from ingero.diagnose.waits import Segment
-from ingero.store.records import Process
+from ingero.store.records import Process, Window
 
 _DATA_WORKER = re.compile(r"pt_data_worker")  # the name that PyTorch gives them
 _CLEAR = 0.7  # of the sleeping samples
@@ -24,6 +24,12 @@ def data_workers(evidence: Evidence, process: Process) -> list[Process]:
     pids = evidence.family(process.process) - {process.pid}
     mine = (evidence.process_at(pid) for pid in sorted(pids))
     return [one for one in mine if one and _DATA_WORKER.match(evidence.thread_names.get(one.pid, ""))]
+
+
+def at_once(workers: Iterable[Process], window: Window) -> int:
+    """The most of these that were there at a time: a loader starts new ones for each pass over its data."""
+    lives = [(max(one.start_ns, window.begin_ns), min(one.exit_ns or window.end_ns, window.end_ns)) for one in workers]
+    return max((sum(begin <= at < end for begin, end in lives) for at, last in lives if at < last), default=0)
 
 
 def _is_client(evidence: Evidence, process: Process, waits: Iterable[Segment]) -> bool:

@@ -21,6 +21,7 @@ from ingero.diagnose.places import (
     stays,
     waits_for_items,
 )
+from ingero.diagnose.roles import at_once
 from ingero.diagnose.waits import GIL, Segment
 from ingero.ops import Source
 
@@ -195,7 +196,8 @@ def workers_needed(case: Case, workers: int) -> int:
 
 def fixes(case: Case, found: Production) -> tuple[Fix, ...]:
     """What to do about what took most of the time."""
-    needed = workers_needed(case, max(len(found.producers), 1))
+    seen = (case.evidence.process_at(pid) for pid, _, _ in found.producers)
+    needed = workers_needed(case, max(at_once([one for one in seen if one], case.window), 1))
     prefetch = Fix(text="deeper prefetch evens out single slow items", command="DataLoader(prefetch_factor=4)")
     more = Fix(text="enough workers for this item's time", command=f"DataLoader(num_workers={needed})")
     by_kind: dict[str, Callable[[], tuple[Fix, ...]]] = {

@@ -161,3 +161,18 @@ def test_what_a_worker_computes_as_the_one_before_it_did_is_no_reason(tmp_path: 
     incident = diagnosed(tmp_path, slow_disk).incidents[0]
     assert (incident.cause, incident.evidence["worker was"]) == ("data-starvation", "disk")
     assert incident.evidence["worker disk (ns)"] > 0.9 * incident.lost_ns
+
+
+def test_workers_of_earlier_passes_do_not_raise_the_number_that_is_needed(tmp_path: Path) -> None:
+    def passes(scene: Scene, trainer: Actor) -> None:
+        """A new worker each two seconds; each step takes four times as long as at best."""
+        for number in range(3):
+            begin_s = QUIET_S + 2 * number
+            life = {"start_s": begin_s, "exit_ns": scene.at(begin_s + 2)}
+            worker = scene.process(101 + number, "pt_data_worker", parent=trainer, **life)
+            for begin, _, _ in scene.train(trainer, begin_s, begin_s + 1.95, Step(empty_ms=20, empty={"sleep": 19.5})):
+                scene.off_cpu(trainer, begin, begin + 0.0195, "sleep", waker=worker)
+                scene.off_cpu(worker, begin + 0.0001, begin + 0.019, "sleep", waker="timer")
+
+    (incident,) = diagnosed(tmp_path, passes).incidents
+    assert "DataLoader(num_workers=4)" in [one.command for one in incident.fixes]

@@ -66,3 +66,17 @@ def test_without_host_events_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, reclaiming, not_traced={"HOST": "switched off (host)"})
     assert causes(diagnosis) == ["unexplained"]
     assert "memory-pressure" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_workers_of_earlier_passes_are_not_counted(tmp_path: Path) -> None:
+    def passes(scene: Scene, trainer: Actor) -> None:
+        """Four workers in each of three passes of two seconds."""
+        reclaiming(scene, trainer)
+        for number in range(12):
+            begin_s = QUIET_S + number // 4 * 2
+            scene.process(
+                101 + number, "pt_data_worker", parent=trainer, start_s=begin_s, exit_ns=scene.at(begin_s + 2)
+            )
+
+    (incident,) = diagnosed(tmp_path, passes, cgroup_id=5).incidents
+    assert incident.fixes[-1].command == "DataLoader(num_workers=2, prefetch_factor=1)"

@@ -121,6 +121,18 @@ def test_ranks_of_another_job_are_others(tmp_path: Path) -> None:
     assert set(causes(diagnosed_ranks(tmp_path, crowd, comm_id_hash=(77, 78)))) == {"cpu-contention"}
 
 
+@pytest.mark.parametrize(("workers", "command"), [(0, None), (2, "DataLoader(num_workers=1)")])
+def test_fewer_workers_are_fewer_than_it_has(tmp_path: Path, workers: int, command: str | None) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        for number in range(workers):
+            scene.process(101 + number, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(trainer.pid, trainer.name): 1.0})
+
+    (incident,) = diagnosed(tmp_path, crowd).incidents
+    assert incident.cause == "self-oversubscription"
+    assert next((one.command for one in incident.fixes if "num_workers" in one.command), None) == command
+
+
 def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
     def busy(scene: Scene, trainer: Actor) -> None:
         """The worker computes longer for each item, and keeps the trainer from the CPU for that, too."""

@@ -8,6 +8,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.limit_commands import group_of, set_memory
 from ingero.diagnose.model import Bucket, Finding, Fix, Link
 from ingero.diagnose.pressure import Pressure
+from ingero.diagnose.roles import at_once, data_workers
 from ingero.diagnose.rule import Rule
 from ingero.units import format_count, format_ns
 
@@ -87,7 +88,7 @@ def _fixes(case: Case, limit: str) -> Iterator[Fix]:
             text=f"raise the memory limit{place}: page cache counts into it",
             command=set_memory(group_of(case.evidence, case.process.cgroup_id)),
         )
-    workers = len(case.family) - 1
+    workers = at_once(data_workers(case.evidence, case.process), case.window)
     fewer = str(workers // 2) if workers > 1 else "<fewer>"
     now = f" than its {workers}" if workers > 1 else ""
     yield Fix(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, Fix
+from ingero.diagnose.roles import at_once, data_workers
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import Taker, contention
 
@@ -14,8 +15,8 @@ CAUSE = "self-oversubscription"
 
 def find(case: Case) -> Iterator[Finding]:
     """Runnable time that the process's own threads or its workers took."""
-    cores = max((one.cpu_count for one in case.evidence.sessions), default=0)
-    workers = str(max(cores - 1, 1)) if cores else "<cores - 1>"
+    workers = at_once(data_workers(case.evidence, case.process), case.window)
+    fewer = Fix(text=f"or fewer workers than its {workers}", command=f"DataLoader(num_workers={workers // 2})")
     finding = contention(
         case,
         CAUSE,
@@ -26,10 +27,7 @@ def find(case: Case) -> Iterator[Finding]:
                 text="run fewer threads than cores",
                 command="OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 torch.set_num_threads(1)",
             ),
-            Fix(
-                text=f"or fewer workers than its {cores} cores" if cores else "or fewer workers",
-                command=f"DataLoader(num_workers={workers})",
-            ),
+            *([fewer] if workers > 1 else []),
         ),
     )
     if finding:
