@@ -74,6 +74,21 @@ def test_a_confined_worker_is_named(tmp_path: Path) -> None:
     assert "its worker pt_data_worker [101] may run on CPU 0 only" in diagnosis.incidents[0].summary
 
 
+def test_a_confined_worker_of_a_trainer_with_a_wider_mask_is_named(tmp_path: Path) -> None:
+    def bound(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
+            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+            scene.off_cpu(worker, begin + 0.001, begin + 0.019, "runq", culprit=(900, "hog"))
+        scene.scheduling(trainer.pid, process=trainer.number, cpus_allowed="0-1")
+        scene.scheduling(worker.pid, process=worker.number, cpus_allowed="0")
+        scene.cpus(0, int(LENGTH_S), ONE_BUSY)
+
+    (incident,) = diagnosed(tmp_path, bound).incidents
+    assert "its worker pt_data_worker [101] may run on CPU 0 only" in incident.summary
+    assert [one.command for one in incident.fixes] == ["sudo taskset -acp 0-3 101"]
+
+
 def test_a_job_that_was_always_confined_is_told_as_a_bottleneck_of_its_mask(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
     with Scene(path, seconds=LENGTH_S) as scene:

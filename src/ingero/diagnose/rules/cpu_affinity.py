@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,21 +35,30 @@ def find(case: Case) -> Iterator[Finding]:
     """Runnable time of confined threads, as far as CPUs outside their masks had room for them."""
     facts = SchedulerFacts(case)
     own = _confined(facts, case.process.pid, facts.path_thread)
-    workers = {
-        tid: found
-        for pid, tid in {(one.pid, one.tid) for one in case.empty_paths if one.depth > 0 and one.state == "runq"}
-        if pid in case.family and (found := _confined(facts, pid, tid))
-    }
-    claims: dict[Bucket, int] = {}
+    workers = _confined_workers(case, facts)
+    mine, theirs = dict[Bucket, int](), dict[Bucket, int]()
     if own:
-        claims |= case.take(HOST_PARTS, RUNNABLE, case.total(HOST_PARTS, RUNNABLE) * own.share)
+        mine = case.take(HOST_PARTS, RUNNABLE, case.total(HOST_PARTS, RUNNABLE) * own.share)
     if workers:
-        claims |= PathWaits(case).claim_parts(
+        theirs = PathWaits(case).claim_parts(
             lambda one: one.duration_ns * workers[one.tid].share if one.state == "runq" and one.tid in workers else 0.0
         )
-    claims = {bucket: ns for bucket, ns in claims.items() if ns > 0}
+    confined = list(workers.values())
+    if own and sum(mine.values()):
+        confined.insert(0 if sum(mine.values()) >= sum(theirs.values()) else len(confined), own)
+    claims = {bucket: ns for bucket, ns in (mine | theirs).items() if ns > 0}
     if claims:
-        yield _finding(case, facts, claims, [*([own] if own else []), *workers.values()])
+        yield _finding(case, facts, claims, confined)
+
+
+def _confined_workers(case: Case, facts: SchedulerFacts) -> dict[int, _Confined]:
+    """By thread, those of its workers that waited for a CPU while it waited for them, longest first."""
+    waited: Counter[tuple[int, int]] = Counter()
+    for one in case.empty_paths:
+        if one.depth > 0 and one.state == "runq" and one.pid in case.family:
+            waited[one.pid, one.tid] += one.duration_ns
+    found = {tid: _confined(facts, pid, tid) for (pid, tid), _ in waited.most_common()}
+    return {tid: one for tid, one in found.items() if one}
 
 
 def _confined(facts: SchedulerFacts, pid: int, tid: int) -> _Confined | None:
