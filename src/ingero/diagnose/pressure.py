@@ -65,9 +65,15 @@ class Pressure:
             return 0.0
         return float(self._of_thread.taken_ns(one.tid, one.begin_ns, one.end_ns))
 
-    def _own_ns(self, tid: str, begin: str, end: str) -> int:
-        """Reclaim of the thread on the path within one part of all epochs of the case."""
-        return _within(self.reclaims, self.case.epochs, tid, begin, end)
+    def _own_ns(self, tid: str, begin: str, end: str) -> float:
+        """Reclaim of the thread on the path within one part of all epochs of the case, beyond the reference's."""
+        case, usual_ns, count = self.case, 0, 0
+        for window in case.baselines:
+            epochs = case.evidence.epochs(window, case.process.process)
+            usual_ns += _within(self._reclaims_in(window), epochs, tid, begin, end)
+            count += len(epochs)
+        now_ns = _within(self.reclaims, case.epochs, tid, begin, end)
+        return max(now_ns - len(case.epochs) * usual_ns / max(count, 1), 0.0)
 
     def is_fault(self, segment: Segment) -> bool:
         """Whether it waited for a page that it touched to be read from disk."""

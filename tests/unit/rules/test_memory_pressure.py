@@ -9,7 +9,7 @@ import pytest
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.events import HostFlag
 from ingero.ops import HostOp, IoOp
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 RECLAIM_MS = 3.0
 LIMITED = int(HostFlag.MEMCG_LIMIT)
@@ -80,3 +80,17 @@ def test_workers_of_earlier_passes_are_not_counted(tmp_path: Path) -> None:
 
     (incident,) = diagnosed(tmp_path, passes, cgroup_id=5).incidents
     assert incident.fixes[-1].command == "DataLoader(num_workers=2, prefetch_factor=1)"
+
+
+def test_reclaim_that_was_always_there_is_no_reason(tmp_path: Path) -> None:
+    """1 ms of reclaim in each step, as ever; then 3 ms of tokenizing more."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", cgroup_id=5)
+        steps = scene.train(trainer, 0, QUIET_S, Step(empty_ms=2.0))
+        slow = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=5.0))
+        for begin, _, _ in steps + slow:
+            scene.host_event(HostOp.DIRECT_RECLAIM, begin + 0.0002, actor=trainer, ms=1.0, arg0=1 << 20, flags=LIMITED)
+        for begin, _, _ in slow[::6]:
+            scene.sample(trainer, begin + 0.003, (("/srv/job/tokens.py", 46, "tokenize"),))
+    assert causes(diagnosed_file(path)) == ["host-bound"]
