@@ -98,3 +98,18 @@ def test_the_device_is_known_when_the_size_limit_has_taken_the_epochs(tmp_path: 
     db.close()
     (incident,) = without(tmp_path / "scene.db", "raw_epochs").incidents
     assert (incident.cause, incident.root) == ("gpu-slower", "3")
+
+
+def test_a_sample_of_a_long_stretch_names_the_line_that_computed_in_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tokenizing(scene: Scene, trainer: Actor) -> None:
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::5]:
+            scene.sample(trainer, begin + 0.002, (("/srv/job/tokens.py", 46, "tokenize"),))
+
+    (whole,) = diagnosed(tmp_path, tokenizing).incidents
+    monkeypatch.setattr(samples, "MOST_EPOCHS", 200)
+    monkeypatch.setattr(samples, "_PIECE", 20)
+    (sampled,) = again(tmp_path / "scene.db").incidents
+    assert (whole.cause, sampled.cause) == ("host-bound", "host-bound")
+    assert sampled.lost_ns == pytest.approx(whole.lost_ns, rel=0.05)

@@ -97,6 +97,16 @@ class Case:
         """Whether the buckets were scaled up from some of the epochs; the loss itself is always of all."""
         return len(self.epochs) < self.epoch_count
 
+    @property
+    def scale(self) -> float:
+        """By what to multiply what its whole epochs show, for all: some are a sample, and of an incident the worst."""
+        if not self.is_sampled:
+            return 1.0
+        of_all, seen_ns = self.epoch_count / max(len(self.epochs), 1), float(self.excess_ns.sum())
+        if self.kind is FindingKind.BOTTLENECK or seen_ns <= 0:
+            return of_all
+        return min(max(self.loss_ns / seen_ns, 1.0), of_all)
+
     def count_of(self, class_key: int) -> float:
         """How many of all its epochs are of a class."""
         return int((self.epochs["class_key"] == class_key).sum()) * self.epoch_count / max(len(self.epochs), 1)

@@ -39,7 +39,7 @@ def claim_run(case: Case, grown: Spent | None) -> dict[Bucket, int]:
     """Lost time that the samples account for, of what is left of it; none where they are too few to name it."""
     if grown is None or not grown.is_enough:
         return {}
-    return case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns)
+    return case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns * case.scale)
 
 
 def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:

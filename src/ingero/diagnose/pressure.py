@@ -73,7 +73,7 @@ class Pressure:
             usual_ns += _within(self._reclaims_in(window), epochs, tid, begin, end)
             count += len(epochs)
         now_ns = _within(self.reclaims, case.epochs, tid, begin, end)
-        return max(now_ns - len(case.epochs) * usual_ns / max(count, 1), 0.0)
+        return max(now_ns - len(case.epochs) * usual_ns / max(count, 1), 0.0) * case.scale
 
     def is_fault(self, segment: Segment) -> bool:
         """Whether it waited for a page that it touched to be read from disk."""
