@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.roles import is_asking
+from ingero.diagnose.roles import data_workers, is_asking
 from ingero.diagnose.samples import sample_windows
 from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
@@ -82,7 +82,8 @@ def _idle_of(evidence: Evidence, process: Process, found: _Sleeps, epochs: int) 
     idle = np.zeros(len(found.outside_ns))
     if not (found.outside and is_asking(evidence, process, found.outside)):
         idle += found.outside_ns
-    if _serves(idle, found) or _polls(found, epochs):
+    trains = bool(data_workers(evidence, process))  # it waits for them, however often it looks meanwhile
+    if not trains and (_serves(idle, found) or _polls(found, epochs)):
         idle += found.timer_ns
     return idle
 

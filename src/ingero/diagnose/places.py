@@ -30,7 +30,8 @@ _PASSING = re.compile(r"/multiprocessing/(queues|reductions?|connection|synchron
 _FORKED = re.compile(r"/multiprocessing/process\.py$")
 _LOADER = re.compile(r"/utils/data/")
 _GETTERS = frozenset(("__getitem__", "__getitems__"))
-_WAITS_FOR_ITEMS = re.compile(r"/(queue|threading|concurrent/futures/\w+|asyncio/\w+)\.py$")
+_WAITS_FOR_ITEMS = re.compile(r"/(queue|threading|selectors|concurrent/futures/\w+|asyncio/\w+)\.py$")
+_GETS = re.compile(r"/queue\.py$|/multiprocessing/queues\.py$|/utils/data/")
 _ASKS_ANOTHER = re.compile(
     r"/(multiprocessing/managers|http/client|xmlrpc/client|urllib3/\w+|redis/\w+|grpc/_channel)\.py$"
 )
@@ -108,6 +109,11 @@ def doing_of(stack: CallStack | None) -> Doing:
 def waits_for_items(stack: CallStack | None) -> bool:
     """Whether a sleeping thread waits for something that another one makes (a queue, a condition, a future)."""
     return bool(stack and stack.python and _WAITS_FOR_ITEMS.search(stack.python[0].file))
+
+
+def gets_an_item(stack: CallStack | None) -> bool:
+    """Whether it waits at a queue or a data loader, however often it looks meanwhile."""
+    return bool(waits_for_items(stack) and stack and any(_GETS.search(place.file) for place in stack.python))
 
 
 def asks_another(stack: CallStack | None) -> bool:

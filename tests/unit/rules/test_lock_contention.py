@@ -13,6 +13,11 @@ from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 HOLDER = 105
 LOCK = (("/srv/job/train.py", 95, "main"),)
 GET = (("/usr/lib/python3.12/threading.py", 327, "wait"), ("/usr/lib/python3.12/queue.py", 171, "get"), *LOCK)
+SELECT = (
+    ("/usr/lib/python3.12/selectors.py", 468, "select"),
+    ("/usr/lib/python3.12/asyncio/base_events.py", 1949, "_run_once"),
+    *LOCK,
+)
 SAVE = (("/srv/job/checkpoint.py", 54, "save"),)
 EVERY = 5
 
@@ -68,3 +73,8 @@ def test_without_samples_it_is_not_evaluated(tmp_path: Path) -> None:
     )
     assert causes(diagnosis) == ["unexplained"]
     assert "lock-contention" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_a_loop_of_asyncio_waits_for_what_its_thread_makes(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, SELECT))
+    assert causes(diagnosis) == ["data-starvation"]

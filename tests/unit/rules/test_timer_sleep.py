@@ -11,6 +11,7 @@ from ingero.diagnose.model import FindingKind
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 CALLBACK = (("/srv/job/callbacks.py", 12, "on_step"), ("/srv/job/train.py", 90, "main"))
+GET = (("/usr/lib/python3.12/threading.py", 359, "wait"), ("/usr/lib/python3.12/queue.py", 180, "get"))
 
 
 def pausing(scene: Scene, trainer: Actor, begin_s: float = QUIET_S) -> None:
@@ -56,3 +57,35 @@ def test_a_loop_that_polls_for_work_is_silent(tmp_path: Path) -> None:
 def test_without_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
     assert "timer-sleep" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def stalled(scene: Scene, trainer: Actor, worker: Actor, begin_s: float, looks: int) -> float:
+    """An item that comes half a second after so many looks of a second; answers the end of that step."""
+    asleep_ms = 1000 * looks + 500
+    step = Step(empty_ms=asleep_ms + 0.5, empty={"sleep": asleep_ms})
+    ((begin, _, end),) = scene.train(trainer, begin_s, begin_s + 1e-6, step)
+    for look in range(looks):
+        scene.off_cpu(trainer, begin + look, begin + look + 0.9999, "sleep", waker="timer")
+        scene.sample(trainer, begin + look + 0.5, GET, state="sleep", ms=250)
+    scene.off_cpu(trainer, begin + looks, begin + looks + 0.5, "sleep", waker=worker)
+    return end
+
+
+def test_a_wait_for_an_item_that_looks_again_from_time_to_time_is_no_pause(tmp_path: Path) -> None:
+    def hanging(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        scene.train(trainer, stalled(scene, trainer, worker, QUIET_S, 3), LENGTH_S, Step())
+
+    assert "timer-sleep" not in causes(diagnosed(tmp_path, hanging))
+
+
+def test_a_trainer_that_looks_again_from_time_to_time_does_not_poll_for_demand(tmp_path: Path) -> None:
+    def hanging_twice(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        again = stalled(scene, trainer, worker, QUIET_S, 2)
+        scene.train(trainer, again, again + 1, Step())
+        scene.train(trainer, stalled(scene, trainer, worker, again + 1, 1), LENGTH_S, Step())
+
+    (incident,) = diagnosed(tmp_path, hanging_twice).incidents
+    assert incident.cause == "unexplained"
+    assert incident.lost_ns == pytest.approx(3e9, rel=0.05)  # the last half second of each is data-starvation

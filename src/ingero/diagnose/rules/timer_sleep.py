@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link
-from ingero.diagnose.places import SLEEP, at, spans_of, spent, stays
+from ingero.diagnose.places import SLEEP, at, gets_an_item, matching, spans_of, spent, stays
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.waits import Segment
 
 CAUSE = "timer-sleep"
+_CLEAR = 0.7  # of the sleeping samples
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -24,7 +25,10 @@ def find(case: Case) -> Iterator[Finding]:
     if not waits or not claims:
         return
     lost = sum(claims.values())
-    asleep = spent(stays(case.evidence, case.process.process, case.window, spans_of(waits), SLEEP))
+    found = stays(case.evidence, case.process.process, case.window, spans_of(waits), SLEEP)
+    if matching(found, gets_an_item) >= _CLEAR:
+        return  # PyTorch looks every five seconds whether the workers that it waits for still live
+    asleep = spent(found)
     if case.kind is FindingKind.BOTTLENECK and asleep.line is None:
         return  # a loop that has always slept may wait for work: only its line tells
     yield Finding(
