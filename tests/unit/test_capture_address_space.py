@@ -92,6 +92,8 @@ def test_the_files_of_processes_that_are_gone_are_closed_and_no_others(library: 
     with subprocess.Popen(["sleep", "60"]) as process:
         gone = ProcessAddressSpace(process.pid, images)
         program = str(Path(f"/proc/{process.pid}/exe").readlink())
+        while program not in Path(f"/proc/{process.pid}/maps").read_text():  # Popen does not wait for the mappings
+            pass
         for space in (gone, own):
             space.look()
             for image in space.images():
