@@ -82,8 +82,8 @@ def test_a_stopped_agent_counts_what_it_missed_and_invents_no_long_calls(tmp_pat
         f"SELECT sum({' + '.join(CLOCK_COLUMNS)}) / 1e9, (max(start_ns) - min(start_ns)) / 1e9 FROM raw_clock_seconds "
         "WHERE start_ns > (SELECT min(start_ns) FROM raw_clock_seconds)",  # the account began within the first
     )
-    # rows begin with the agent's seconds, clocks are read a little later
-    assert clocks_s >= 0.95 * covered_s, "the clocks of the time in between are there"
+    # rows begin with the agent's seconds, clocks are read a little later: on a busy machine tenths of a second
+    assert clocks_s >= 0.85 * covered_s, "the clocks of the time in between are there"
 
 
 def test_a_stopped_target_is_charged_to_the_stop(tmp_path: Path, target: Caller) -> None:

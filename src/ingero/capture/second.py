@@ -38,6 +38,7 @@ from ingero.store.vocabulary import CLOCKS, CulpritKind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_TRIES = 3  # with thousands of threads ending a second there is always one
 _FEW_THREADS = 2048  # names of ended threads that are kept for the records still to come
 IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
 
@@ -115,8 +116,7 @@ class SecondReader:
     def read(self, now_ns: int, elapsed_s: float) -> Second:
         """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
         start_ns = now_ns - int(elapsed_s * 1e9)
-        ended = self._processes.copy()  # before the threads: who ends meanwhile is in neither, and never in both
-        threads = self.threads = np.frombuffer(self._kernel.read_threads(), self._dump)
+        threads, ended = self._read_accounts()
         cells = self.cells.read(elapsed_s)
         self._write_op_stats(cells, start_ns)
         self.sites.collect(cells, start_ns)
@@ -239,6 +239,18 @@ class SecondReader:
         self._sink.append(tables.KERNEL_LAUNCHES, rows)
         self.on_launched([(target, one.function, one.generation) for target, one in known], start_ns)
 
+    def _read_accounts(self) -> tuple[Array, Array]:
+        """Accounts of living threads (`struct thread_dump`), and the sums of those that have ended, by slot.
+
+        The sums come first, so that nobody is in both; who ends in between is in neither, and looked for once more.
+        """
+        for _ in range(_TRIES):
+            ended = self._processes.copy()
+            self.threads = np.frombuffer(self._kernel.read_threads(), self._dump)
+            if np.array_equal(self._processes["gone_threads"], ended["gone_threads"]):
+                break
+        return self.threads, ended
+
     def _write_clocks(self, threads: Array, ended: Array, faults: dict[int, int], start_ns: int) -> dict[int, Array]:
         """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions.
 
@@ -248,7 +260,8 @@ class SecondReader:
         rows: list[Row] = []
         for target in self._targets:
             mine = threads[threads["process_slot"] == target.slot]
-            gone = ended[target.slot]
+            # of a process without threads nobody can be in both: then its sums of now
+            gone = ended[target.slot] if len(mine) else self._processes[target.slot]
             clocks = mine["clock_ns"].sum(axis=0, dtype=np.int64) + gone["gone_clock_ns"].astype(np.int64)
             switches = int(mine["switches"].sum(dtype=np.int64)) + int(gone["gone_switches"])
             preemptions = int(mine["preemptions"].sum(dtype=np.int64)) + int(gone["gone_preemptions"])
