@@ -32,6 +32,22 @@ def test_the_rank_that_came_late_is_named_with_its_own_reason(tmp_path: Path) ->
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
 
 
+def test_a_rank_that_was_late_in_a_part_of_a_longer_stretch_is_named_for_that_part(tmp_path: Path) -> None:
+    late_s, late_ms = 2.0, 2.0
+
+    def late_for_a_while(scene: Scene, first: Actor, second: Actor) -> None:
+        """Rank 0 waits on for a rank that is not traced."""
+        for actor in (first, second):
+            scene.train(actor, 0, QUIET_S, Step())
+        scene.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + late_ms))
+        scene.train(second, QUIET_S, QUIET_S + late_s, Step(empty_ms=0.5 + late_ms, empty={"throttled": late_ms}))
+        scene.train(second, QUIET_S + late_s, LENGTH_S, Step())
+
+    found = {one.cause: one for one in diagnosed_ranks(tmp_path, late_for_a_while).incidents}
+    assert found["nccl-straggler"].root == "rank 1"
+    assert found["nccl-straggler"].lost_ns == pytest.approx(late_s * 1e9 * late_ms / (6.55 + late_ms), rel=0.1)
+
+
 def test_both_devices_slower_are_no_straggler(tmp_path: Path) -> None:
     def slower(scene: Scene, first: Actor, second: Actor) -> None:
         for actor in (first, second):

@@ -11,7 +11,7 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules import gpu_throttled
 
 CAUSE = "nccl-straggler"
-MIN_OVERLAP = 0.5  # of the waiting rank's stretch
+MIN_OVERLAP = 0.5  # of the shorter of the two stretches
 MIN_KEPT = 0.5  # of a device wait, lost by a peer to lowered clocks; less, and the wait has another reason
 MIN_OWN = 0.5  # of the straggler's loss lies outside the wait for its own device
 
@@ -100,8 +100,9 @@ def _is_late(other: Case, case: Case) -> bool:
 
 
 def _overlap(case: Case, other: Case) -> float:
-    begin = max(case.window.begin_ns, other.window.begin_ns)
-    return (min(case.window.end_ns, other.window.end_ns) - begin) / max(case.window.duration_ns, 1)
+    """Of the shorter one: in a long stretch a rank may have waited for one that was late in a part of it."""
+    begin, end = max(case.window.begin_ns, other.window.begin_ns), min(case.window.end_ns, other.window.end_ns)
+    return (end - begin) / max(min(case.window.duration_ns, other.window.duration_ns), 1)
 
 
 RULE = Rule(
