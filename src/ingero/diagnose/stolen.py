@@ -33,7 +33,9 @@ class Stolen:
 
 def stolen(case: Case) -> Stolen | None:
     """None where as good as nothing was stolen."""
-    begins, ends, ratios = _worst(case.evidence.cpu_seconds)
+    begins, ends, ratios = _worst(case.evidence.cpu_seconds, case.window)
+    if not ratios.any():
+        return None
     lost = _lost_in(case, begins, ends)
     if not lost.sum() or np.average(ratios, weights=lost) < _NONE:
         return None
@@ -46,8 +48,10 @@ def stolen(case: Case) -> Stolen | None:
     )
 
 
-def _worst(rows: Array) -> tuple[Array, Array, Array]:
-    """Begin and end of each second, and the share that was stolen of its worst CPU."""
+def _worst(rows: Array, window: Window) -> tuple[Array, Array, Array]:
+    """Begin and end of each second that touches a window, and the share that was stolen of its worst CPU."""
+    begins = rows["time_ns"] - rows["elapsed_ns"]
+    rows = rows[(begins < window.end_ns) & (rows["time_ns"] > window.begin_ns)]
     ends, first, second_of = np.unique(rows["time_ns"], return_index=True, return_inverse=True)
     worst = np.zeros(len(ends))
     np.maximum.at(worst, second_of, rows["steal_ns"] / np.maximum(rows["elapsed_ns"], 1))
@@ -55,19 +59,24 @@ def _worst(rows: Array) -> tuple[Array, Array, Array]:
 
 
 def _lost_in(case: Case, begins: Array, ends: Array) -> Array:
-    """Lost ns of each second, by the end of the epochs; what was read of them stands for all."""
-    excess, at = np.maximum(case.excess_ns, 0), case.epochs["b_ns"]
-    lost = np.array([excess[(at > begin) & (at <= end)].sum() for begin, end in zip(begins, ends, strict=True)])
-    return lost * max(case.loss_ns, 0) / max(float(excess.sum()), 1.0)
+    """Lost ns of each second, by the ends of the epochs, which are in order; those that were read stand for all."""
+    until = np.append(0, np.cumsum(np.maximum(case.excess_ns, 0)))
+    at = [np.searchsorted(case.epochs["b_ns"], times, side="right") for times in (begins, ends)]
+    lost: Array = until[at[1]] - until[at[0]]
+    return lost * max(case.loss_ns, 0) / max(float(until[-1]), 1.0)
 
 
 def _usual_ratio(case: Case) -> float | None:
+    """While recording, the reference may be older than the window that is looked at."""
     if not case.baselines:
         return None
+    evidence = case.evidence
     around = Window(
         begin_ns=min(one.begin_ns for one in case.baselines), end_ns=max(one.end_ns for one in case.baselines)
     )
-    begins, ends, ratios = _worst(case.evidence.reader.cpu_seconds(around))
+    is_at_hand = evidence.window.begin_ns <= around.begin_ns and around.end_ns <= evidence.window.end_ns
+    rows = evidence.cpu_seconds if is_at_hand else evidence.reader.cpu_seconds(around)
+    begins, ends, ratios = _worst(rows, around)
     inside = np.zeros(len(ends), bool)
     for window in case.baselines:
         inside |= (begins >= window.begin_ns) & (ends <= window.end_ns)
