@@ -19,22 +19,13 @@ class Gap:
 
 
 class Gaps:
-    """The gaps of a window. A step holds until the next one of its session, or until that ends.
-
-    sessions: those that touch the window; what was given up in another has ended with it.
-    """
+    """The gaps of a window. sessions: those that touch it; what was given up in another has ended with that."""
 
     def __init__(self, steps: Sequence[GovernorStep], sessions: Iterable[Session], window: Window) -> None:
-        stopped = {one.session: one.stopped_ns or one.last_seen_ns for one in sessions}
         self._gaps: list[Gap] = []
-        for at, step in enumerate(steps):
-            ends = [window.end_ns, stopped.get(step.session, window.begin_ns)]
-            ends += [one.time_ns for one in steps[at + 1 :] if one.session == step.session][:1]
-            begin, end = max(step.time_ns, window.begin_ns), min(ends)
-            if begin < end:
-                lost = ((text, EVIDENCE.get(text, frozenset())) for text in step.not_traced.splitlines())
-                held = Window(begin_ns=begin, end_ns=end)
-                self._gaps += [Gap(held, text, evidence) for text, evidence in lost if evidence]
+        for step, held in held_steps(steps, sessions, window):
+            lost = ((text, EVIDENCE.get(text, frozenset())) for text in step.not_traced.splitlines())
+            self._gaps += [Gap(held, text, evidence) for text, evidence in lost if evidence]
 
     def of(self, needs: Iterable[str]) -> dict[str, tuple[Window, ...]]:
         """When some of these were missing, by the sentence that says what was given up; nothing where all was there."""
@@ -48,6 +39,20 @@ class Gaps:
     def missing_ns(self, needs: Iterable[str], within: Iterable[Window]) -> int:
         """How much of these windows lacked some of what is needed."""
         return overlap_ns(joined([window for windows in self.of(needs).values() for window in windows]), within)
+
+
+def held_steps(
+    steps: Sequence[GovernorStep], sessions: Iterable[Session], window: Window
+) -> list[tuple[GovernorStep, Window]]:
+    """Each step with the part of the window that it held for: until the next of its session, or until that ended."""
+    ends = {one.session: one.stopped_ns or one.last_seen_ns for one in sessions}
+    found = []
+    for step in reversed(steps):
+        held = max(step.time_ns, window.begin_ns), min(ends.get(step.session, window.begin_ns), window.end_ns)
+        ends[step.session] = step.time_ns
+        if held[0] < held[1]:
+            found.append((step, Window(begin_ns=held[0], end_ns=held[1])))
+    return found[::-1]
 
 
 def joined(windows: Iterable[Window]) -> tuple[Window, ...]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ingero.serve.coverage import held_steps
+from ingero.diagnose.gaps import held_steps
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
 from ingero.serve.stack_lines import stack_lines
@@ -107,7 +107,8 @@ def coverage_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     """Stretches in which less was traced."""
     if not streams.reader.is_recorded("raw_governor"):
         return
-    for step, held in held_steps(streams.reader, streams.window):
+    reader, window = streams.reader, streams.window
+    for step, held in held_steps(reader.governor_steps(window), reader.sessions(), window):
         if step.not_traced:
             node, begin_ns = tracks.node(step.session), held.begin_ns
             track = tracks.lane(node, "ingero: less was traced", start_ns=begin_ns, end_ns=held.end_ns)
