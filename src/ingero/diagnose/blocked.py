@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.paths import BLOCKED
 from ingero.diagnose.waits import Segment
-
-BLOCKED = ("io", "kernel_lock")
-_MOST_LATE = 2000  # epochs that were picked up late, the latest
-_WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
 
 IsMine = Callable[[Segment], bool]
 Weight = Callable[[Segment], float]
@@ -30,7 +25,7 @@ class PathWaits:
         self._segments: dict[Part, Sequence[Segment]] = {
             Part.EMPTY: case.empty_paths,
             Part.ENQUEUE: case.enqueue_paths,
-            Part.LATE: _late_paths(case),
+            Part.LATE: case.late_waits,
         }
 
     def all(self) -> list[Segment]:
@@ -68,14 +63,3 @@ class PathWaits:
 def blocked(segment: Segment) -> bool:
     """Whether it is a wait in the kernel, of a member of the path."""
     return segment.state in BLOCKED
-
-
-def _late_paths(case: Case) -> list[Segment]:
-    """Waits of the draining thread between the device's end and its return, of the epochs picked up latest."""
-    late = case.epochs[case.epochs["p_ns"] > _WORTH_NS]
-    chosen = late[np.argsort(-late["p_ns"], kind="stable")[:_MOST_LATE]]
-    found: list[Segment] = []
-    for epoch in chosen:
-        path = case.evidence.waits.path(int(epoch["b_tid"]), int(epoch["r_ns"]), int(epoch["b_ns"]))
-        found += [one for one in path if one.depth == 0 and one.state in BLOCKED]
-    return found

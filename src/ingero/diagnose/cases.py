@@ -15,7 +15,7 @@ from ingero.diagnose.excess import buckets
 from ingero.diagnose.gaps import joined
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
-from ingero.diagnose.paths import Paths, growth_of_workers, paths, slowest
+from ingero.diagnose.paths import Paths, growth_of_workers, late_waits, paths, slowest
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual, at_best, reference_windows, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
@@ -299,6 +299,11 @@ class Case:
     def enqueue_paths(self) -> Sequence[Segment]:
         """What the sleeps between the first enqueue and the drain went into: of the enqueuing thread."""
         return self.paths(Part.ENQUEUE).segments
+
+    @cached_property
+    def late_waits(self) -> Sequence[Segment]:
+        """What the draining thread waited for between the device's end and its return, in the latest epochs."""
+        return late_waits(self)
 
     def paths(self, part: Part) -> Paths:
         """The paths of the waits in E or in [f, s]."""

@@ -9,10 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ingero.diagnose.blocked import BLOCKED, PathWaits
+from ingero.diagnose.blocked import PathWaits
 from ingero.diagnose.cases import Case
 from ingero.diagnose.host_timeline import Timeline, begin_ns, overlap_ns
 from ingero.diagnose.model import Culprit, Fact
+from ingero.diagnose.paths import BLOCKED
 from ingero.diagnose.waits import Segment
 from ingero.ops import IoOp, Source
 from ingero.store.host_events import HostEvent

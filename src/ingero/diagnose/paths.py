@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-WAITS = ("sleep", "io", "kernel_lock")  # states that a path explains
+BLOCKED = ("io", "kernel_lock")  # in the kernel
+WAITS = ("sleep", *BLOCKED)  # states that a path explains
 _MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
 _MOST_BLOCKS = 8  # of BLOCK_NS, whose intervals off the CPU are read for that
+_MOST_LATE = 2000  # epochs that were picked up late, the latest
 _WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
 
 
@@ -68,6 +70,17 @@ def paths(case: Case, part: Part, chosen: Array, growth: Growth) -> Paths:
         return Paths(found, seen_ns)
     kept_ns = sum(one.duration_ns for one in kept)
     return Paths(kept, max(kept_ns, min(seen_ns, _lost_ns(case, part, chosen))))
+
+
+def late_waits(case: Case) -> list[Segment]:
+    """Waits of the draining thread between the device's end and its return, of the epochs picked up latest."""
+    late = case.epochs[case.epochs["p_ns"] > _WORTH_NS]
+    chosen = late[np.argsort(-late["p_ns"], kind="stable")[:_MOST_LATE]]
+    found: list[Segment] = []
+    for epoch in chosen:
+        path = case.evidence.waits.path(int(epoch["b_tid"]), int(epoch["r_ns"]), int(epoch["b_ns"]))
+        found += [one for one in path if one.depth == 0 and one.state in BLOCKED]
+    return found
 
 
 def growth_of_workers(case: Case) -> Growth:
