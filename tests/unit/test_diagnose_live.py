@@ -12,7 +12,7 @@ import pytest
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose import live as live_module
-from ingero.diagnose.cases import find_cases
+from ingero.diagnose.case_search import find_cases
 from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.engine import diagnose, diagnose_evidence
 from ingero.diagnose.evidence import Evidence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,29 +11,18 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.excess import buckets
 from ingero.diagnose.gaps import joined
-from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
 from ingero.diagnose.paths import Paths, growth_of_workers, late_waits, paths, slowest
-from ingero.diagnose.queue_full import was_full
-from ingero.diagnose.regimes import Usual, at_best, reference_windows, usual_epochs, with_clocks
-from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
-from ingero.diagnose.samples import sample_windows, weighted_windows
-from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
-from ingero.diagnose.timeline import timeline
+from ingero.diagnose.regimes import Usual, reference_windows
+from ingero.diagnose.resynced import Resynced
 from ingero.diagnose.usual_work import Growth
 from ingero.diagnose.waits import Segment
-from ingero.events import CLOCKS
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
 from ingero.units import SECOND_NS, format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
-BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
-_BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
-_CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,177 +340,3 @@ def _change(one: OpShare, epochs: int, usual: Sequence[OpShare], usual_epochs: i
         size_bytes=size_bytes,
         usual_bytes=usual_bytes,
     )
-
-
-def find_cases(evidence: Evidence) -> Iterator[Case]:
-    """The stretches of every process that lost time against its best regime, and the bottlenecks of that regime.
-
-    While recording, not those of processes that were gone at once: by the hundred they would be all that is looked at.
-    """
-    for number, lane in evidence.lanes.items():
-        process = evidence.processes.get(number)
-        if process is not None and len(lane) and not (evidence.is_live and _was_brief(process, lane)):
-            yield from _Lane(evidence, process, lane).cases()
-
-
-def _was_brief(process: Process, lane: Array) -> bool:
-    return process.exit_ns is not None and int(lane["b_ns"][-1] - lane["a_ns"][0]) < _BRIEF_NS
-
-
-class _Lane:
-    """The main lane of one process, without its time without demand."""
-
-    def __init__(self, evidence: Evidence, process: Process, lane: Array) -> None:
-        self._evidence, self._process = evidence, process
-        self._ends = np.ascontiguousarray(lane["b_ns"])
-        self._idle = idle_ns(evidence, process, lane)
-        self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
-
-    def cases(self) -> Iterator[Case]:
-        if (found := resynced(self._epochs)) and (case := self._resynced(found)):
-            yield case
-            self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
-        usual = usual_epochs(self._epochs)
-        excess = excess_ns(self._epochs, usual)
-        stretches = lossy_stretches(self._epochs, usual, excess)
-        if stretches:
-            usual = with_clocks(usual, self._whole)
-        for stretch in stretches:
-            yield self._incident(usual, excess, stretch)
-        if case := self._bottleneck(self._recent(at_best(self._epochs, usual)), usual):
-            yield case
-
-    def _whole(self, window: Window) -> Array:
-        """The whole epochs that ended in a window."""
-        epochs = self._evidence.epochs(window, self._process.process)
-        if not self._idle.any():
-            return epochs
-        return shortened(epochs, self._idle[np.searchsorted(self._ends, epochs["b_ns"]).clip(max=len(self._ends) - 1)])
-
-    def _sample(self, lane: Array) -> Array:
-        """These epochs whole, or of very many some."""
-        return self._read(sample_windows(lane), lane)
-
-    def _read(self, windows: Sequence[Window], lane: Array) -> Array:
-        """The whole epochs of a lane in these windows."""
-        whole: Array = np.concatenate([self._evidence.no_epochs, *(self._whole(window) for window in windows)])
-        chosen: Array = whole[np.isin(whole["b_ns"], lane["b_ns"])]
-        return chosen
-
-    def _incident(self, usual: Mapping[int, Usual], excess: Array, stretch: Stretch) -> Case:
-        inside = (self._epochs["b_ns"] > stretch.window.begin_ns) & (self._epochs["b_ns"] < stretch.window.end_ns)
-        members = self._epochs[inside]
-        heavy, spread = (self._read(windows, members) for windows in weighted_windows(members, excess[inside]))
-        epochs = np.sort(np.concatenate([heavy, spread]), order="b_ns")
-        return Case(
-            evidence=self._evidence,
-            process=self._process,
-            kind=FindingKind.INCIDENT,
-            window=stretch.window,
-            epochs=epochs,
-            epoch_count=stretch.epochs,
-            usual=usual,
-            excess_ns=excess_ns(epochs, usual),
-            wall_ns=stretch.wall_ns,
-            around_ns=stretch.around_ns,
-            loss_ns=stretch.loss_ns,
-            peak_ratio=stretch.peak_ratio,
-            buckets=_extrapolated(heavy, spread, usual, stretch.loss_ns),
-            timeline=timeline(self._epochs, excess, stretch.window),
-        )
-
-    def _resynced(self, found: Resynced) -> Case | None:
-        """Compared per launch; None where the launches are not of the same work."""
-        members = self._epochs[found.inside]
-        now, before = (self._sample(one) for one in (members, self._epochs[found.usual]))
-        if not is_same_work(now, before):
-            return None
-        wall, loss = int((members["b_ns"] - members["a_ns"]).sum()), found.loss_ns(members)
-        return Case(
-            evidence=self._evidence,
-            process=self._process,
-            kind=FindingKind.INCIDENT,
-            window=found.window,
-            epochs=now,
-            epoch_count=len(members),
-            usual=with_clocks(usual_epochs(self._epochs[found.usual]), self._whole),
-            excess_ns=(now["b_ns"] - now["a_ns"]) - found.wanted_ns(now),
-            wall_ns=wall,
-            loss_ns=loss,
-            peak_ratio=loss / max(wall, 1),
-            buckets=lost_buckets(now, before, int(members["launches"].sum())),
-            resynced=found,
-        )
-
-    def _recent(self, chosen: Array) -> Array:
-        """Those in the window, if there are any: while recording, a reference from long before is at hand, too."""
-        recent = chosen & (self._epochs["b_ns"] >= self._evidence.window.begin_ns)
-        return recent if recent.any() else chosen
-
-    def _bottleneck(self, is_best: Array, usual: Mapping[int, Usual]) -> Case | None:
-        """Where the device is kept waiting even at best; nothing where that is little of the time, idle or not."""
-        wall = int(self._elapsed_ns[is_best].sum())
-        waited = sum(float(length[is_best].sum()) for length in _host_lengths(self._epochs).values())
-        if waited < BOTTLENECK_RATIO * wall or waited < MIN_LOSS_NS:
-            return None
-        best = self._epochs[is_best]
-        epochs = self._sample(best)
-        against_zero = host_share(epochs)
-        seen = sum(against_zero.values())
-        scale = waited / seen if len(epochs) < len(best) and seen else 1.0
-        against_zero = {bucket: int(ns * scale) for bucket, ns in against_zero.items()}
-        lost = sum(against_zero.values())
-        if lost < BOTTLENECK_RATIO * wall or lost < MIN_LOSS_NS:
-            return None
-        return Case(
-            evidence=self._evidence,
-            process=self._process,
-            kind=FindingKind.BOTTLENECK,
-            window=Window(begin_ns=int(best["a_ns"][0]), end_ns=int(best["b_ns"][-1]) + 1),
-            epochs=epochs,
-            epoch_count=len(best),
-            usual=usual,
-            excess_ns=(epochs["b_ns"] - epochs["a_ns"]).astype(np.float64),
-            wall_ns=wall,
-            loss_ns=lost,
-            peak_ratio=lost / max(wall, 1),
-            buckets=against_zero,
-        )
-
-
-def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], loss_ns: int) -> dict[Bucket, int]:
-    """Lost time by bucket: of the heavy epochs as it is, and of the spread ones for all the rest of the loss."""
-    lost = buckets(heavy, usual)
-    if not len(spread):
-        return lost
-    rest, seen = loss_ns - float(excess_ns(heavy, usual).sum()), float(excess_ns(spread, usual).sum())
-    scale = rest / seen if rest > 0 and seen > 0 else 1.0
-    for bucket, ns in buckets(spread, usual).items():
-        lost[bucket] = lost.get(bucket, 0) + round(ns * scale)
-    return lost
-
-
-def _host_lengths(epochs: Array) -> dict[Part, Array]:
-    """E and P as they are, and [f, s] where the device was ready as soon as the host had enqueued; of either kind."""
-    kept_waiting = (epochs["r_ns"] - epochs["s_ns"] < DEVICE_WAITED * epochs["x_ns"]) & ~was_full(epochs)
-    return {
-        Part.EMPTY: epochs["e_ns"],
-        Part.ENQUEUE: np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0),
-        Part.LATE: epochs["p_ns"],
-    }
-
-
-def host_share(epochs: Array) -> dict[Bucket, int]:
-    """The account of E and P as it is, and of [f, s] where the device was ready as soon as the host had enqueued."""
-    found: dict[Bucket, int] = {}
-    for part, lengths in _host_lengths(epochs).items():
-        clocks = epochs[f"{_CLOCKS_OF[part]}_clock_ns"]
-        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is Part.ENQUEUE else True)
-        sums = clocks[counted].sum(axis=0).astype(np.float64)
-        if part is Part.LATE:
-            sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait
-        total = float(lengths.sum())
-        scale = min(1.0, total / sums.sum()) if sums.sum() else 0.0
-        shares = {Bucket(part, clock): int(ns) for clock, ns in zip(CLOCKS, sums * scale, strict=True)}
-        found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}
-    return {bucket: ns for bucket, ns in found.items() if ns > 0}

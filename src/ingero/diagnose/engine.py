@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.cases import BOTTLENECK_RATIO, Case, find_cases
+from ingero.diagnose.case_search import BOTTLENECK_RATIO, find_cases
+from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import EPOCHS, SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.found import Found
