@@ -7,7 +7,8 @@ no special rule: only the one that delivered last is on the path.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
+from collections import defaultdict, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from ingero.diagnose.gil_waits import gil_waits
 from ingero.events import THREAD_STATES, WAKER_KINDS
+from ingero.store.arrays import OFFCPU_DTYPE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,6 +25,9 @@ MAX_DEPTH = 12
 GIL = "gil"  # the state of a segment that waits for the interpreter lock of its process
 _THREAD = WAKER_KINDS.index("thread")
 _SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
+
+# A row of OFFCPU_DTYPE as Python's own numbers: paths ask for its fields one by one, thousands of times.
+_Interval = namedtuple("_Interval", OFFCPU_DTYPE.names or ())  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,23 @@ class Segment:
         return self.end_ns - self.begin_ns
 
 
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    """The intervals of one thread in order of time, with their begins and ends for searching."""
+
+    rows: Array
+    begins: list[int]
+    ends: list[int]
+
+    def within(self, begin_ns: int, end_ns: int) -> Array:
+        """Those that touch [begin_ns, end_ns)."""
+        return self.rows[bisect_right(self.ends, begin_ns) : bisect_left(self.begins, end_ns)]
+
+    def latest_first(self, begin_ns: int, end_ns: int) -> list[Any]:
+        """The same to walk back through."""
+        return [_Interval._make(row) for row in reversed(self.within(begin_ns, end_ns).tolist())]
+
+
 class Waits:
     """Paths through the recorded intervals off the CPU (`store.arrays.OFFCPU_DTYPE`).
 
@@ -64,21 +86,19 @@ class Waits:
         order = np.lexsort((ends, offcpu["tid"]))
         borders = np.flatnonzero(np.diff(offcpu["tid"][order])) + 1
         parts = zip(np.split(offcpu[order], borders), np.split(ends[order], borders), strict=True)
-        of_threads = {int(mine["tid"][0]): (mine, mine_ends) for mine, mine_ends in parts if len(mine)}
-        self._of_thread: dict[int, Array] = {tid: mine for tid, (mine, _) in of_threads.items()}
-        self._ends: dict[int, Array] = {tid: mine_ends for tid, (_, mine_ends) in of_threads.items()}
-        self._gil = gil_waits(self._of_thread)
+        self._of_thread = {
+            int(mine["tid"][0]): _Thread(mine, mine["start_ns"].tolist(), mine_ends.tolist())
+            for mine, mine_ends in parts
+            if len(mine)
+        }
+        self._gil = gil_waits({tid: thread.rows for tid, thread in self._of_thread.items()})
         self._pid_of = {tid: pid for tid, (_, pid) in threads.items()}
-        self._pid_of |= {tid: int(mine["pid"][0]) for tid, mine in self._of_thread.items()}
+        self._pid_of |= {tid: int(thread.rows["pid"][0]) for tid, thread in self._of_thread.items()}
 
     def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
         """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
         mine = self._of_thread.get(tid)
-        if mine is None:
-            return np.zeros(0, dtype=[])
-        first = np.searchsorted(self._ends[tid], begin_ns, side="right")
-        chosen: Array = mine[first:]
-        return chosen[chosen["start_ns"] < end_ns]
+        return np.zeros(0, OFFCPU_DTYPE) if mine is None else mine.within(begin_ns, end_ns)
 
     def path(self, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
         """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first.
@@ -86,8 +106,8 @@ class Waits:
         When it ran or was runnable itself is left out: its own clocks say that.
         """
         segments: list[Segment] = []
-        for interval in reversed(list(self.intervals(tid, begin_ns, end_ns))):
-            if int(interval["state"]) in _SLEEPING:
+        for interval in self._latest_first(tid, begin_ns, end_ns):
+            if interval.state in _SLEEPING:
                 self._interval(segments, interval, begin_ns, end_ns, 0)
         return [one for one in segments if one.depth or one.state not in {"runq", "run"}]
 
@@ -99,10 +119,14 @@ class Waits:
             self._walk(found, segment.tid, at_ns - length_ns, at_ns, segment.depth, is_within=True)
         return found
 
+    def _latest_first(self, tid: int, begin_ns: int, end_ns: int) -> list[Any]:
+        mine = self._of_thread.get(tid)
+        return [] if mine is None else mine.latest_first(begin_ns, end_ns)
+
     def _interval(self, found: list[Segment], interval: Any, begin_ns: int, end_ns: int, depth: int) -> None:
-        start = max(int(interval["start_ns"]), begin_ns)
-        end = min(int(interval["start_ns"] + interval["duration_ns"]), end_ns)
-        state, woken = int(interval["state"]), int(interval["woken_ns"])
+        start = max(interval.start_ns, begin_ns)
+        end = min(interval.start_ns + interval.duration_ns, end_ns)
+        state, woken = interval.state, interval.woken_ns
         if state not in _SLEEPING:
             found.append(_segment(interval, _state(state), start, end, depth))
             return
@@ -111,22 +135,22 @@ class Waits:
             found.append(_segment(interval, "runq", woken, end, depth))
         if woken <= start:
             return
-        if int(interval["waker_kind"]) == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
+        if interval.waker_kind == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
             self._follow(found, interval, start, woken, depth + 1)
-        elif int(interval["start_ns"]) in self._gil[int(interval["tid"])]:
+        elif interval.start_ns in self._gil[interval.tid]:
             found.append(_segment(interval, GIL, start, woken, depth))
         else:
             found.append(self._end(interval, _state(state), start, woken, depth))
 
     def _end(self, interval: Any, state: str, begin: int, end: int, depth: int) -> Segment:
         """A sleep whose waker is not followed; a thread that was never seen itself stands for its process."""
-        tid = int(interval["waker_tid"])
-        kind, pid = WAKER_KINDS[int(interval["waker_kind"])], int(interval["waker_pid"]) or self._pid_of.get(tid, tid)
+        tid = interval.waker_tid
+        kind, pid = WAKER_KINDS[interval.waker_kind], interval.waker_pid or self._pid_of.get(tid, tid)
         return _segment(interval, state, begin, end, depth, kind, pid)
 
     def _follow(self, found: list[Segment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
         """What the waker of a sleep did until it woke the sleeper at at_ns."""
-        tid = int(sleeper["waker_tid"])
+        tid = sleeper.waker_tid
         if tid in self._of_thread:
             self._walk(found, tid, begin_ns, at_ns, depth)
         else:
@@ -140,8 +164,8 @@ class Waits:
         is_within: at_ns may lie in an interval, which counts up to then; else the thread ran at that moment.
         """
         now = at_ns
-        for interval in reversed(list(self.intervals(tid, begin_ns, at_ns))):
-            end = int(interval["start_ns"] + interval["duration_ns"])
+        for interval in self._latest_first(tid, begin_ns, at_ns):
+            end = interval.start_ns + interval.duration_ns
             if end > now:
                 if not is_within:
                     continue
@@ -149,18 +173,19 @@ class Waits:
             if end < now:
                 found.append(_ran(interval, end, now, depth))
             self._interval(found, interval, begin_ns, end, depth)
-            now = max(int(interval["start_ns"]), begin_ns)
+            now = max(interval.start_ns, begin_ns)
             if now <= begin_ns or self._is_handed_over(interval):
                 return
         if now > begin_ns:
-            found.append(_ran(self._of_thread[tid][0], begin_ns, now, depth))
+            first = _Interval._make(self._of_thread[tid].rows[0].tolist())
+            found.append(_ran(first, begin_ns, now, depth))
 
     def _ran_or_unknown(self, sleeper: Any, tid: int, begin_ns: int, at_ns: int, depth: int) -> Segment:
         """A thread without intervals off the CPU: a traced one was on it."""
         if tid not in self._threads:
             return self._end(sleeper, "sleep", begin_ns, at_ns, depth - 1)
         process, pid = self._threads[tid]
-        name = int(sleeper["waker_name"])
+        name = sleeper.waker_name
         return Segment(
             pid=pid, tid=tid, process=process, comm=name, state="run", begin_ns=begin_ns, end_ns=at_ns, depth=depth
         )
@@ -170,9 +195,9 @@ class Waits:
 
         It stays where the waker was not traced, and in a wait in the kernel, whoever ended that.
         """
-        waker = int(interval["waker_tid"])
-        is_followed = int(interval["waker_kind"]) == _THREAD and (waker in self._of_thread or waker in self._threads)
-        return is_followed and _state(int(interval["state"])) == "sleep"
+        waker = interval.waker_tid
+        is_followed = interval.waker_kind == _THREAD and (waker in self._of_thread or waker in self._threads)
+        return is_followed and _state(interval.state) == "sleep"
 
 
 def _state(number: int) -> str:
@@ -183,15 +208,15 @@ def _segment(
     interval: Any, state: str, begin: int, end: int, depth: int, waker_kind: str = "none", waker_pid: int = 0
 ) -> Segment:
     return Segment(
-        pid=int(interval["pid"]),
-        tid=int(interval["tid"]),
-        process=int(interval["process"]),
-        comm=int(interval["comm"]),
+        pid=interval.pid,
+        tid=interval.tid,
+        process=interval.process,
+        comm=interval.comm,
         state=state,
         begin_ns=begin,
         end_ns=end,
-        culprit_pid=int(interval["culprit_pid"]) if state in {"runq", "yielded"} else 0,
-        culprit_name=int(interval["culprit_name"]) if state in {"runq", "yielded"} else 0,
+        culprit_pid=interval.culprit_pid if state in {"runq", "yielded"} else 0,
+        culprit_name=interval.culprit_name if state in {"runq", "yielded"} else 0,
         waker_kind=waker_kind,
         waker_pid=waker_pid,
         depth=depth,
@@ -200,10 +225,10 @@ def _segment(
 
 def _ran(interval: Any, begin: int, end: int, depth: int) -> Segment:
     return Segment(
-        pid=int(interval["pid"]),
-        tid=int(interval["tid"]),
-        process=int(interval["process"]),
-        comm=int(interval["comm"]),
+        pid=interval.pid,
+        tid=interval.tid,
+        process=interval.process,
+        comm=interval.comm,
         state="run",
         begin_ns=begin,
         end_ns=end,
