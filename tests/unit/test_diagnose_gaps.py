@@ -13,7 +13,7 @@ from ingero.capture.rungs import NO_STACKS, TEXTS, Rung
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.blind_spots import unseen
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.gaps import Gaps, joined
+from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.model import Diagnosis, Part
 from ingero.diagnose.rule import all_rules
 from ingero.serve.findings_json import diagnosis_json
@@ -21,6 +21,7 @@ from ingero.serve.findings_text import headline, not_looked_at_lines
 from ingero.store import tables
 from ingero.store.reader import open_reader
 from ingero.store.records import GovernorStep, Window
+from ingero.store.spans import joined
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 Script = Callable[[Scene, Actor], None]

@@ -27,6 +27,8 @@ from ingero.store.records import Window
 SECOND_NS = 1_000_000_000
 HEALTHY = Step()
 HOGGED = Step(late_ms=2.5, drain={"runq": 2.5, "sleep": 5.0})
+QUICK = Step(busy_ms=2.0)
+QUICK_HOGGED = Step(busy_ms=2.0, late_ms=20.0, drain={"runq": 20.0, "sleep": 1.0})
 
 
 Hog = Callable[[Scene, Actor, int], None]
@@ -332,3 +334,46 @@ def questions(path: Path, processes: int, *, is_live: bool) -> int:
             else:
                 diagnose(reader, whole)
     return len(asked)
+
+
+def test_a_reference_in_many_short_stretches_is_asked_about_at_once(tmp_path: Path) -> None:
+    """Short steps with other work between them are stretches of their own; sums by the second are the same for all."""
+    few, many = (stretches_and_questions(tmp_path / f"{steps}.db", steps) for steps in (5, 25))
+    assert many[0] > 2 * few[0] > 40, "else it lies in few stretches"
+    assert many[1] < 2 * few[1]
+
+
+def stretches_and_questions(path: Path, steps: int) -> tuple[int, int]:
+    """In how many stretches a reference lies, and how many questions about sums and samples the diagnosis asks.
+
+    steps: per second, ten seconds long; then others take the CPUs.
+    """
+    asked: list[str] = []
+    with Scene(path, seconds=20) as scene:
+        trainer = scene.process(100, "python")
+        for second in range(20):
+            for begin in (second + number / steps for number in range(steps)):
+                scene.train(trainer, begin, begin + 0.001, QUICK if second < 10 else QUICK_HOGGED)
+            if second >= 10:
+                stress(scene, trainer, second)
+        scene.flush()
+        with open_reader(path) as reader:
+            evidence = Evidence(reader, Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 20 * SECOND_NS))
+            stretches = max((len(case.baselines) for case in find_cases(evidence)), default=0)
+            reader.connection.set_exec_trace(lambda *question: not asked.append(str(question)))  # type: ignore[func-returns-value]
+            diagnose(reader, evidence.window)
+    sums = ("raw_culprits", "raw_clock_seconds", "raw_samples", "DISTINCT start_ns")
+    return stretches, sum(any(name in question for name in sums) for question in asked)
+
+
+def test_epochs_that_several_rules_ask_for_are_read_once(tmp_path: Path) -> None:
+    window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 2 * SECOND_NS)
+    with Scene(tmp_path / "a.db", seconds=2) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, 2, HEALTHY)
+        scene.flush()
+        with open_reader(tmp_path / "a.db") as reader:
+            evidence = Evidence(reader, window)
+            first = evidence.epochs(window, trainer.number)
+            assert len(first) > 200
+            assert evidence.epochs(Window(begin_ns=BEGIN_NS, end_ns=window.end_ns), trainer.number) is first

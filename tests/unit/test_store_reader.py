@@ -11,6 +11,7 @@ import pytest
 from ingero.store import arrays, tables
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Clocks, SessionFacts, Window
+from ingero.store.spans import Spans
 from ingero.store.vocabulary import IDLE_PID, UNKNOWN_PID
 from ingero.store.writer import Writer
 from tests.unit.reader_recording import (
@@ -92,6 +93,31 @@ def test_clock_seconds_come_as_an_array_in_order_of_time(reader: Reader) -> None
     assert seconds.dtype == arrays.CLOCK_SECOND_DTYPE
     assert np.diff(seconds["start_ns"]).tolist() == [SECOND_NS] * 9
     assert seconds["clock_ns"].sum(axis=0).tolist() == [7 * SECOND_NS, 3 * SECOND_NS, 0, 0, 0, 0, 0, 0]
+
+
+def test_culprits_of_many_stretches_are_those_of_each_together(reader: Reader) -> None:
+    """A reference may lie in thousands of short stretches; a second that several of them touch is shared by them."""
+    tenth = SECOND_NS // 10
+    windows = [Window(begin_ns=BEGIN_NS + at * tenth, end_ns=BEGIN_NS + at * tenth + tenth // 2) for at in range(3, 57)]
+    together = reader.culprit_shares(Spans(windows), process=1)
+    each = [one for window in windows for one in reader.culprit_shares(Spans([window]), process=1)]
+    assert [one.culprit_pid for one in together] == [77, -1, 0]
+    for one in together:
+        assert one.ns == pytest.approx(sum(other.ns for other in each if other.culprit_pid == one.culprit_pid), rel=1e-6)
+    assert together[0].ns == pytest.approx(len(windows) * 0.05 * 250_000_000, rel=1e-6)
+    assert together[0].switches == int(len(windows) * 0.05 * 3), "of one stretch alone it would be none"
+
+
+def test_windows_grow_to_the_seconds_of_calls_that_they_touch(reader: Reader) -> None:
+    half = SECOND_NS // 2
+    short = Window(begin_ns=BEGIN_NS + half, end_ns=BEGIN_NS + half + 1)
+    longer = Window(begin_ns=BEGIN_NS + 2 * SECOND_NS, end_ns=BEGIN_NS + 3 * SECOND_NS + half)
+    elsewhere = Window(begin_ns=BEGIN_NS + 500 * SECOND_NS, end_ns=BEGIN_NS + 501 * SECOND_NS)
+    assert reader.op_spans([short, elsewhere, longer], process=1) == [
+        Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + SECOND_NS),
+        elsewhere,
+        Window(begin_ns=BEGIN_NS + 2 * SECOND_NS, end_ns=BEGIN_NS + 4 * SECOND_NS),
+    ]
 
 
 def test_culprits_name_who_ran_and_keep_idle_and_unknown_apart(reader: Reader) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.gaps import joined
+from ingero.diagnose.host_time import HostStays, host_stays
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
 from ingero.diagnose.paths import Paths, growth_of_workers, late_waits, paths, slowest
 from ingero.diagnose.regimes import Usual, reference_windows
@@ -19,10 +19,10 @@ from ingero.diagnose.resynced import Resynced
 from ingero.diagnose.usual_work import Growth
 from ingero.diagnose.waits import Segment
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
+from ingero.store.spans import joined
 from ingero.units import SECOND_NS, format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,10 +235,10 @@ class Case:
 
     def _charges(self, numbers: Sequence[int], windows: Iterable[Window]) -> dict[int, list[CulpritTotals]]:
         found: dict[int, list[CulpritTotals]] = defaultdict(list)
-        for window in windows:
-            for number in numbers:
-                for one in self.evidence.culprits(window, number):
-                    found[one.culprit_pid].append(one)
+        windows = tuple(windows)
+        for number in numbers:
+            for one in self.evidence.culprits(windows, number):
+                found[one.culprit_pid].append(one)
         return found
 
     @cached_property
@@ -253,7 +253,7 @@ class Case:
             best = [_change(_sum(shares), max(count, 1), (), 1, 0) for shares in at_best.values()]
             return sorted(best, key=lambda one: -one.grown_ns)
         usual, epochs = self._calls_in(self.baselines)
-        span = self.evidence.reader.op_span(self.window, process=self.process.process)
+        (span,) = self.evidence.reader.op_spans((self.window,), process=self.process.process)
         beside = self.epochs_in(span) - self.epoch_count if self.baselines else 0
         now = self.evidence.ops(span, self.process.process)
         mine, theirs = max(self.epoch_count, 1), max(epochs, 1)
@@ -267,7 +267,10 @@ class Case:
         would be less by that.
         """
         reader, number = self.evidence.reader, self.process.process
-        spans = joined(reader.op_span(one, process=number) if one.duration_ns < SECOND_NS else one for one in windows)
+        windows = tuple(windows)
+        short = tuple(one for one in windows if one.duration_ns < SECOND_NS)
+        long = (one for one in windows if one.duration_ns >= SECOND_NS)
+        spans = joined((*reader.op_spans(short, process=number), *long))
         calls: defaultdict[tuple[int, int], list[OpShare]] = defaultdict(list)
         for window in spans:
             for one in self.evidence.ops(window, number):
@@ -276,8 +279,7 @@ class Case:
 
     def epochs_in(self, window: Window) -> int:
         """How many of the main lane's ended in a window."""
-        ends = self.evidence.lanes[self.process.process]["b_ns"]
-        return int(((ends >= window.begin_ns) & (ends < window.end_ns)).sum())
+        return len(self.evidence.lane_in(window, self.process.process))
 
     @property
     def empty_paths(self) -> Sequence[Segment]:
@@ -293,6 +295,11 @@ class Case:
     def late_waits(self) -> Sequence[Segment]:
         """What the draining thread waited for between the device's end and its return, in the latest epochs."""
         return late_waits(self)
+
+    @cached_property
+    def host_stays(self) -> HostStays:
+        """Where the threads on the path were, outside calls, in its epochs and in those of the reference."""
+        return host_stays(self)
 
     def paths(self, part: Part) -> Paths:
         """The paths of the waits in E or in [f, s]."""

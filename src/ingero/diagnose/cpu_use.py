@@ -10,6 +10,7 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.events import CLOCKS
 from ingero.store.records import Window
+from ingero.store.spans import Spans
 
 _RUN = CLOCKS.index("run")
 _NEAR_NS = 250_000_000  # a second that lies so far beside a stretch is taken for it
@@ -37,10 +38,8 @@ def grown_use(case: Case) -> CpuUse | None:
 def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
     rows = case.evidence.cpu_seconds
     middle = rows["time_ns"] - rows["elapsed_ns"] // 2
-    inside = np.zeros(len(rows), bool)
-    for window in windows:
-        inside |= (middle >= window.begin_ns - _NEAR_NS) & (middle < window.end_ns + _NEAR_NS)
-    chosen = rows[inside]
+    near = (Window(begin_ns=one.begin_ns - _NEAR_NS, end_ns=one.end_ns + _NEAR_NS) for one in windows)
+    chosen = rows[Spans(near).hold(middle, middle + 1)]
     if not len(chosen):
         return None
     busy = float((chosen["busy_ns"] + chosen["irq_ns"]).sum()) / float(chosen["elapsed_ns"].mean())
@@ -51,12 +50,11 @@ def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
 
 def _running(case: Case, windows: Sequence[Window], processes: Sequence[int]) -> float:
     """How many threads of these ran on average, over the time in which any was there: workers come and go."""
-    run_ns = seconds = 0.0
-    for window in windows:
-        periods: dict[int, int] = {}
-        for process in processes:
-            rows = case.evidence.clock_seconds(window, process)
-            run_ns += float(rows["clock_ns"][:, _RUN].sum())
-            periods |= dict(zip(rows["start_ns"].tolist(), rows["period_s"].tolist(), strict=True))
-        seconds += sum(periods.values())
+    run_ns = 0.0
+    periods: dict[int, int] = {}
+    for process in processes:
+        rows = case.evidence.clock_seconds(windows, process)
+        run_ns += float(rows["clock_ns"][:, _RUN].sum())
+        periods |= dict(zip(rows["start_ns"].tolist(), rows["period_s"].tolist(), strict=True))
+    seconds = sum(periods.values())
     return run_ns / seconds / 1e9 if seconds else 0.0

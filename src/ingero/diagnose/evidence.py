@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.gaps import Gaps
+from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
@@ -23,6 +24,7 @@ from ingero.identity import short_id
 from ingero.ops import Source
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
+from ingero.store.conditions import LONGEST_PERIOD_NS
 from ingero.store.host_events import HostEvent
 from ingero.store.lanes import Lane
 from ingero.store.machine import GpuUse, Scheduling
@@ -41,6 +43,7 @@ from ingero.store.records import (
     WakerTotals,
     Window,
 )
+from ingero.store.spans import Spans
 from ingero.store.waiters import Waiters
 from ingero.units import SECOND_NS
 
@@ -68,18 +71,22 @@ _TABLES |= dict.fromkeys(("launches", "launch_times", "allocation_times"), "raw_
 class Evidence:
     """The evidence of one window. Arrays are those of `store.arrays`; everything is read-only.
 
-    is_live: the recording goes on, and what is read is read again in a second; verdicts are for its end.
+    is_live: the recording goes on, and what is read is read again in a second; verdicts are for its end. reads: what
+    was read for other windows, too.
     """
 
-    def __init__(self, reader: Reader, window: Window, *, is_live: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, window: Window, *, is_live: bool = False, reads: KeptReads | None = None
+    ) -> None:
         self.reader = reader
         self.window = window
         self.is_live = is_live
-        self._culprits: dict[tuple[int, int, int], list[CulpritTotals]] = {}
+        self._reads = reads or KeptReads()
+        self._culprits: dict[tuple[tuple[Window, ...], int], list[CulpritTotals]] = {}
         self._ops: dict[tuple[int, int, int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
-        self._samples: dict[tuple[int, int, int], Array] = {}
+        self._samples: dict[tuple[tuple[Window, ...], int], Array] = {}
         self._waiters: dict[tuple[int, int, int], Waiters] = {}
         self._host_events: dict[tuple[int, int, Source], list[HostEvent]] = {}
 
@@ -232,20 +239,33 @@ class Evidence:
         """The epochs of the main lane of each process in short (`store.arrays.LANE_DTYPE`), by their end."""
         return {process: lane.epochs for process, lane in self.main_lanes.items()}
 
+    @cached_property
+    def _lane_ends(self) -> dict[int, Array]:
+        """When their epochs ended: side by side in memory, for searching."""
+        return {process: np.ascontiguousarray(epochs["b_ns"]) for process, epochs in self.lanes.items()}
+
+    def lane_in(self, window: Window, process: int) -> Array:
+        """The epochs of a process's main lane that ended in a part of the window, in short."""
+        first, last = np.searchsorted(self._lane_ends[process], (window.begin_ns, window.end_ns))
+        mine: Array = self.lanes[process][first:last]
+        return mine
+
     def epochs(self, window: Window, process: int) -> Array:
-        """The whole epochs (`store.arrays.EPOCH_DTYPE`) of a process's main lane that ended in a part of the window.
+        """The same as whole epochs (`store.arrays.EPOCH_DTYPE`).
 
         Where the size limit has taken them, they are made from what is left: without clocks.
         """
+        return self._reads.get(window, process, lambda: self._read_epochs(window, process))
+
+    def _read_epochs(self, window: Window, process: int) -> Array:
         lane = self.main_lanes[process]
         mine: Array = self.reader.epochs(window, process=process)
         mine = mine[(mine["stream"] == lane.stream) & (mine["device"] == lane.device)]
         mine = mine[(mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)]
-        ends = lane.epochs["b_ns"]
-        first, last = np.searchsorted(ends, (window.begin_ns, window.end_ns))
-        if len(mine) >= last - first:
+        known = self.lane_in(window, process)
+        if len(mine) >= len(known):
             return mine
-        made: Array = arrays.without_clocks(lane.epochs[first:last], process=process, pid=lane.pid)
+        made: Array = arrays.without_clocks(known, process=process, pid=lane.pid)
         made["device"], made["stream"] = lane.device, lane.stream
         return made
 
@@ -278,12 +298,12 @@ class Evidence:
         is_there = self.reader.is_recorded("raw_wakers")
         return self.reader.wakers(self.window, process=process) if is_there else []
 
-    def culprits(self, window: Window, process: int) -> list[CulpritTotals]:
-        """Who ran while the process waited, in a part of the window, most time first."""
-        key = (window.begin_ns, window.end_ns, process)
+    def culprits(self, windows: Iterable[Window], process: int) -> list[CulpritTotals]:
+        """Who ran while the process waited, in parts of the window, most time first."""
+        key = (tuple(windows), process)
         if key not in self._culprits:
             is_there = self.reader.is_recorded("raw_culprits")
-            self._culprits[key] = self.reader.culprit_shares(window, process=process) if is_there else []
+            self._culprits[key] = self.reader.culprit_shares(Spans(key[0]), process=process) if is_there else []
         return self._culprits[key]
 
     @cached_property
@@ -342,18 +362,28 @@ class Evidence:
         """Recorded calls or host events of these sources, `store.arrays.CALL_DTYPE`."""
         return self.reader.call_rows(window, sources=sources, process=process)
 
-    def clock_seconds(self, window: Window, process: int) -> Array:
-        """What the threads of a process did by second in a part of the window, `store.arrays.CLOCK_SECOND_DTYPE`."""
-        is_there = self.reader.is_recorded("raw_clock_seconds")
-        return self.reader.clock_seconds(window, process=process) if is_there else _NO_SECONDS
+    def clock_seconds(self, windows: Iterable[Window], process: int) -> Array:
+        """What the threads of a process did in each second that touches these stretches: `CLOCK_SECOND_DTYPE`."""
+        if not self.reader.is_recorded("raw_clock_seconds"):
+            return _NO_SECONDS
+        spans = Spans(windows)
+        near = [self.reader.clock_seconds(one, process=process) for one in spans.near(LONGEST_PERIOD_NS)]
+        rows: Array = np.concatenate([_NO_SECONDS, *near])
+        return rows[spans.touch(rows["start_ns"], rows["start_ns"] + rows["period_s"] * SECOND_NS)]
 
-    def samples(self, window: Window, process: int) -> Array:
+    def samples(self, windows: Iterable[Window], process: int) -> Array:
         """Where the threads of a process were outside traced calls, `store.arrays.SAMPLE_DTYPE`."""
-        key = (window.begin_ns, window.end_ns, process)
+        key = (tuple(windows), process)
         if key not in self._samples:
-            is_there = self.reader.is_recorded("raw_samples")
-            self._samples[key] = self.reader.sample_rows(window, process=process) if is_there else _NO_SAMPLES
+            self._samples[key] = self._read_samples(Spans(key[0]), process)
         return self._samples[key]
+
+    def _read_samples(self, spans: Spans, process: int) -> Array:
+        if not self.reader.is_recorded("raw_samples"):
+            return _NO_SAMPLES
+        near = [self.reader.sample_rows(one, process=process) for one in spans.near(SECOND_NS)]
+        rows: Array = np.concatenate([_NO_SAMPLES, *near])
+        return rows[spans.hold(rows["time_ns"], rows["time_ns"] + 1)]
 
     @cached_property
     def thread_names(self) -> dict[int, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ingero.given_up import EVIDENCE
 from ingero.store.records import GovernorStep, Session, Window
+from ingero.store.spans import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +54,6 @@ def held_steps(
         if held[0] < held[1]:
             found.append((step, Window(begin_ns=held[0], end_ns=held[1])))
     return found[::-1]
-
-
-def joined(windows: Iterable[Window]) -> tuple[Window, ...]:
-    """The same time without overlaps, in order; one window where one follows the other at once."""
-    found: list[Window] = []
-    for one in sorted(windows, key=lambda one: one.begin_ns):
-        if found and one.begin_ns <= found[-1].end_ns:
-            end_ns = max(found[-1].end_ns, one.end_ns)
-            found[-1] = Window(begin_ns=found[-1].begin_ns, end_ns=end_ns)
-        else:
-            found.append(one)
-    return tuple(found)
 
 
 def overlap_ns(gaps: Sequence[Window], within: Iterable[Window]) -> int:

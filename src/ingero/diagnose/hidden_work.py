@@ -118,8 +118,7 @@ def _main_threads(case: Case, workers: Sequence[Process], window: Window) -> lis
 
 
 def _piece(case: Case, threads: Sequence[Array], window: Window) -> _Piece:
-    lane = case.evidence.lanes[case.process.process]
-    mine = lane[(lane["b_ns"] >= window.begin_ns) & (lane["b_ns"] < window.end_ns)]
+    mine = case.evidence.lane_in(window, case.process.process)
     wanted = (mine["b_ns"] - mine["a_ns"]).astype(np.float64)
     for key, one in case.usual.items():
         wanted[mine["class_key"] == key] = one.reference.t_ns
@@ -161,5 +160,5 @@ def _grown(late: Sequence[_Piece], usual: _Piece, steps: int) -> str:
 
 def _line(case: Case, worker: Process, window: Window, doing: str) -> CodeLine | None:
     """Where the worker was meanwhile."""
-    found = stays(case.evidence, worker.process, window, None, RUN if doing == ON_CPU else SLEEP)
+    found = stays(case.evidence, worker.process, (window,), None, RUN if doing == ON_CPU else SLEEP)
     return spent([one for one in found if one.stack and not waits_for_items(one.stack)]).line

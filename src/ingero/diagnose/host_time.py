@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from ingero.diagnose.cases import Case
+import numpy as np
+
 from ingero.diagnose.model import Bucket, Part
 from ingero.diagnose.places import RUN, Doing, Spent, Stay, host_spans, spent, stays
+
+if TYPE_CHECKING:
+    from ingero.diagnose.cases import Case
+
+
+class HostStays(NamedTuple):
+    """Samples on the path to the device: of the epochs that lost, of the reference, and by what to multiply these."""
+
+    now: Sequence[Stay]
+    before: Sequence[Stay]
+    scale: float
+
+    def of(self, doing: Doing) -> HostStays:
+        """Those that did one thing."""
+        now, before = ([one for one in found if one.doing is doing] for found in (self.now, self.before))
+        return HostStays(now, before, self.scale)
 
 
 def run_growth(case: Case) -> Mapping[Doing, Spent]:
     """On-CPU time outside calls on the path of the epochs that lost, beyond the reference, by what it was for."""
-    now, before, scale = host_stays(case)
     found = {}
     for doing in Doing:
-        mine, usual = ([one for one in stay if one.doing is doing] for stay in (now, before))
-        if grown := beyond(mine, usual, scale):
+        if grown := beyond(*case.host_stays.of(doing)):
             found[doing] = grown
     return found
 
 
-def host_stays(case: Case) -> tuple[list[Stay], list[Stay], float]:
-    """The samples of the epochs that lost, those of the reference, and by what to multiply these."""
+def host_stays(case: Case) -> HostStays:
+    """The samples of a case."""
     lossy = case.epochs[case.excess_ns > 0]
-    now = stays(case.evidence, case.process.process, case.window, host_spans(lossy), RUN)
-    before, scale = _usual_stays(case, len(lossy))
-    return now, before, scale
+    now = stays(case.evidence, case.process.process, (case.window,), host_spans(lossy), RUN)
+    return HostStays(now, *_usual_stays(case, len(lossy)))
 
 
 def beyond(now: Sequence[Stay], before: Sequence[Stay], scale: float) -> Spent | None:
@@ -45,10 +60,6 @@ def claim_run(case: Case, grown: Spent | None) -> dict[Bucket, int]:
 def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:
     """The same in the reference, and by what to multiply it for so many epochs."""
     process = case.process.process
-    before: list[Stay] = []
-    count = 0
-    for window in case.baselines:
-        usual = case.evidence.epochs(window, process)
-        before += stays(case.evidence, process, window, host_spans(usual), RUN)
-        count += len(usual)
-    return before, epochs / max(count, 1)
+    usual = np.concatenate([case.evidence.no_epochs, *(case.evidence.epochs(one, process) for one in case.baselines)])
+    before = stays(case.evidence, process, case.baselines, host_spans(usual), RUN)
+    return before, epochs / max(len(usual), 1)

@@ -11,6 +11,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Impact
 from ingero.events import CLOCKS
 from ingero.store.records import Window
+from ingero.store.spans import Spans
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,10 +40,7 @@ def impact_of(case: Case) -> Impact | None:
 
 
 def _within(lane: Array, windows: Sequence[Window]) -> Array:
-    inside = np.zeros(len(lane), bool)
-    for window in windows:
-        inside |= (lane["b_ns"] > window.begin_ns) & (lane["b_ns"] < window.end_ns)
-    mine: Array = lane[inside]
+    mine: Array = lane[Spans(windows).have_inside(lane["b_ns"])]
     return mine
 
 

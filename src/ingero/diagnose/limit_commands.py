@@ -30,7 +30,7 @@ def group_of_pid(evidence: Evidence, pid: int) -> Container | None:
     if process and process.cgroup_id:
         return group_of(evidence, process.cgroup_id)
     victims = [number for number, one in evidence.processes.items() if one.is_target]
-    seen = (one for number in victims for one in evidence.culprits(evidence.window, number))
+    seen = (one for number in victims for one in evidence.culprits((evidence.window,), number))
     return next((group_of(evidence, one.culprit_cgroup_id) for one in seen if one.culprit_pid == pid), None)
 
 

@@ -6,8 +6,7 @@ minute or, while an incident is open, since shortly before it began.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ import numpy as np
 from ingero.diagnose.changes import Change
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import Diagnosis
 from ingero.diagnose.regimes import usual_epochs
 from ingero.diagnose.rule import all_rules
@@ -24,6 +24,7 @@ from ingero.diagnose.tracking import IncidentTracker
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Thread, Window
+from ingero.store.spans import Spans
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -34,7 +35,6 @@ LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; bef
 _MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a second: a look reads 30 MB at most
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
-_KEPT_BYTES = 16 << 20  # of epochs read before; a reference may lie in hundreds of short windows
 
 
 class LiveDiagnosis:
@@ -46,7 +46,7 @@ class LiveDiagnosis:
         self._lanes: dict[_Key, Lane] = {}
         # by second: its begin, epochs that ended in it
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
-        self._reads = _KeptReads()
+        self._reads = KeptReads()
         self.tracker = IncidentTracker(first_number)
 
     def look(self) -> list[Change]:
@@ -119,8 +119,7 @@ def _is_kept(epochs: Array, begin_ns: int) -> Array:
     kept: Array = epochs["b_ns"] >= begin_ns
     for class_key, usual in usual_epochs(epochs).items():
         mine = epochs["class_key"] == class_key
-        for window in usual.windows:
-            kept = kept | (mine & (epochs["a_ns"] >= window.begin_ns) & (epochs["b_ns"] < window.end_ns))
+        kept = kept | (mine & Spans(usual.windows).hold(epochs["a_ns"], epochs["b_ns"]))
     return kept
 
 
@@ -139,30 +138,12 @@ class _Processes(dict[int, Process]):
         raise KeyError(number)
 
 
-class _KeptReads:
-    """Whole epochs that were read before, by window and process: those asked for last."""
-
-    def __init__(self) -> None:
-        self._arrays: OrderedDict[_Key, Array] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: _Key, read: Callable[[], Array]) -> Array:
-        """What is kept of this key, else what `read` answers."""
-        if key not in self._arrays:
-            self._arrays[key] = read()
-            self._bytes += self._arrays[key].nbytes
-            while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
-                self._bytes -= self._arrays.popitem(last=False)[1].nbytes
-        self._arrays.move_to_end(key)
-        return self._arrays[key]
-
-
 class _LiveEvidence(Evidence):
     """The evidence of a window whose lanes are at hand."""
 
-    def __init__(self, reader: Reader, window: Window, lanes: list[Lane], reads: _KeptReads) -> None:
-        super().__init__(reader, window, is_live=True)
-        self._lanes, self._reads = lanes, reads
+    def __init__(self, reader: Reader, window: Window, lanes: list[Lane], reads: KeptReads) -> None:
+        super().__init__(reader, window, is_live=True, reads=reads)
+        self._lanes = lanes
 
     def read_lanes(self) -> list[Lane]:
         return self._lanes
@@ -180,7 +161,3 @@ class _LiveEvidence(Evidence):
 
     def read_threads(self) -> list[Thread]:
         return self.reader.threads(self.processes)
-
-    def epochs(self, window: Window, process: int) -> Array:
-        key = (window.begin_ns, window.end_ns, process)
-        return self._reads.get(key, lambda: super(_LiveEvidence, self).epochs(window, process))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.host_time import beyond, host_stays
+from ingero.diagnose.host_time import HostStays, beyond
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.places import MIN_SAMPLES, Doing, Spent, Stay
 
@@ -44,10 +44,8 @@ def is_same_work(case: Case) -> bool:
     return min(_count(now), _count(before)) >= MIN_SAMPLES and more_computing(case) is None
 
 
-def _computing(case: Case) -> tuple[list[Stay], list[Stay], float]:
-    now, before, scale = host_stays(case)
-    now, before = ([one for one in found if one.doing is Doing.COMPUTING] for found in (now, before))
-    return now, before, scale
+def _computing(case: Case) -> HostStays:
+    return case.host_stays.of(Doing.COMPUTING)
 
 
 def _busier(now: Sequence[Stay], before: Sequence[Stay], scale: float, place_of: _PlaceOf) -> set[_Place]:

@@ -88,9 +88,7 @@ def growth_of_workers(case: Case) -> Growth:
     if case.kind is not FindingKind.INCIDENT:
         return {}
     workers = [one.process for one in case.evidence.processes.values() if one.pid in case.family]
-    lane = case.evidence.lanes[case.process.process]
-    ends = lane["b_ns"]
-    steps = [lane[(ends >= one.begin_ns) & (ends < one.end_ns)] for one in case.baselines]
+    steps = [case.evidence.lane_in(one, case.process.process) for one in case.baselines]
     usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
     now = Steps((case.window,), float((case.epochs["b_ns"] - case.epochs["a_ns"]).mean()))
     mine = [number for number in workers if number != case.process.process]

@@ -156,9 +156,9 @@ def _spans(epochs: Array, tid: str, begin: str, end: str) -> Spans:
 # Samples in it
 
 
-def stays(evidence: Evidence, process: int, window: Window, spans: Spans | None, state: int) -> list[Stay]:
-    """The samples of a process's threads in one state within the spans (None: in the whole window), most time first."""
-    rows = evidence.samples(window, process)
+def stays(evidence: Evidence, process: int, windows: Iterable[Window], spans: Spans | None, state: int) -> list[Stay]:
+    """The samples of a process's threads in one state within the spans (None: in all the windows), most time first."""
+    rows = evidence.samples(windows, process)
     rows = rows[rows["state"] == state]
     if spans is not None and len(rows):
         rows = rows[_is_inside(rows, spans)]

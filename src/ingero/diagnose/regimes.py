@@ -16,6 +16,7 @@ import numpy as np
 from ingero.diagnose.loss import MIN_EPOCHS, Reference
 from ingero.events import CLOCKS
 from ingero.store.records import Window
+from ingero.store.spans import Spans, joined
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -65,13 +66,7 @@ def usual_epochs(epochs: Array) -> dict[int, Usual]:
 
 def reference_windows(usual: Mapping[int, Usual]) -> tuple[Window, ...]:
     """The stretches of time that the references come from, joined where they touch."""
-    joined: list[Window] = []
-    for window in sorted((w for one in usual.values() for w in one.windows), key=lambda w: w.begin_ns):
-        if joined and window.begin_ns <= joined[-1].end_ns:
-            joined[-1] = Window(begin_ns=joined[-1].begin_ns, end_ns=max(joined[-1].end_ns, window.end_ns))
-        else:
-            joined.append(window)
-    return tuple(joined)
+    return joined(window for one in usual.values() for window in one.windows)
 
 
 def _usual(members: Array) -> Usual:
@@ -119,10 +114,7 @@ def with_clocks(usual: Mapping[int, Usual], read: Callable[[Window], Array]) -> 
     found = {}
     for key, one in usual.items():
         mine: Array = whole[whole["class_key"] == key]
-        inside = np.zeros(len(mine), bool)
-        for window in one.windows:
-            inside |= (mine["b_ns"] > window.begin_ns) & (mine["b_ns"] < window.end_ns)
-        pool = mine[inside]
+        pool = mine[Spans(one.windows).have_inside(mine["b_ns"])]
         if len(pool):
             empty, enqueue, drain = (_clocks(pool, part) for part in ("empty", "enqueue", "drain"))
             one = replace(one, empty_clock_ns=empty, enqueue_clock_ns=enqueue, drain_clock_ns=drain)  # noqa: PLW2901

@@ -34,5 +34,5 @@ def at_once(workers: Iterable[Process], window: Window) -> int:
 
 def _is_client(evidence: Evidence, process: Process, waits: Iterable[Segment]) -> bool:
     """Whether its stacks in these waits are a client's, that waits for the answer to its own question."""
-    found = stays(evidence, process.process, evidence.window, spans_of(waits), SLEEP)
+    found = stays(evidence, process.process, (evidence.window,), spans_of(waits), SLEEP)
     return matching(found, asks_another) >= _CLEAR

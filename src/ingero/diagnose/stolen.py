@@ -13,6 +13,7 @@ import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.store.records import Window
+from ingero.store.spans import Spans
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -77,7 +78,5 @@ def _usual_ratio(case: Case) -> float | None:
     is_at_hand = evidence.window.begin_ns <= around.begin_ns and around.end_ns <= evidence.window.end_ns
     rows = evidence.cpu_seconds if is_at_hand else evidence.reader.cpu_seconds(around)
     begins, ends, ratios = _worst(rows, around)
-    inside = np.zeros(len(ends), bool)
-    for window in case.baselines:
-        inside |= (begins >= window.begin_ns) & (ends <= window.end_ns)
+    inside = Spans(case.baselines).hold(begins, ends)
     return float(ratios[inside].mean()) if inside.any() else None

@@ -79,7 +79,7 @@ def running_meanwhile(case: Case, waits: Iterable[Segment], waiters: set[int]) -
     """The other thread of the process that ran most during these waits, and its samples; (0, []) where none is seen."""
     whole = [(one.begin_ns, one.end_ns) for one in waits]
     spans = dict.fromkeys(set(case.evidence.thread_names) - waiters, whole) if whole else {}
-    found = stays(case.evidence, case.process.process, case.window, spans, RUN)
+    found = stays(case.evidence, case.process.process, (case.window,), spans, RUN)
     by_thread: Counter[int] = Counter()
     for one in found:
         by_thread[one.tid] += one.ns
@@ -99,7 +99,7 @@ def _waiting(case: Case) -> list[Stay]:
     waiters = {int(tid) for name in ("a_tid", "f_tid") for tid in set(case.epochs[name].tolist())}
     whole = [(one.begin_ns, one.end_ns) for one in _segments(case) if one.pid == case.process.pid and one.depth > 0]
     spans = dict.fromkeys(waiters, whole)
-    return [one for one in stays(case.evidence, case.process.process, case.window, spans, SLEEP) if one.stack]
+    return [one for one in stays(case.evidence, case.process.process, (case.window,), spans, SLEEP) if one.stack]
 
 
 def _doing_of(case: Case, segments: list[Segment]) -> tuple[CodeLine | None, int]:
@@ -110,7 +110,7 @@ def _doing_of(case: Case, segments: list[Segment]) -> tuple[CodeLine | None, int
     whole = {tid: [(window.begin_ns, window.end_ns)] for tid in spans}
     for state in states:
         for where in (spans, whole):
-            mine = stays(case.evidence, process, window, where, state)
+            mine = stays(case.evidence, process, (window,), where, state)
             found = spent([one for one in mine if not waits_for_items(one.stack)])
             if found.line:
                 return found.line, found.count

@@ -50,12 +50,9 @@ def work_growth(
 
 def _per_step(evidence: Evidence, process: int, steps: Steps) -> tuple[float, dict[str, float]]:
     """For how many seconds it was there, and its time by state."""
-    ns, seconds = dict.fromkeys(_COUNTED, 0.0), 0.0
-    for window in steps.windows:
-        rows = evidence.clock_seconds(window, process)
-        for state in _COUNTED:
-            ns[state] += float(rows["clock_ns"][:, CLOCKS.index(state)].sum())
-        seconds += float(rows["period_s"].sum())
+    rows = evidence.clock_seconds(steps.windows, process)
+    seconds = float(rows["period_s"].sum())
+    ns = {state: float(rows["clock_ns"][:, CLOCKS.index(state)].sum()) for state in _COUNTED}
     return seconds, {state: one / seconds / 1e9 * steps.step_ns if seconds else 0.0 for state, one in ns.items()}
 
 

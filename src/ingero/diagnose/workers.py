@@ -176,7 +176,7 @@ def _stays(case: Case, segments: Sequence[Segment], state: int) -> list[Stay]:
 
 def _stays_within(case: Case, segments: Sequence[Segment], spans: Spans, state: int) -> list[Stay]:
     processes = {one.process for one in segments}
-    found = [stay for one in processes for stay in stays(case.evidence, one, case.window, spans, state)]
+    found = [stay for one in processes for stay in stays(case.evidence, one, (case.window,), spans, state)]
     return [one for one in found if one.stack is not None]
 
 

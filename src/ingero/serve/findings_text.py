@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ingero.diagnose.gaps import joined
 from ingero.diagnose.model import (
     Culprit,
     Diagnosis,
@@ -17,6 +16,7 @@ from ingero.diagnose.model import (
     Victim,
 )
 from ingero.events import CLOCK_TEXTS
+from ingero.store.spans import joined
 from ingero.units import format_count, format_moment, format_ns, format_percent, format_time_of_day
 
 _BAR = 20  # columns

@@ -60,12 +60,9 @@ def find(case: Case) -> Iterator[Finding]:
 def _new_lines(case: Case) -> list[CodeLine]:
     """The lines that wait for the device more often than in the reference, most of them first."""
     usual = _waits_by_line(case, case.baselines)
-    lanes = case.evidence.lanes[case.process.process]
-    counts = [
-        float(lanes["launches"][(lanes["b_ns"] >= one.begin_ns) & (lanes["b_ns"] < one.end_ns)].sum())
-        for one in case.baselines
-    ]
-    scale = float(case.epochs["launches"].sum()) / max(sum(counts), 1.0)
+    process = case.process.process
+    launches = sum(int(case.evidence.lane_in(one, process)["launches"].sum()) for one in case.baselines)
+    scale = float(case.epochs["launches"].sum()) / max(launches, 1)
     grown = {
         line: count - scale * usual[line]
         for line, count in _waits_by_line(case, [case.window]).items()

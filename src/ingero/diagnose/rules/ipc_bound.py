@@ -35,7 +35,7 @@ def find(case: Case) -> Iterator[Finding]:
         for pid, ns in by_pid.most_common()
     ]
     partner = f"{culprits[0].name or 'pid'} [{culprits[0].pid}]"
-    asleep = spent(stays(case.evidence, case.process.process, case.window, spans_of(waits), SLEEP))
+    asleep = spent(stays(case.evidence, case.process.process, (case.window,), spans_of(waits), SLEEP))
     yield Finding(
         cause=CAUSE,
         resource="ipc",

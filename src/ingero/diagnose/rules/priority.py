@@ -100,7 +100,7 @@ def _groups(case: Case, pid: int) -> set[int]:
     return {
         one.culprit_cgroup_id or 0
         for number in numbers
-        for one in case.evidence.culprits(case.window, number)
+        for one in case.evidence.culprits((case.window,), number)
         if one.culprit_pid == pid
     }
 

@@ -25,7 +25,7 @@ def find(case: Case) -> Iterator[Finding]:
     if not waits or not claims:
         return
     lost = sum(claims.values())
-    found = stays(case.evidence, case.process.process, case.window, spans_of(waits), SLEEP)
+    found = stays(case.evidence, case.process.process, (case.window,), spans_of(waits), SLEEP)
     if matching(found, gets_an_item) >= _CLEAR:
         return  # PyTorch looks every five seconds whether the workers that it waits for still live
     asleep = spent(found)

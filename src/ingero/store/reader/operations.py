@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 
 from ingero.store import answers, histograms
-from ingero.store.conditions import of_process, share, sum_of, sums_of_clocks, touches
+from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, share, sum_of, sums_of_clocks, touches
 from ingero.store.reader.questions import Questions, records
 from ingero.store.records import KernelLaunches, OpShare, OpTotals, Window
+from ingero.store.spans import joined
 from ingero.units import SECOND_NS
 
 
@@ -44,18 +47,21 @@ class OperationQuestions(Questions):
             packed[number, source, op].append(blob)
         return {key: histograms.merge(blobs) for key, blobs in packed.items()}
 
-    def op_span(self, window: Window, *, process: int) -> Window:
-        """The window, longer by the rest of the seconds that touch it."""
-        rows = self._rows(
-            f"SELECT min(start_ns), max(start_ns + period_s * {SECOND_NS}) FROM raw_op_stats "
-            f"WHERE {touches()} AND {of_process()}",
-            window,
-            process=process,
+    def op_spans(self, windows: Sequence[Window], *, process: int) -> list[Window]:
+        """Each window, longer by the rest of the seconds that touch it."""
+        sql = (
+            f"SELECT DISTINCT start_ns, start_ns + period_s * {SECOND_NS} FROM raw_op_stats "
+            f"WHERE {touches()} AND {of_process()} ORDER BY start_ns"
         )
-        begin, end = rows[0]
-        if begin is None:
-            return window
-        return Window(begin_ns=min(begin, window.begin_ns), end_ns=max(end, window.end_ns))
+        near = joined(windows, apart_ns=LONGEST_PERIOD_NS)
+        seconds = [row for one in near for row in self._rows(sql, one, process=process)]
+        begins, ends = [begin for begin, _ in seconds], [end for _, end in seconds]
+        found = []
+        for one in windows:
+            first, last = bisect_right(ends, one.begin_ns), bisect_left(begins, one.end_ns)
+            begin_ns, end_ns = (begins[first], ends[last - 1]) if first < last else (one.begin_ns, one.end_ns)
+            found.append(Window(begin_ns=min(begin_ns, one.begin_ns), end_ns=max(end_ns, one.end_ns)))
+        return found
 
     def op_shares(self, window: Window, *, process: int) -> list[OpShare]:
         """Calls of one process per operation; of seconds that reach out of the window the share that lies in it."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from ingero.events import THREAD_STATES
 from ingero.store import answers, arrays, machine, views
-from ingero.store.conditions import of_process, share, sums_of_clocks, touches, within
-from ingero.store.reader.questions import Questions
+from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, sums_of_clocks, touches, within
+from ingero.store.reader.questions import Questions, records
 from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, Throttling, WakerTotals, Window
+from ingero.store.spans import Spans
 from ingero.units import SECOND_NS
 
 _LONGEST_SLEEP_NS = 30 * SECOND_NS  # of intervals off the CPU that began before a window and reach into it
@@ -19,11 +23,10 @@ _WAITED_NS = (  # all of an interval that was no sleep; of a sleep what followed
     "ELSE start_ns + duration_ns - woken_ns END)"
 )
 
+_CULPRIT = "c.process, t.name, c.culprit_pid, coalesce(s.text, ''), c.culprit_cgroup_id"
 _CULPRITS = (
-    f"SELECT c.process, t.name, c.culprit_pid, coalesce(s.text, ''), c.culprit_cgroup_id, {{ns}}, {{switches}} "
     f"FROM raw_culprits c LEFT JOIN thread_states t ON t.id = c.kind "
-    f"LEFT JOIN raw_strings s ON s.string = c.culprit_name WHERE {touches('c')} AND {of_process('c')} "
-    f"GROUP BY c.process, c.kind, c.culprit_pid, c.culprit_name, c.culprit_cgroup_id ORDER BY sum(c.ns) DESC"
+    f"LEFT JOIN raw_strings s ON s.string = c.culprit_name WHERE {touches('c')} AND {of_process('c')}"
 )
 
 
@@ -68,24 +71,26 @@ class SchedulingQuestions(Questions):
         """Who ran while a process waited, most time first; idle and unknown are among them."""
         return self._records(
             CulpritTotals,
-            _CULPRITS.format(ns="sum(c.ns)", switches="sum(c.switches)"),
+            f"SELECT {_CULPRIT}, sum(c.ns), sum(c.switches) {_CULPRITS} "
+            f"GROUP BY c.process, c.kind, c.culprit_pid, c.culprit_name, c.culprit_cgroup_id ORDER BY sum(c.ns) DESC",
             window,
             table="raw_culprits",
             process=process,
         )
 
-    def culprit_shares(self, window: Window, *, process: int) -> list[CulpritTotals]:
-        """The same of one process, of seconds that reach out of the window only the share that lies in it."""
-        return self._records(
-            CulpritTotals,
-            _CULPRITS.format(
-                ns=f"cast(sum(c.ns * {share('c')}) AS INTEGER)",
-                switches=f"cast(sum(c.switches * {share('c')}) AS INTEGER)",
-            ),
-            window,
-            table="raw_culprits",
-            process=process,
-        )
+    def culprit_shares(self, spans: Spans, *, process: int) -> list[CulpritTotals]:
+        """The same of one process in stretches of time, of seconds that reach out of them only what lies within."""
+        ns: Counter[tuple[Any, ...]] = Counter()
+        switches: Counter[tuple[Any, ...]] = Counter()
+        sql = f"SELECT c.start_ns, c.start_ns + c.period_s * {SECOND_NS}, c.ns, c.switches, {_CULPRIT} {_CULPRITS}"
+        for window in spans.near(LONGEST_PERIOD_NS):
+            rows = self._rows(sql, window, table="raw_culprits", process=process)
+            times = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
+            for row, share in zip(rows, spans.shares(times[:, 0], times[:, 1]).tolist(), strict=True):
+                if share:
+                    ns[row[4:]] += row[2] * share
+                    switches[row[4:]] += row[3] * share
+        return list(records(CulpritTotals, ((*key, int(one), int(switches[key])) for key, one in ns.most_common())))
 
     def wakers(self, window: Window, *, process: int | None = None) -> list[WakerTotals]:
         """Who ended the sleeps of a process, longest sleep first."""

@@ -1,0 +1,35 @@
+"""Whole epochs that were read before: several rules ask for those of the same reference."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_Key: TypeAlias = "tuple[int, int, int]"
+
+_KEPT_BYTES = 16 << 20  # a reference may lie in hundreds of short windows
+
+
+class KeptReads:
+    """By window and process: those asked for last, as many as fit. Arrays are not to be changed."""
+
+    def __init__(self) -> None:
+        self._arrays: OrderedDict[_Key, Array] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, window: Window, process: int, read: Callable[[], Array]) -> Array:
+        """What is kept of this window, else what `read` answers."""
+        key = (window.begin_ns, window.end_ns, process)
+        if key not in self._arrays:
+            self._arrays[key] = read()
+            self._bytes += self._arrays[key].nbytes
+            while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
+                self._bytes -= self._arrays.popitem(last=False)[1].nbytes
+        self._arrays.move_to_end(key)
+        return self._arrays[key]
