@@ -103,7 +103,9 @@ def test_culprits_of_many_stretches_are_those_of_each_together(reader: Reader) -
     each = [one for window in windows for one in reader.culprit_shares(Spans([window]), process=1)]
     assert [one.culprit_pid for one in together] == [77, -1, 0]
     for one in together:
-        assert one.ns == pytest.approx(sum(other.ns for other in each if other.culprit_pid == one.culprit_pid), rel=1e-6)
+        assert one.ns == pytest.approx(
+            sum(other.ns for other in each if other.culprit_pid == one.culprit_pid), rel=1e-6
+        )
     assert together[0].ns == pytest.approx(len(windows) * 0.05 * 250_000_000, rel=1e-6)
     assert together[0].switches == int(len(windows) * 0.05 * 3), "of one stretch alone it would be none"
 

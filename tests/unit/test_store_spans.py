@@ -21,7 +21,8 @@ def test_times_are_held_touched_and_shared_as_their_nanoseconds_are(
     begins = np.array([begin for begin, _ in times], np.int64)
     ends = begins + [length for _, length in times]
     inside = [
-        sum(ns in covered for ns in range(begin, end)) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        sum(ns in covered for ns in range(begin, end))
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
     ]
     spans = Spans(windows)
     assert spans.hold(begins, ends).tolist() == [one == length for one, (_, length) in zip(inside, times, strict=True)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 
@@ -17,6 +18,30 @@ def test_more_device_time_for_the_same_work_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, slower)
     assert causes(diagnosis) == ["gpu-slower"]
     assert diagnosis.incidents[0].evidence["slowdown"] == pytest.approx(1.5, abs=0.02)
+
+
+def test_ranks_that_each_see_one_gpu_are_told_by_the_number_of_the_driver(tmp_path: Path) -> None:
+    """Each calls its own "device 0": two slower GPUs are two incidents, and neither is GPU 0."""
+
+    def slower(scene: Scene, trainer: Actor) -> None:
+        other = scene.process(200, "python")
+        for actor, index in ((trainer, 3), (other, 5)):
+            scene.append(tables.PROCESS_GPUS, process=actor.number, ordinal=0, uuid=f"GPU-{index}")
+            for second in range(int(LENGTH_S)):
+                scene.gpu(second + 0.5, uuid=f"GPU-{index}", index=index)
+        scene.train(other, 0, QUIET_S, Step())
+        scene.train(other, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9))
+
+    found = sorted(diagnosed(tmp_path, slower).incidents, key=lambda one: one.root)
+    assert [(one.cause, one.root, len(one.victims)) for one in found] == [
+        ("gpu-slower", "GPU-3", 1),
+        ("gpu-slower", "GPU-5", 1),
+    ]
+    assert ["because GPU 3 took 1.5 times" in found[0].summary, "because GPU 5 took" in found[1].summary] == [
+        True,
+        True,
+    ]
 
 
 def test_a_class_that_varies_anyway_gets_no_verdict_about_the_device(tmp_path: Path) -> None:

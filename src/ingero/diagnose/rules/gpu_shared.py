@@ -10,7 +10,7 @@ import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.device_seconds import mean_mhz, share_of, slowdown_of
-from ingero.diagnose.devices import device_of, same_gpu, samples_of
+from ingero.diagnose.devices import device_of, gpu_name, same_gpu, samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.memory import gpu_of
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
@@ -144,14 +144,14 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
     lost = sum(claims.values())
     other = sharing.other
     name = f"{other.name} [{other.pid}]"
-    device = max(device_of(case.evidence, case.process.process), 0)
+    root, device = gpu_name(case.evidence, case.process, max(device_of(case.evidence, case.process.process), 0))
     gpu = gpu_of(case.evidence, case.process) or "<gpu>"
     container = case.evidence.container_of(other.cgroup_id)
     return Finding(
         cause=CAUSE,
         resource="gpu",
-        root=str(device),
-        summary=f"{case.who} lost {case.amount(lost)} because it shares device {device} with {name}: it got "
+        root=root,
+        summary=f"{case.who} lost {case.amount(lost)} because it shares {device} with {name}: it got "
         f"{format_percent(sharing.share)} of the device's time while both had work, and its own took "
         f"{sharing.slower:.1f} times as long",
         claims=claims,

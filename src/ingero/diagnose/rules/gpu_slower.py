@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.devices import gpu_name
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.more_to_do import has_more_to_do
@@ -29,12 +30,11 @@ def find(case: Case) -> Iterator[Finding]:
     lost = sum(claims.values())
     usual = sum(one.reference.x_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
-    device = int(case.epochs["device"][0])
-    name = f"device {device}" if device >= 0 else "the device"
+    root, name = gpu_name(case.evidence, case.process, int(case.epochs["device"][0]))
     yield Finding(
         cause=CAUSE,
         resource="gpu",
-        root=str(device),
+        root=root,
         summary=f"{case.who} lost {case.amount(lost)} because {name} took {seen / max(usual, 1):.1f} times as "
         "long for the same work, and the host did not cause it",
         claims=claims,
