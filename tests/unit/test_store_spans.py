@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.store.records import Window
-from ingero.store.spans import Spans, joined
+from ingero.store.spans import Spans, joined, left_out
 
 MOMENTS = st.integers(0, 40)
 WINDOWS = st.lists(st.tuples(MOMENTS, MOMENTS).map(lambda pair: Window(begin_ns=min(pair), end_ns=max(pair))))
@@ -34,9 +36,19 @@ def test_times_are_held_touched_and_shared_as_their_nanoseconds_are(
 def test_joined_windows_are_the_same_time_in_order_and_apart(windows: list[Window]) -> None:
     found = joined(windows)
     assert [one.begin_ns for one in found] == sorted(one.begin_ns for one in found)
-    assert all(one.end_ns < other.begin_ns for one, other in zip(found, found[1:], strict=False))
+    assert all(one.end_ns < other.begin_ns for one, other in pairwise(found))
     mine, theirs = ({ns for one in some for ns in range(one.begin_ns, one.end_ns)} for some in (found, windows))
     assert mine == theirs
+
+
+@given(st.tuples(MOMENTS, st.integers(1, 20)), WINDOWS)
+def test_what_others_leave_of_a_window_is_all_that_they_do_not_cover(
+    window: tuple[int, int], others: list[Window]
+) -> None:
+    whole = Window(begin_ns=window[0], end_ns=sum(window))
+    left = {ns for one in left_out(whole, others) for ns in range(one.begin_ns, one.end_ns)}
+    taken = {ns for one in others for ns in range(one.begin_ns, one.end_ns)}
+    assert left == set(range(whole.begin_ns, whole.end_ns)) - taken
 
 
 def test_a_moment_is_inside_only_past_the_begin_of_a_stretch() -> None:

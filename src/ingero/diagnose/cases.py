@@ -19,7 +19,7 @@ from ingero.diagnose.resynced import Resynced
 from ingero.diagnose.usual_work import Growth
 from ingero.diagnose.waits import Segment
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
-from ingero.store.spans import joined
+from ingero.store.spans import joined, left_out, length_ns
 from ingero.units import SECOND_NS, format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -182,6 +182,14 @@ class Case:
         return reference_windows(self.usual) if self.kind is FindingKind.INCIDENT else ()
 
     @cached_property
+    def stretches(self) -> tuple[Window, ...]:
+        """The time that it is about: its window, of a bottleneck without the incidents that lie in it."""
+        if self.kind is FindingKind.INCIDENT:
+            return (self.window,)
+        mine = (one for one in self.siblings if one.process.process == self.process.process)
+        return left_out(self.window, (one.window for one in mine if one.kind is FindingKind.INCIDENT))
+
+    @cached_property
     def takers(self) -> list[Culprit]:
         """Who ran while the process or one of its workers waited to run, most time first."""
         return self.culprits([one.process for one in self.evidence.processes.values() if one.pid in self.family])
@@ -218,8 +226,8 @@ class Case:
         numbers = [self.process.process] if processes is None else list(processes)
         found = []
         usual = self._charges(numbers, self.baselines)
-        scale = self.window.duration_ns / max(sum(window.duration_ns for window in self.baselines), 1)
-        for pid, charges in self._charges(numbers, (self.window,)).items():
+        scale = length_ns(self.stretches) / max(length_ns(self.baselines), 1)
+        for pid, charges in self._charges(numbers, self.stretches).items():
             most = max(charges, key=lambda one: one.ns)  # a process that has just started runs under its parent's name
             grown = sum(one.ns for one in charges) - scale * sum(one.ns for one in usual.get(pid, ()))
             if grown > 0:

@@ -23,6 +23,24 @@ def joined(windows: Iterable[Window], *, apart_ns: int = 0) -> tuple[Window, ...
     return tuple(found)
 
 
+def left_out(window: Window, others: Iterable[Window]) -> tuple[Window, ...]:
+    """What of a window is in none of the others, in order."""
+    found: list[Window] = []
+    begin_ns = window.begin_ns
+    for one in joined(others):
+        if one.begin_ns > begin_ns:
+            found.append(Window(begin_ns=begin_ns, end_ns=min(one.begin_ns, window.end_ns)))
+        begin_ns = max(begin_ns, one.end_ns)
+        if begin_ns >= window.end_ns:
+            return tuple(found)
+    return (*found, Window(begin_ns=begin_ns, end_ns=window.end_ns))
+
+
+def length_ns(windows: Iterable[Window]) -> int:
+    """Of all of them together."""
+    return sum(one.duration_ns for one in windows)
+
+
 class Spans:
     """Stretches of time without overlaps, in order."""
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from ingero.diagnose.model import UNEXPLAINED, FindingKind
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 COST_MS = 5.0
 
@@ -49,6 +50,20 @@ def test_one_capture_does_not_own_what_else_was_lost(tmp_path: Path) -> None:
         captured(scene, trainer, 8)
 
     assert "cuda-graph-recapture" not in causes(diagnosed(tmp_path, once))
+
+
+def test_captures_in_an_incident_do_not_own_the_time_around_it(tmp_path: Path) -> None:
+    """Python keeps the device waiting at all times; captures only for a while."""
+    path = tmp_path / "scene.db"
+    slow, slower = (Step(empty_ms=ms, empty={"run": ms}) for ms in (2.0, 2.0 + COST_MS))
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, 4, slow)
+        for begin, _, _ in scene.train(trainer, 4, 9, slower):
+            captured(scene, trainer, begin)
+        scene.train(trainer, 9, LENGTH_S, slow)
+    found = {one.kind: one.cause for one in diagnosed_file(path).incidents}
+    assert found == {FindingKind.INCIDENT: "cuda-graph-recapture", FindingKind.BOTTLENECK: UNEXPLAINED}
 
 
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:

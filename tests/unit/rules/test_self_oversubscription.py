@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import AGENT_PID, Actor, Scene, Step
+from ingero.diagnose.model import FindingKind
 from ingero.units import format_ns
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 from tests.unit.rules.ranks import diagnosed_ranks
 
 LATE_MS = 2.0
@@ -174,3 +175,22 @@ def test_the_recorder_is_no_reason_for_threads_to_crowd_each_other(tmp_path: Pat
 def test_without_culprits_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"culprits": "--scheduler=false"})
     assert "self-oversubscription" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_who_ran_in_an_incident_is_not_held_against_the_time_around_it(tmp_path: Path) -> None:
+    """A bottleneck lasts from the first step to the last; what hogs took in between belongs to the incident alone."""
+    path = tmp_path / "scene.db"
+    crowded, hogged = (Step(late_ms=0.05 + ms, drain={"runq": ms}) for ms in (LATE_MS, 10 * LATE_MS))
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for second in range(int(LENGTH_S)):
+            is_hogged = 4 <= second < 9
+            steps = scene.train(trainer, second, second + 1, hogged if is_hogged else crowded)
+            scene.took(trainer, worker.pid, worker.name, second, LATE_MS * len(steps))
+            if is_hogged:
+                scene.took(trainer, 900, "stress-ng", second, 9 * LATE_MS * len(steps))
+    found = {one.kind: one for one in diagnosed_file(path).incidents}
+    assert [one.name for one in found[FindingKind.INCIDENT].culprits] == ["stress-ng"]
+    assert found[FindingKind.BOTTLENECK].cause == "self-oversubscription"
+    assert [one.name for one in found[FindingKind.BOTTLENECK].culprits] == ["pt_data_worker"]

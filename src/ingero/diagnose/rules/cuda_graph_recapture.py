@@ -9,6 +9,7 @@ from ingero.diagnose.captures import Capture, captures
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Finding, Fix, Link, Part
 from ingero.diagnose.rule import Rule
+from ingero.store.spans import length_ns
 
 CAUSE = "cuda-graph-recapture"
 MIN_CAPTURES = 3  # one for each of a few shapes is how graphs are made
@@ -16,9 +17,11 @@ MIN_CAPTURES = 3  # one for each of a few shapes is how graphs are made
 
 def find(case: Case) -> Iterator[Finding]:
     """The time in captures and instantiations that the reference does not have."""
-    made = captures(case.evidence, case.window, case.process.process)
-    usual = [one for window in case.baselines for one in captures(case.evidence, window, case.process.process)]
-    scale = case.window.duration_ns / max(sum(window.duration_ns for window in case.baselines), 1)
+    made, usual = (
+        [one for window in windows for one in captures(case.evidence, window, case.process.process)]
+        for windows in (case.stretches, case.baselines)
+    )
+    scale = length_ns(case.stretches) / max(length_ns(case.baselines), 1)
     expected = sum(one.duration_ns for one in usual) * scale
     cost = sum(one.duration_ns for one in made)
     if len(made) < MIN_CAPTURES or cost <= expected:
@@ -31,7 +34,7 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, claims: dict[Bucket, int]) -> Finding:
     cost = sum(one.duration_ns for one in made)
     line = next((line for one in made if (line := case.evidence.own_line(one.begin.stack_hash))), None)
-    per_second = len(made) * 1e9 / case.window.duration_ns
+    per_second = len(made) * 1e9 / max(length_ns(case.stretches), 1)
     place = f" in {line}" if line else ""
     return Finding(
         cause=CAUSE,
