@@ -172,6 +172,11 @@ class Case:
         return self.evidence.family(self.process.process)
 
     @cached_property
+    def members(self) -> list[int]:
+        """Numbers of the process and of its workers."""
+        return [one.process for one in self.evidence.processes.values() if one.pid in self.family]
+
+    @cached_property
     def job(self) -> set[int]:
         """The same with the ranks that it trains with, and theirs: none of them is a stranger to it."""
         return self.evidence.job(self.process.process)
@@ -192,7 +197,7 @@ class Case:
     @cached_property
     def takers(self) -> list[Culprit]:
         """Who ran while the process or one of its workers waited to run, most time first."""
-        return self.culprits([one.process for one in self.evidence.processes.values() if one.pid in self.family])
+        return self.culprits(self.members)
 
     def sleep_share(self, *states: str, waker_kind: str = "none") -> float:
         """Of the sleep with an empty device, what others on its path spent in one of these states."""

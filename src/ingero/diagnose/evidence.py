@@ -456,9 +456,13 @@ class Evidence:
         return self._host_events[key]
 
     @cached_property
-    def scheduling(self) -> list[Scheduling]:
-        """How the scheduler was told to treat threads, oldest first."""
-        return self.reader.scheduling(self.window) if self.reader.is_recorded("raw_scheduling") else []
+    def scheduling(self) -> dict[tuple[int, int], list[Scheduling]]:
+        """How the scheduler was told to treat threads, by (pid, tid), oldest first."""
+        rows = self.reader.scheduling(self.window) if self.reader.is_recorded("raw_scheduling") else []
+        found: dict[tuple[int, int], list[Scheduling]] = defaultdict(list)
+        for row in rows:
+            found[row.pid, row.tid].append(row)
+        return dict(found)
 
     @cached_property
     def cpu_seconds(self) -> Array:

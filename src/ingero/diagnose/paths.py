@@ -87,11 +87,10 @@ def growth_of_workers(case: Case) -> Growth:
     """Of the workers of a case's process: what they do beyond their usual work."""
     if case.kind is not FindingKind.INCIDENT:
         return {}
-    workers = [one.process for one in case.evidence.processes.values() if one.pid in case.family]
     steps = [case.evidence.lane_in(one, case.process.process) for one in case.baselines]
     usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
     now = Steps((case.window,), float((case.epochs["b_ns"] - case.epochs["a_ns"]).mean()))
-    mine = [number for number in workers if number != case.process.process]
+    mine = [number for number in case.members if number != case.process.process]
     alike = {one.process for one in data_workers(case.evidence, case.process)}
     return work_growth(case.evidence, mine, now, Steps(case.baselines, usual_ns), alike)
 

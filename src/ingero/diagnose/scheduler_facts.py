@@ -21,16 +21,10 @@ class SchedulerFacts:
     def __init__(self, case: Case) -> None:
         self.case = case
 
-    @cached_property
-    def _rows(self) -> Mapping[tuple[int, int], Sequence[Scheduling]]:
-        found: dict[tuple[int, int], list[Scheduling]] = defaultdict(list)
-        for row in self.case.evidence.scheduling:
-            found[row.pid, row.tid].append(row)
-        return found
-
     def history(self, pid: int, tid: int) -> Sequence[Scheduling]:
         """What held for a thread, oldest first; where it was not looked at, what held for its process's first."""
-        return self._rows.get((pid, tid)) or self._rows.get((pid, pid), ())
+        rows = self.case.evidence.scheduling
+        return rows.get((pid, tid)) or rows.get((pid, pid)) or ()
 
     def in_force(self, pid: int, tid: int) -> Scheduling | None:
         """What held for a thread while most of the case's time was lost; a change is seen up to a second late."""

@@ -96,10 +96,9 @@ def _are_side_by_side(case: Case, taker: Culprit) -> bool:
 
 def _groups(case: Case, pid: int) -> set[int]:
     """The control groups in which a taker was seen."""
-    numbers = [one.process for one in case.evidence.processes.values() if one.pid in case.family]
     return {
         one.culprit_cgroup_id or 0
-        for number in numbers
+        for number in case.members
         for one in case.evidence.culprits((case.window,), number)
         if one.culprit_pid == pid
     }
