@@ -110,6 +110,23 @@ def test_culprits_of_many_stretches_are_those_of_each_together(reader: Reader) -
     assert together[0].switches == int(len(windows) * 0.05 * 3), "of one stretch alone it would be none"
 
 
+def test_calls_of_many_stretches_are_those_of_each_together(reader: Reader) -> None:
+    parts = [
+        Window(begin_ns=BEGIN_NS + at * SECOND_NS // 4, end_ns=BEGIN_NS + at * SECOND_NS // 4 + 1000)
+        for at in range(20)
+    ]
+    together = {one.name: one for one in reader.op_shares(parts, process=1)}
+    each = [one for window in parts for one in reader.op_shares([window], process=1)]
+    assert together.keys() == {one.name for one in each} != set()
+    for name, one in together.items():
+        for field in ("count", "sum_ns", "bytes", "errors"):
+            assert getattr(one, field) == pytest.approx(
+                sum(getattr(other, field) for other in each if other.name == name)
+            )
+    whole = {one.name: one for one in reader.op_shares([WHOLE], process=1)}
+    assert whole == {one.name: one for one in reader.op_shares_by_process(WHOLE)[1]}
+
+
 def test_windows_grow_to_the_seconds_of_calls_that_they_touch(reader: Reader) -> None:
     half = SECOND_NS // 2
     short = Window(begin_ns=BEGIN_NS + half, end_ns=BEGIN_NS + half + 1)

@@ -136,7 +136,7 @@ def _call(row: Any) -> GraphCall:
 def launches(evidence: Evidence, window: Window, process: int) -> tuple[float, float]:
     """Exact counts of a process in a window: launches of graphs, and of anything else."""
     graphs = others = 0.0
-    for one in evidence.ops(window, process):
+    for one in evidence.ops((window,), process):
         kind = _KINDS.get((one.source, one.op), Kind.NONE)
         if kind & Kind.GRAPH:
             graphs += one.count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -263,17 +263,17 @@ class Case:
         """
         if self.kind is FindingKind.BOTTLENECK and self.usual:
             at_best, count = self._calls_in(reference_windows(self.usual))
-            best = [_change(_sum(shares), max(count, 1), (), 1, 0) for shares in at_best.values()]
+            best = [_change(one, max(count, 1), None, 1, 0) for one in at_best.values()]
             return sorted(best, key=lambda one: -one.grown_ns)
         usual, epochs = self._calls_in(self.baselines)
         (span,) = self.evidence.reader.op_spans((self.window,), process=self.process.process)
         beside = self.epochs_in(span) - self.epoch_count if self.baselines else 0
-        now = self.evidence.ops(span, self.process.process)
+        now = self.evidence.ops((span,), self.process.process)
         mine, theirs = max(self.epoch_count, 1), max(epochs, 1)
-        changes = [_change(one, mine, usual[one.source, one.op], theirs, max(beside, 0)) for one in now]
+        changes = [_change(one, mine, usual.get((one.source, one.op)), theirs, max(beside, 0)) for one in now]
         return sorted(changes, key=lambda one: -one.grown_ns)
 
-    def _calls_in(self, windows: Iterable[Window]) -> tuple[defaultdict[tuple[int, int], list[OpShare]], int]:
+    def _calls_in(self, windows: Iterable[Window]) -> tuple[dict[tuple[int, int], OpShare], int]:
         """The calls of stretches of time by operation, and how many epochs they are of.
 
         Of one shorter than a second whole seconds: idle time was cut out of it, and its share of a second's calls
@@ -284,10 +284,7 @@ class Case:
         short = tuple(one for one in windows if one.duration_ns < SECOND_NS)
         long = (one for one in windows if one.duration_ns >= SECOND_NS)
         spans = joined((*reader.op_spans(short, process=number), *long))
-        calls: defaultdict[tuple[int, int], list[OpShare]] = defaultdict(list)
-        for window in spans:
-            for one in self.evidence.ops(window, number):
-                calls[one.source, one.op].append(one)
+        calls = {(one.source, one.op): one for one in self.evidence.ops(spans, number)}
         return calls, sum(map(self.epochs_in, spans))
 
     def epochs_in(self, window: Window) -> int:
@@ -337,20 +334,14 @@ class Case:
         return self.evidence.text(segment.comm)
 
 
-def _sum(shares: Sequence[OpShare]) -> OpShare:
-    """The calls of one operation in several stretches."""
-    counted = ("count", "sum_ns", "bytes", "errors")
-    return replace(shares[0], **{name: sum(getattr(one, name) for one in shares) for name in counted})
-
-
-def _change(one: OpShare, epochs: int, usual: Sequence[OpShare], usual_epochs: int, beside: int) -> OpChange:
+def _change(one: OpShare, epochs: int, usual: OpShare | None, usual_epochs: int, beside: int) -> OpChange:
     def per_epoch(total: float, usual_total: float) -> tuple[float, float]:
         reference = usual_total / usual_epochs
         return max(total - reference * beside, 0.0) / epochs, reference
 
-    count, usual_count = per_epoch(one.count, sum(other.count for other in usual))
-    ns, usual_ns = per_epoch(one.sum_ns, sum(other.sum_ns for other in usual))
-    size_bytes, usual_bytes = per_epoch(one.bytes, sum(other.bytes for other in usual))
+    count, usual_count = per_epoch(one.count, usual.count if usual else 0.0)
+    ns, usual_ns = per_epoch(one.sum_ns, usual.sum_ns if usual else 0.0)
+    size_bytes, usual_bytes = per_epoch(one.bytes, usual.bytes if usual else 0.0)
     return OpChange(
         totals=one,
         count=count,

@@ -222,7 +222,7 @@ def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict
     for number, process in evidence.processes.items():
         if not process.is_target or number in evidence.lanes or number in evidence.waiting:
             continue
-        calls = evidence.ops(evidence.window, number)
+        calls = evidence.ops((evidence.window,), number)
         launches = round(_count(calls, Kind.LAUNCH))
         if launches and not _count(calls, Kind.DRAIN):
             text = without_steps(launches)

@@ -83,7 +83,7 @@ class Evidence:
         self.is_live = is_live
         self._reads = reads or KeptReads()
         self._culprits: dict[tuple[tuple[Window, ...], int], list[CulpritTotals]] = {}
-        self._ops: dict[tuple[int, int, int], list[OpShare]] = {}
+        self._ops: dict[tuple[tuple[Window, ...], int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
         self._samples: dict[tuple[tuple[Window, ...], int], Array] = {}
@@ -349,13 +349,13 @@ class Evidence:
         """At once: processes may come and go by the thousand, and each question reads the rows of all of them."""
         return self.reader.op_shares_by_process(self.window)
 
-    def ops(self, window: Window, process: int) -> list[OpShare]:
-        """The calls of a process in a part of the window."""
-        if window == self.window:
+    def ops(self, windows: Iterable[Window], process: int) -> list[OpShare]:
+        """The calls of a process in parts of the window."""
+        key = (tuple(windows), process)
+        if key[0] == (self.window,):
             return self._ops_of_window.get(process, [])
-        key = (window.begin_ns, window.end_ns, process)
         if key not in self._ops:
-            self._ops[key] = self.reader.op_shares(window, process=process)
+            self._ops[key] = self.reader.op_shares(key[0], process=process)
         return self._ops[key]
 
     def events(self, window: Window, sources: Sequence[int], process: int | None = None) -> Array:

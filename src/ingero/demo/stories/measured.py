@@ -66,7 +66,7 @@ class Measured:
         return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
 
     def _calls(self, window: Window, kinds: Kind) -> list[OpShare]:
-        shares = self.reader.op_shares(window, process=self.process)
+        shares = self.reader.op_shares((window,), process=self.process)
         return [one for one in shares if _KINDS.get((one.source, one.op), Kind.NONE) & kinds]
 
 

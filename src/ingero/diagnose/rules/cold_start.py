@@ -93,9 +93,8 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
 
 def _slow_first_calls(evidence: Evidence, process: Process, before: Window) -> list[Call]:
     """The longest ones of one layer, where they are far beyond the mean of the same calls."""
-    means = {
-        (one.source, one.op): one.sum_ns / max(one.count, 1) for one in evidence.ops(evidence.window, process.process)
-    }
+    everything = evidence.ops((evidence.window,), process.process)
+    means = {(one.source, one.op): one.sum_ns / max(one.count, 1) for one in everything}
     for source in (Source.CUDA, Source.DRIVER):
         calls = evidence.reader.worst_calls(before, process=process.process, source=source, limit=_MOST_CALLS)
         slow = [

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from ingero.store import answers, histograms
 from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, share, sum_of, sums_of_clocks, touches
 from ingero.store.reader.questions import Questions, records
 from ingero.store.records import KernelLaunches, OpShare, OpTotals, Window
-from ingero.store.spans import joined
+from ingero.store.spans import Spans, joined
 from ingero.units import SECOND_NS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_CALLED = "t.source, t.op, coalesce(o.name, t.source || '/' || t.op)"
+_CALLS = (
+    f"FROM raw_op_stats t LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
+    f"WHERE {touches('t')} AND {of_process('t')}"
+)
 
 
 class OperationQuestions(Questions):
@@ -63,21 +74,32 @@ class OperationQuestions(Questions):
             found.append(Window(begin_ns=min(begin_ns, one.begin_ns), end_ns=max(end_ns, one.end_ns)))
         return found
 
-    def op_shares(self, window: Window, *, process: int) -> list[OpShare]:
-        """Calls of one process per operation; of seconds that reach out of the window the share that lies in it."""
-        return self.op_shares_by_process(window, process=process).get(process, [])
+    def op_shares(self, windows: Iterable[Window], *, process: int) -> list[OpShare]:
+        """Calls of one process per operation in stretches of time; seconds at their edges count in part."""
+        spans = Spans(windows)
+        sums: dict[tuple[Any, ...], Array] = {}
+        sql = (
+            f"SELECT t.start_ns, t.start_ns + t.period_s * {SECOND_NS}, {_CALLED}, "
+            f"sum(t.count), sum(t.sum_ns), {sum_of('t.bytes')}, coalesce(sum(t.errors), 0) {_CALLS} "
+            f"GROUP BY t.start_ns, t.period_s, t.source, t.op"
+        )
+        for window in spans.near(LONGEST_PERIOD_NS):
+            rows = self._rows(sql, window, process=process)
+            times = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
+            for row, within in zip(rows, spans.shares(times[:, 0], times[:, 1]).tolist(), strict=True):
+                if within:
+                    sums[row[2:5]] = sums.get(row[2:5], 0.0) + within * np.array(row[5:], np.float64)
+        return list(records(OpShare, ((*key, *one.tolist()) for key, one in sums.items())))
 
-    def op_shares_by_process(self, window: Window, *, process: int | None = None) -> dict[int, list[OpShare]]:
-        """The same of all processes that called something, or of one."""
+    def op_shares_by_process(self, window: Window) -> dict[int, list[OpShare]]:
+        """The same of all processes that called something in one stretch."""
         found: dict[int, list[OpShare]] = defaultdict(list)
         for number, *of_op in self._rows(
-            f"SELECT t.process, t.source, t.op, coalesce(o.name, t.source || '/' || t.op), "
+            f"SELECT t.process, {_CALLED}, "
             f"sum(t.count * {share('t')}), sum(t.sum_ns * {share('t')}), sum(t.bytes * {share('t')}), "
-            f"sum(t.errors * {share('t')}) "
-            f"FROM raw_op_stats t LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
-            f"WHERE {touches('t')} AND {of_process('t')} GROUP BY t.process, t.source, t.op",
+            f"sum(t.errors * {share('t')}) {_CALLS} GROUP BY t.process, t.source, t.op",
             window,
-            process=process,
+            process=None,
         ):
             found[number] += records(OpShare, [tuple(of_op)])
         return found
