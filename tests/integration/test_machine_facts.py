@@ -256,16 +256,17 @@ def test_an_oom_kill_says_who_how_large_and_whose_limit(simulated: Simulation) -
 
 def major_faults(pid: int) -> int:
     """Of a process and its children, as the kernel counts them."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    stats = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in (pid, *children)]
+    family = [pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    stats = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in family]
     return sum(int(fields[9]) for fields in stats)
 
 
 def test_reclaim_below_a_limit_and_the_faults_it_brings_belong_to_the_process(simulated: Simulation) -> None:
     with traced(simulated, "mem_thrash") as run:
         pid = run.rehearsal.target.pid
+        before = major_faults(pid)
         run.seconds(4)
-        while not major_faults(pid):  # on a loaded machine it may not have come back yet to what was taken from it
+        while major_faults(pid) == before:  # it may not have come back yet to what was taken from it
             run.seconds(1)
         run.seconds(1)
     with opened(run.tracer) as (reader, window):
