@@ -7,7 +7,6 @@ no special rule: only the one that delivered last is on the path.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,15 +58,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    """The intervals of one thread in order of time, with their begins and ends for searching."""
+    """The intervals of one thread in order of time, with their begins and ends side by side for searching."""
 
     rows: Array
-    begins: list[int]
-    ends: list[int]
+    begins: Array
+    ends: Array
 
     def within(self, begin_ns: int, end_ns: int) -> Array:
         """Those that touch [begin_ns, end_ns)."""
-        return self.rows[bisect_right(self.ends, begin_ns) : bisect_left(self.begins, end_ns)]
+        return self.rows[self.ends.searchsorted(begin_ns, "right") : self.begins.searchsorted(end_ns, "left")]
 
     def latest_first(self, begin_ns: int, end_ns: int) -> list[Any]:
         """The same to walk back through."""
@@ -87,7 +86,7 @@ class Waits:
         borders = np.flatnonzero(np.diff(offcpu["tid"][order])) + 1
         parts = zip(np.split(offcpu[order], borders), np.split(ends[order], borders), strict=True)
         self._of_thread = {
-            int(mine["tid"][0]): _Thread(mine, mine["start_ns"].tolist(), mine_ends.tolist())
+            int(mine["tid"][0]): _Thread(mine, np.ascontiguousarray(mine["start_ns"]), mine_ends)
             for mine, mine_ends in parts
             if len(mine)
         }
