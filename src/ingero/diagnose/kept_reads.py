@@ -22,6 +22,7 @@ class KeptReads:
     def __init__(self) -> None:
         self._arrays: OrderedDict[_Key, Array] = OrderedDict()
         self._bytes = 0
+        self._asked: set[_Key] = set()
 
     def get(self, window: Window, process: int, read: Callable[[], Array]) -> Array:
         """What is kept of this window, else what `read` answers."""
@@ -32,4 +33,11 @@ class KeptReads:
             while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
                 self._bytes -= self._arrays.popitem(last=False)[1].nbytes
         self._arrays.move_to_end(key)
+        self._asked.add(key)
         return self._arrays[key]
+
+    def forget_unasked(self) -> None:
+        """Keeps only what was asked for since the last time: the windows of an open incident are others each time."""
+        for key in self._arrays.keys() - self._asked:
+            self._bytes -= self._arrays.pop(key).nbytes
+        self._asked.clear()

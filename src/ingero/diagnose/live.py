@@ -59,7 +59,9 @@ class LiveDiagnosis:
         if until_ns - self._forgot_ns >= _FORGET_NS:
             self._forgot_ns = until_ns
             self._forget(until_ns)
-        return self.tracker.update(self._diagnosis(until_ns), until_ns)
+        changes = self.tracker.update(self._diagnosis(until_ns), until_ns)
+        self._reads.forget_unasked()
+        return changes
 
     def _diagnosis(self, until_ns: int) -> Diagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
