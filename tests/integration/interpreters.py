@@ -25,6 +25,11 @@ def interpreters() -> dict[str, Path]:
     return dict(sorted(found.items(), key=lambda one: _version(one[1]) or ()))
 
 
+def counts_freed(program: Path) -> bool:
+    """Whether it counts the code objects that it frees, as those from 3.14 on do."""
+    return (_version(program) or ()) >= (3, 14)
+
+
 def include_folder(program: Path) -> Path | None:
     """Where its headers lie, with `internal/`; None if they are not installed."""
     code = "import sysconfig; print(sysconfig.get_path('include'))"

@@ -77,16 +77,28 @@ class Comparison:
 
 
 def compare(
-    subject: Subject, folder: Path, reused: int, *, agent_variables: Mapping[str, str] | None = None
+    subject: Subject,
+    folder: Path,
+    reused: int,
+    *,
+    agent_variables: Mapping[str, str] | None = None,
+    is_counted: bool = False,
 ) -> Comparison:
-    """Records the workload and compares. reused: code objects freed at once, so that their addresses are used again."""
+    """Records the workload and compares.
+
+    reused: code objects freed at once, so that their addresses are used again. is_counted: not before the agent has
+    them counted, as it does for an interpreter that does not count them itself and is there for a while.
+    """
     place = subject.root / "tmp" / "stacks" if subject.root else folder
     place.mkdir(exist_ok=True)
     truth_file = place / "truth"
     with _workload(subject, place, truth_file, reused) as (process, pid):
         assert process.stdout
         assert process.stdin
-        with tracing(folder, pids=[pid], options=["--record-all"], environment=agent_variables) as tracer:
+        options = ["--record-all", "--debug"]
+        with tracing(folder, pids=[pid], options=options, environment=agent_variables) as tracer:
+            while is_counted and f"freed code of {pid} is counted" not in tracer.told():
+                tracer.wait_for("second")
             process.stdin.write("\n")
             process.stdin.flush()
             assert process.stdout.readline() == "done\n"

@@ -15,6 +15,7 @@ from types import TracebackType
 import numpy as np
 
 from ingero.attach.cpu_samples import CpuSamples
+from ingero.attach.freed_code import FreedCodeProbes
 from ingero.attach.host_events import HOST_PROGRAMS, HostEvents, HostProgram
 from ingero.attach.kernel_constants import scheduler_constants
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Helper, Map, has_helper, possible_cpus
@@ -144,6 +145,7 @@ class KernelSide:
             self.communicator_probes = self._load_telling("nccl", "identity of NCCL communicators")
             ring_bytes = {"kernel_names_ring_bytes": struct.pack("<Q", sizes.kernel_names_bytes)}
             self.kernel_name_probes = self._load_telling("kernel_names", "names of GPU kernels", ring_bytes)
+            self.freed_code = self._load_freed_code()
             self._own_maps = dict(self.maps)
             self._sample_constants = _sample_constants(constants) if with_stacks else None
         except BaseException:
@@ -248,6 +250,18 @@ class KernelSide:
             return None
         self.maps.update({name: entry for name, entry in loaded.maps.items() if name not in self.maps})
         return CallProbes(loaded, self.mode)
+
+    def _load_freed_code(self) -> FreedCodeProbes | None:
+        """None: no Python frames are walked here, or each of their code objects is read anew."""
+        if not self._with_stacks or not self.walker.is_kernel:
+            return None
+        try:
+            loaded = FreedCodeProbes(self.maps, self.layouts)
+        except BpfError as error:
+            logger.debug("freed code objects are not counted: %s", error)
+            return None
+        self._resources.callback(loaded.close)
+        return loaded
 
     def _fill_slots(self) -> None:
         for slot in reversed(range(MAX_PROCESSES)):
@@ -423,6 +437,12 @@ class KernelSide:
             return None
         process = np.frombuffer(row, self.layouts.dtype("process"))[0]
         return (int(process["pid"]), int(process["start_boottime_ns"])) if process["pid"] else None
+
+    def image_at(self, slot: int, pid: int) -> int | None:
+        """The number of the program that a process runs (image_of() in bpf/maps.h); None: the slot is not its own."""
+        row = self._processes[slot]
+        image = int(row["start_boottime_ns"]) + int(row["execs"])
+        return image if row["pid"] == pid else None
 
     def change_settings(self, **fields: int | Sequence[int]) -> None:
         """Sets fields of `struct settings`; the others keep their values."""

@@ -214,6 +214,12 @@ struct python_layout {
 	u8 pad[5];
 };
 
+/* how many code objects the program in a slot has freed since its interpreter is watched: freed_code.bpf.c */
+struct freed_code {
+	u64 image; /* image_of the program that is watched; of any other nothing is counted */
+	u64 count;
+};
+
 /* one frame: innermost first */
 struct python_frame {
 	u64 code; /* address of the code object */

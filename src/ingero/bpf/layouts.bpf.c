@@ -24,6 +24,7 @@ struct admission admission;
 struct settings settings;
 struct thread_dump thread_dump;
 struct python_layout python_layout;
+struct freed_code freed_code;
 struct python_frame python_frame;
 struct python_stack_record python_stack_record;
 struct python_code_record python_code_record;

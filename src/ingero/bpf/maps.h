@@ -30,6 +30,15 @@ struct {
 	MAP_TYPE(value, struct python_layout);
 } python_layouts MAP;
 
+/* by process slot; the image is the agent's to write, the count code_freed()'s */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, MAX_PROCESSES);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct freed_code);
+} freed_codes MAP;
+
 /* slots nobody uses; filled by the agent, taken at fork */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_STACK);

@@ -106,12 +106,23 @@ SEC("tp_btf/sched_process_exec") int sched_process_exec(u64 *ctx)
 	return 0;
 }
 
+/* A probe of one process is bound to its first thread: when that ends, the others may free what nobody counts. */
+INLINE void stop_counting_freed(u32 slot)
+{
+	struct freed_code *freed = bpf_map_lookup_elem(&freed_codes, &slot);
+
+	if (freed)
+		freed->image = 0;
+}
+
 SEC("tp_btf/sched_process_exit") int sched_process_exit(u64 *ctx)
 {
 	struct task_struct *task = (void *)ctx[0];
 	struct lifecycle_record *record;
 	u32 pid = task->tgid, slot = slot_of(pid);
 
+	if (slot != NO_SLOT && task->pid == task->tgid)
+		stop_counting_freed(slot);
 	/* two threads that end together both see that none is left: who deletes the entry reports */
 	if (slot == NO_SLOT || task->signal->live.counter || bpf_map_delete_elem(&targets, &pid))
 		return 0;

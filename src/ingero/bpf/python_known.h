@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * The code objects that a thread's walks have met, by address: from 3.14 on an interpreter counts those that it frees, so
- * as long as it has freed none an address tells which one it is, and nothing of it has to be read again.
+ * The code objects that a thread's walks have met, by address: from 3.14 on an interpreter counts those that it frees, of
+ * an older one code_freed() does. As long as it has freed none an address tells which one it is, and nothing of it has to
+ * be read again.
  */
 #pragma once
 #include "python_walk.h"
@@ -15,7 +16,7 @@ struct known_code {
 
 struct known_codes {
 	u64 image; /* the program that the thread ran */
-	u64 freed; /* code objects, by its interpreter */
+	u64 freed; /* code objects, when this epoch began */
 	u32 epoch; /* begins anew with each of these; 0: none yet */
 	u32 pad;
 	struct known_code at[1 << CODE_PLACE_BITS];

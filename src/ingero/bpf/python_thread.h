@@ -76,6 +76,18 @@ GLOBAL int search_thread_once(u32 slot)
 	return walks_python && own_step(&step, slot) ? search_thread(0, &step) : 1;
 }
 
+/* How many code objects a program has freed whose interpreter does not count them: before a frame of it is read. */
+INLINE void count_freed(struct python_walk *walk, u32 slot)
+{
+	struct freed_code *freed = bpf_map_lookup_elem(&freed_codes, &slot);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	if (!freed || !process || !freed->image || freed->image != image_of(process))
+		return;
+	walk->counts_freed = 1;
+	walk->freed = READ_ONCE(freed->count);
+}
+
 /* The innermost frame of a thread, 0 if it has none. */
 INLINE u64 find_top_frame(struct python_step *step, struct thread *thread, struct task_struct *task, u32 slot)
 {
@@ -88,9 +100,13 @@ INLINE u64 find_top_frame(struct python_step *step, struct thread *thread, struc
 	walk->counts_freed = 0;
 	if (!walk->interpreter)
 		return 0;
+	if (!layout->interpreter_freed)
+		count_freed(walk, slot);
 	if (thread->python_thread && is_alone(layout, walk) && is_still(layout, walk, thread->python_thread)) {
-		walk->counts_freed = layout->interpreter_freed != 0;
-		walk->freed = INTERPRETER_WORD(walk, layout, layout->interpreter_freed);
+		if (layout->interpreter_freed) {
+			walk->counts_freed = 1;
+			walk->freed = INTERPRETER_WORD(walk, layout, layout->interpreter_freed);
+		}
 		return top_frame(layout, THREAD_WORD(walk, layout->thread_frame));
 	}
 	walk->thread = user_word(walk->interpreter + layout->interpreter_threads);

@@ -43,7 +43,7 @@ struct python_walk {
 	u64 found;
 	u64 frame;
 	u64 hash;
-	u64 freed; /* code objects, by the interpreter, if `counts_freed` */
+	u64 freed; /* code objects, so far, if `counts_freed` */
 	u64 frames_at;	  /* the address of `frame_bytes` in the process */
 	u64 frames_below; /* so far into `frame_bytes` a frame can begin */
 	union {

@@ -19,6 +19,7 @@ import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.deciding_words import MAYBE_OTHER, DecidingWords
+from ingero.capture.freed_code import FreedCode
 from ingero.capture.hung_calls import HungCalls
 from ingero.capture.mapped_files import MappedFiles
 from ingero.capture.process_stacks import ProcessStacks
@@ -63,6 +64,7 @@ class Stacks:
         self._files = MappedFiles()
         answers, seen = kernel.maps["deciding"], kernel.maps["seen_python"]
         self._deciding = DecidingWords(answers, seen, kernel.layouts.dtype("deciding_words"))
+        self._freed = FreedCode(kernel)
         self._processes: dict[int, ProcessStacks] = {}
         self._starting: dict[int, Target] = {}
         self._ended: dict[int, float] = {}  # by process number: when
@@ -93,7 +95,7 @@ class Stacks:
     def end(self, target: Target) -> None:
         """A process has ended; what is still on its way is waited for."""
         now = time.monotonic()
-        self.worker.do(lambda: self._ended.update({target.number: now}), is_needed=True)
+        self.worker.do(lambda: self._end(target, now), is_needed=True)
 
     def add_code(self, batch: Array, number_of: Callable[[int], int]) -> None:
         """Records of ring `python_code`. number_of: the process number of a slot."""
@@ -148,6 +150,7 @@ class Stacks:
             return
         process = self._process(child.number, child.pid)
         process.interpreter, process.layout = known.interpreter, known.layout
+        self._freed.begin(child, known.interpreter)
         self._files[child.number].inherit(self._files[parent.number])
 
     def _begin(self, target: Target) -> None:
@@ -164,8 +167,15 @@ class Stacks:
             row = layout_row(found, self._layout_type)
             process.interpreter = found
             process.layout = {name: int(row[name][0]) for name in row.dtype.names or () if name != "pad"}
+        self._freed.end(target.number)
         if target.exit_ns is None:
             self._kernel.maps["python_layouts"].update(target.slot.to_bytes(4, "little"), row.tobytes())
+            if process.interpreter:
+                self._freed.begin(target, process.interpreter)
+
+    def _end(self, target: Target, now: float) -> None:
+        self._ended[target.number] = now
+        self._freed.end(target.number)
 
     def _forget(self, number: int) -> None:
         process = self._processes.pop(number, None)
@@ -184,6 +194,10 @@ class Stacks:
         ends = math.inf if until == math.inf else time.monotonic() + _SETTLING_S
         for target in list(self._starting.values()):
             self._begin(target)
+        if until == math.inf:
+            self._freed.close()
+        else:
+            self._freed.settle()
         for wanted, since in list(self._wanted.items()):
             if time.monotonic() > ends and self.worker.has_jobs:
                 break

@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -193,6 +194,29 @@ def reused_addresses(count):
         exec(compile(source, "<freed %d>" % (index % 5), "exec"), {"memset": memset, "note": note})
 
 
+def freed_by_another_thread(count):
+    """The same, but another thread makes them and drops the last reference."""
+    made, used = queue.Queue(), queue.Queue()
+
+    def maker():
+        for index in range(count):
+            source = "%sdef f%d():\n    memset(note('freed by another'))\n" % ("\n" * (index % 7), index)
+            scope = {"memset": memset, "note": note}
+            exec(compile(source, "<other %d>" % (index % 5), "exec"), scope)
+            made.put(scope.pop("f%d" % index))
+            used.get()
+
+    thread = threading.Thread(target=maker)
+    thread.start()
+    for _ in range(count):
+        function = made.get()
+        function()
+        del function
+        used.put(None)
+        time.sleep(0.004)
+    thread.join()
+
+
 def traced():
     def tracer(frame, event, argument):
         return tracer
@@ -326,6 +350,7 @@ def main():
     hot()
     hot_loop()
     reused_addresses(int(sys.argv[3]))
+    freed_by_another_thread(int(sys.argv[3]) // 10)
     threads(40)
     child_process()
     sub_interpreter()  # last: 3.13.0 cannot fork after it

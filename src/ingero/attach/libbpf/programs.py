@@ -84,10 +84,10 @@ class Program:
         """Attaches a tracing program to the event its section names."""
         return self._link(libbpf().bpf_program__attach(self._pointer), "attach")
 
-    def attach_uprobe(self, path: str, offset: int, cookie: int, *, is_return: bool) -> Link:
-        """One perf-event uprobe (needs CAP_SYS_ADMIN; detaching takes 0.1 s each)."""
+    def attach_uprobe(self, path: str, offset: int, cookie: int, *, is_return: bool = False, pid: int = -1) -> Link:
+        """One perf-event uprobe, for all processes or one (needs CAP_SYS_ADMIN; detaching takes 0.1 s each)."""
         options = _UprobeOptions(c.sizeof(_UprobeOptions), 0, cookie, is_return, None)
-        link = libbpf().bpf_program__attach_uprobe_opts(self._pointer, -1, path.encode(), offset, c.byref(options))
+        link = libbpf().bpf_program__attach_uprobe_opts(self._pointer, pid, path.encode(), offset, c.byref(options))
         return self._link(link, f"uprobe at {path}+{offset:#x}")
 
     def attach_uprobes(

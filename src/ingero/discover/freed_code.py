@@ -1,0 +1,66 @@
+"""Where an interpreter frees its code objects: the destructor that their type names.
+
+Source: CPython's PyTypeObject (Include/cpython/object.h): from 3.8 on tp_dealloc is the fifth word behind the header.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.discover.instructions import probe_offset
+from ingero.discover.interpreters import Interpreter
+from ingero.discover.mappings import Mapping, parse_maps, read_maps
+from ingero.discover.memory import ProcessMemory
+from ingero.discover.processes import PROC
+
+_DESTRUCTOR_AT = 32  # behind the object's header: size, name, two sizes of its objects
+_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_CODE_BYTES = 16
+
+
+class NoDestructorError(ValueError):
+    """The destructor of code objects is not to be found, or a probe on it would cost too much; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destructor:
+    """path: of the file, such that this process can open it. offset: of the probe in it, bytes."""
+
+    path: str
+    offset: int
+
+
+def code_destructor(pid: int, interpreter: Interpreter, proc: Path = PROC) -> Destructor:
+    """The function that is called for every code object of an interpreter before its memory is given back.
+
+    Raises:
+        NoDestructorError: see there.
+        OSError: the process has ended, or may not be looked at.
+    """
+    with ProcessMemory(pid, proc) as memory:
+        address = memory.word(interpreter.code_type + interpreter.layout.object_header_bytes + _DESTRUCTOR_AT)
+    mapping = _mapping_of(address, list(parse_maps(read_maps(pid, proc))))
+    if mapping is None or address not in interpreter.text:
+        raise NoDestructorError(f"what frees its code objects, at {address:#x}, is not in {interpreter.file}")
+    path = proc / str(pid) / "map_files" / mapping.range_name
+    offset = address - mapping.start + mapping.offset
+    point = probe_offset(_read(path, offset), _MACHINES[platform.machine()])
+    if point.instruction.is_single_stepped:
+        raise NoDestructorError(f"a probe at offset {offset:#x} of {interpreter.file} would be single-stepped")
+    return Destructor(path=str(path), offset=offset + point.skip_bytes)
+
+
+def _mapping_of(address: int, mappings: list[Mapping]) -> Mapping | None:
+    return next((one for one in mappings if one.inode and one.start <= address < one.end), None)
+
+
+def _read(path: Path, offset: int) -> bytes:
+    """From the file: in the process's memory another tracer may have put a breakpoint there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, _CODE_BYTES, offset)
+    finally:
+        os.close(descriptor)
