@@ -1,6 +1,7 @@
 """Run: python -m bench.incidents [--only PATTERN] [--shard 1/4] [--seeds N], or make bench-incidents.
 
-Results are appended run by run: cut it when you like, and call it again to go on. Exit code 1 when a promise is broken.
+Results are appended run by run: cut it when you like, and call it again to go on. With --log they outlive their
+recordings, and what the log holds is not run again. Exit code 1 when a promise is broken.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bench.agent import BenchError
 from bench.incidents.ambient import favoured
 from bench.incidents.findings import ask
 from bench.incidents.judge import Judgement, judge
+from bench.incidents.log import Log
 from bench.incidents.plan import all_scenarios, control_of
 from bench.incidents.plan.kinds import PAIRS
 from bench.incidents.recording import DATABASE, LABEL, Label, database_of, pack, record
@@ -39,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, then print the table of everything; 1 if a promise is broken."""
     options = _parse(arguments)
     results = Results(options.keep / "results.jsonl")
-    planned = _planned(options)
+    log = Log(options.log) if options.log else None
+    planned = _planned(options, log)
     if options.list:
         for one in planned:
             print(one.key, "|".join(cause for part in one.scenario.expected for cause in sorted(part.causes)) or "-")
@@ -50,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.geteuid() != 0:
             raise BenchError("probes need root", hint=f"sudo {' '.join(sys.orig_argv)}")
         with lifecycle.until_stopped(), favoured() if options.favour else nullcontext():
-            _run(planned, options, results)
+            _run(planned, options, results, log)
+    if log:
+        return _print(list(log.scored(_by_name())))
     scored = list(score(planned, options.keep, results))
     if options.all:
         scored = [replace(run, is_disturbed=False) for run in scored]
@@ -87,12 +92,17 @@ def run_one(planned: Planned, keep: Path) -> Result:
     return Result(key=planned.key, is_disturbed=label.is_disturbed, others=label.others, answer=answer)
 
 
-def _run(planned: list[Planned], options: argparse.Namespace, results: Results) -> None:
+def _by_name() -> dict[str, Scenario]:
+    """Every scenario and its control."""
+    return {one.name: one for each in all_scenarios() for one in (each, control_of(each))}
+
+
+def _run(planned: list[Planned], options: argparse.Namespace, results: Results, log: Log | None) -> None:
     """Each run once; the disturbed ones once more at the end."""
-    _all([one for one in planned if one.key not in results.by_key], options, results)
+    _all([one for one in planned if one.key not in results.by_key], options, results, log)
     if not options.once:
         done = [one for one in planned if one.key in results.by_key]
-        _all([one for one in done if results.by_key[one.key].is_disturbed], options, results)
+        _all([one for one in done if results.by_key[one.key].is_disturbed], options, results, log)
 
 
 def _with_control(planned: Planned) -> list[Planned]:
@@ -101,7 +111,7 @@ def _with_control(planned: Planned) -> list[Planned]:
     return [control_planned(planned), planned] if needs_pair else [planned]
 
 
-def _all(todo: list[Planned], options: argparse.Namespace, results: Results) -> None:
+def _all(todo: list[Planned], options: argparse.Namespace, results: Results, log: Log | None) -> None:
     for number, one in enumerate(todo, 1):
         if reason := missing(one.scenario):
             print(f"{number}/{len(todo)} {one.key}: left out, {reason}", flush=True)
@@ -115,14 +125,20 @@ def _all(todo: list[Planned], options: argparse.Namespace, results: Results) -> 
         results.add(result)
         if not options.plain:
             pack(one.folder(options.keep))
+        if log is not None and not result.is_disturbed and one not in log:
+            log.add(one, judge_kept(one, options.keep, result), _said(result))
         print(
             f"{number}/{len(todo)} {one.key}: {_line(one, options.keep, result, time.monotonic() - began)}", flush=True
         )
 
 
+def _said(result: Result) -> str:
+    return ", ".join(f"{one.cause} {one.lost_ratio:.0%}" for one in result.answer.found) or "silence"
+
+
 def _line(planned: Planned, keep: Path, result: Result, took_s: float) -> str:
     judgement = judge_kept(planned, keep, result)
-    said = ", ".join(f"{one.cause} {one.lost_ratio:.0%}" for one in result.answer.found) or "silence"
+    said = _said(result)
     verdicts = " ".join(part.verdict.value for part in judgement.parts) or ("right" if judgement.is_right else "false")
     dose = f"{judgement.dose:.1%} lost" if judgement.dose is not None else "no pair"
     others = f", others {result.others:.0%} of the CPUs" if result.is_disturbed else ""
@@ -168,14 +184,14 @@ def _mark(total: Total) -> str:
     return {True: "kept  ", False: "BROKEN", None: "unseen"}[total.is_kept]
 
 
-def _planned(options: argparse.Namespace) -> list[Planned]:
+def _planned(options: argparse.Namespace, log: Log | None) -> list[Planned]:
     chosen = [one for one in all_scenarios() if any(fnmatch.fnmatch(one.name, wanted) for wanted in options.only)]
     if options.fast:
         chosen = [one for one in chosen if one.is_fast]
     planned = [Planned(scenario=one, seed=seed) for one in chosen for seed in range(1, _seeds(one, options) + 1)]
     planned.sort(key=lambda one: one.seed)
     shard, _, shards = options.shard.partition("/")
-    mine = planned[int(shard) - 1 :: int(shards)]
+    mine = [one for one in planned[int(shard) - 1 :: int(shards)] if log is None or one not in log]
     return list({one.key: one for each in mine for one in _with_control(each)}.values())
 
 
@@ -190,6 +206,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="this part of N")
     parser.add_argument("--seeds", type=int, help=f"runs of each scenario (default {SEEDS}, quiet ones {QUIET_SEEDS})")
     parser.add_argument("--keep", type=Path, default=KEEP, help=f"folder of recordings and results (default {KEEP})")
+    parser.add_argument("--log", type=Path, help="file of judgements: add to it, leave out what it holds, and score it")
     parser.add_argument("--plain", action="store_true", help="do not compress the recordings")
     parser.add_argument("--once", action="store_true", help="do not repeat runs that others disturbed")
     parser.add_argument("--favour", action="store_true", help="take the CPUs before others do, on a shared machine")

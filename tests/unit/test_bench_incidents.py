@@ -9,6 +9,7 @@ import pytest
 
 from bench.incidents.findings import Answer, Found
 from bench.incidents.judge import Verdict, judge, lines_of
+from bench.incidents.log import Log
 from bench.incidents.plan import all_scenarios, control_of
 from bench.incidents.plan.doses import launch_us, more_ms, pcie_gbps, storm_duty
 from bench.incidents.plan.kinds import KINDS
@@ -219,6 +220,17 @@ def scored(scenario: Scenario, *causes: str) -> Scored:
 
 def kept(runs: list[Scored]) -> dict[str, Total]:
     return {one.promise.split(" (")[0]: one for one in totals(runs)}
+
+
+def test_a_log_holds_what_was_judged_without_the_recordings(tmp_path: Path) -> None:
+    run, other = Planned(scenario=HOG, seed=2), Planned(scenario=HOG, seed=3)
+    judged = judge(HOG, label(), lost(0.2), [found("cpu-contention", culprits=[(40, "hog")]), found("block-io")])
+    Log(tmp_path / "log").add(run, judged, "cpu-contention 20%")
+    again = Log(tmp_path / "log")
+    assert run in again
+    assert other not in again
+    assert list(again.scored({"hog": HOG})) == [Scored(scenario=HOG, judgement=judged, is_disturbed=False)]
+    assert list(again.scored({})) == [], "planned no more"
 
 
 def test_the_totals_say_which_promise_is_broken() -> None:

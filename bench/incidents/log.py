@@ -1,0 +1,66 @@
+"""Judgements that outlive their recordings: one JSON line a run, of the revision that made it.
+
+The whole bench takes hours of a machine that nobody else uses. The log lets it go on where another machine stopped, so
+what it scores may be several revisions; each line says which it was.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.incidents.judge import Judgement, Part, Verdict
+from bench.incidents.scenario import Planned, Scenario
+from bench.incidents.score import Scored
+
+
+class Log:
+    """The judgements of undisturbed runs in a file, by the runs' keys."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._revision = _revision()
+        self._judged: dict[str, Judgement] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                one = json.loads(line)
+                self._judged[one["key"]] = _judgement(one["judgement"])
+
+    def __contains__(self, planned: Planned) -> bool:
+        return planned.key in self._judged
+
+    def add(self, planned: Planned, judgement: Judgement, said: str) -> None:
+        """Appends one. said: the causes that were named, for people."""
+        self._judged[planned.key] = judgement
+        content = {"key": planned.key, "revision": self._revision, "said": said, "judgement": asdict(judgement)}
+        with self._path.open("a") as file:
+            file.write(json.dumps(content, default=_plain) + "\n")
+
+    def scored(self, scenarios: Mapping[str, Scenario]) -> Iterator[Scored]:
+        """What is to be scored, of scenarios by name; one that is planned no more is left out."""
+        for key, judgement in self._judged.items():
+            scenario = scenarios.get(key.rpartition(".s")[0])
+            if scenario is not None:
+                yield Scored(scenario=scenario, judgement=judgement, is_disturbed=False)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Verdict):
+        return value.value
+    raise TypeError(f"{value!r} has no plain form")
+
+
+def _judgement(content: dict[str, Any]) -> Judgement:
+    parts = tuple(Part(**{**one, "verdict": Verdict(one["verdict"])}) for one in content["parts"])
+    return Judgement(**{**content, "parts": parts, "wrong": tuple(content["wrong"])})
+
+
+def _revision() -> str:
+    """Of the checkout; with a mark where it has changes that are in none."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return found.stdout.strip() or "unknown"
