@@ -44,9 +44,9 @@ def test_what_the_last_look_did_not_ask_for_is_read_anew() -> None:
     asked = Asked()
     for number in (1, 2):
         asked.get(number)
-    asked.reads.forget_unasked()
+    asked.reads.end_look()
     asked.get(1)  # the next look asks for one of them
-    asked.reads.forget_unasked()
+    asked.reads.end_look()
     assert asked.count == 2
     asked.get(1)
     assert asked.count == 2, "still kept"
@@ -63,6 +63,19 @@ def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked.count == 4
     asked.get(1)
     assert asked.count == 5
-    asked.reads.forget_unasked()  # also of what has made room already
+    asked.reads.end_look()  # also of what has made room already
     asked.get(1)
     assert asked.count == 5
+
+
+def test_little_is_kept_from_one_look_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_reads, "_KEPT_AFTER_BYTES", 160)  # two of them
+    asked = Asked()
+    for number in (1, 2, 3):
+        asked.get(number)
+    asked.reads.end_look()
+    for number in (2, 3):
+        asked.get(number)
+    assert asked.count == 3
+    asked.get(1)
+    assert asked.count == 4

@@ -12,7 +12,7 @@ import pytest
 from ingero.store import migrations, retention, tables
 from ingero.store.reader import open_reader
 from ingero.store.records import Removed, SessionFacts
-from ingero.store.retention import Retention
+from ingero.store.retention import Retention, log_bytes, log_limit_bytes
 from ingero.store.tables import BY_NAME, Table
 from ingero.store.writer import Writer
 
@@ -220,6 +220,30 @@ def test_a_file_larger_than_its_limit_gives_space_back(tmp_path: Path) -> None:
     with Writer(path, session=facts, node="n", max_db_bytes=limit) as writer:
         writer.flush()
     assert path.stat().st_size <= limit
+
+
+def test_a_log_that_readers_let_grow_begins_anew_between_two_of_their_statements(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    db = database(path)
+    limit = 16 << 20
+    for setting in ("journal_mode = wal", "wal_autocheckpoint = 64", f"journal_size_limit = {log_limit_bytes(limit)}"):
+        list(db.execute(f"PRAGMA {setting}"))
+    kept = Retention(db, path, limit, clock=lambda: BEGIN_NS)
+    reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    add_events(db, 1)
+    reading = reader.execute("SELECT id FROM raw_events UNION ALL SELECT id FROM raw_events")
+    next(reading)
+    while log_bytes(path) <= 2 * log_limit_bytes(limit):
+        add_events(db, 1_000)
+    kept.limit_log()
+    add_events(db, 1)
+    assert log_bytes(path) > 2 * log_limit_bytes(limit), "it is being read"
+    reading.close()
+    kept.limit_log()
+    reading = reader.execute("SELECT id FROM raw_events UNION ALL SELECT id FROM raw_events")
+    next(reading)  # of the file: the log is empty
+    add_events(db, 1)
+    assert log_bytes(path) <= log_limit_bytes(limit)
 
 
 def test_ended_processes_go_last(tmp_path: Path) -> None:

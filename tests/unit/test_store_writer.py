@@ -274,7 +274,7 @@ def test_rows_that_never_found_room_are_counted_at_the_end(tmp_path: Path) -> No
 def test_lock_of_another_program_delays_the_rows_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "_BUSY_MS", 10)
+    monkeypatch.setattr(recording, "BUSY_MS", 10)
     path = tmp_path / "a.db"
     with make_writer(path) as writer:
         other = apsw.Connection(str(path))

@@ -60,7 +60,7 @@ class LiveDiagnosis:
             self._forgot_ns = until_ns
             self._forget(until_ns)
         changes = self.tracker.update(self._diagnosis(until_ns), until_ns)
-        self._reads.forget_unasked()
+        self._reads.end_look()
         return changes
 
     def _diagnosis(self, until_ns: int) -> Diagnosis:

@@ -13,7 +13,7 @@ from ingero.store.errors import DirectoryError, NotWritableError, StoreError, wr
 from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.recorder_lock import RecorderLock
 from ingero.store.records import SessionFacts
-from ingero.store.retention import id_span, used_bytes
+from ingero.store.retention import BUSY_MS, id_span, log_limit_bytes, used_bytes
 from ingero.store.tables import SESSIONS, sql_text
 
 # 2^48 is above every cgroup id seen in practice (an inode number), and leaves room for 32,000 boots and nodes.
@@ -26,14 +26,10 @@ MAX_INDEXED_EVENTS = 10_000_000
 INDEX_BYTES_PER_EVENT = 40
 
 _WAL_PAGES = 4_000  # 16 MB: a checkpoint about every two seconds at the full rate
-_WAL_LIMIT_BYTES = 64 << 20
-# Parts of the size limit that the log may take, where these are less: one until a checkpoint, one in the file.
-_WAL_PART = 32
-_WAL_FILE_PART = 16
+_WAL_PART = 32  # of the size limit that the log may take until a checkpoint, where that is less
 _LEAST_WAL_PAGES = 64
 _PAGE_BYTES = 4096
 _CACHE_KIB = 16_000
-_BUSY_MS = 2_000
 _STATEMENTS = 256
 
 Owner = tuple[int, int]  # uid, gid
@@ -141,7 +137,7 @@ def _make_file(path: Path, owner: Owner | None) -> None:
 def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS)
     try:
-        db.set_busy_timeout(_BUSY_MS)
+        db.set_busy_timeout(BUSY_MS)
         if kind_of(db) is Kind.EMPTY:  # elsewhere it would write into a file that may not be ours
             list(db.execute("PRAGMA auto_vacuum = incremental"))
         for setting in (f"cache_size = -{_CACHE_KIB}", "temp_store = memory"):
@@ -151,7 +147,7 @@ def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
             "journal_mode = wal",
             "synchronous = normal",
             f"wal_autocheckpoint = {_wal_pages(max_db_bytes)}",
-            f"journal_size_limit = {_wal_limit_bytes(max_db_bytes)}",
+            f"journal_size_limit = {log_limit_bytes(max_db_bytes)}",
         ):
             list(db.execute(f"PRAGMA {setting}"))
         for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL")):
@@ -168,10 +164,6 @@ def _wal_pages(max_db_bytes: int) -> int:
     if not max_db_bytes:
         return _WAL_PAGES
     return min(_WAL_PAGES, max(_LEAST_WAL_PAGES, max_db_bytes // _WAL_PART // _PAGE_BYTES))
-
-
-def _wal_limit_bytes(max_db_bytes: int) -> int:
-    return min(_WAL_LIMIT_BYTES, max_db_bytes // _WAL_FILE_PART) if max_db_bytes else _WAL_LIMIT_BYTES
 
 
 def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple[int, int]:

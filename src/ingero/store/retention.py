@@ -14,6 +14,7 @@ from ingero.store.vocabulary import CLOCK_COLUMNS
 from ingero.units import SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
+BUSY_MS = 2_000  # that a statement waits for another connection
 
 # Work begins this part below the limit, or twice the largest growth between two looks if that is more, so that what is
 # written meanwhile still fits; and it goes on for as much again, so that there is room for a while.
@@ -28,6 +29,10 @@ _STACKS_AT_ONCE = 250  # of 5 KB each
 
 # How far the oldest detail must have moved until ended processes are looked through again.
 _LOOK_AGAIN_NS = MINUTE_NS
+
+_MOST_LOG_BYTES = 64 << 20
+_LOG_PART = 16  # of the size limit that the log may take, where that is less
+_READERS_MS = 20  # that a log that is to begin anew waits for them
 
 # The newest minutes keep their detail and their resolution while there is anything else to drop.
 KEEP_NS = 10 * MINUTE_NS
@@ -120,6 +125,11 @@ def log_bytes(path: Path) -> int:
         return 0
 
 
+def log_limit_bytes(max_db_bytes: int) -> int:
+    """What the log may have, which counts as part of the file. max_db_bytes: the limit of both, 0 = none."""
+    return min(_MOST_LOG_BYTES, max_db_bytes // _LOG_PART) if max_db_bytes else _MOST_LOG_BYTES
+
+
 class Retention:
     """Trims an open database in steps short enough to go between two commits.
 
@@ -138,7 +148,8 @@ class Retention:
         self._db, self._path, self._max_db_bytes, self._clock, self._timer = db, path, max_db_bytes, clock, timer
         self._step_rows = _FIRST_STEP_ROWS
         self._is_over = False
-        self._held_before = self._most_growth = 0
+        self._held_before = self._most_growth = self._log_part = 0
+        self._most_logs = (0, 0)
         self._cutoffs_ns: dict[tuple[tuple[str, str], ...], int] = {}
         self._looked_until_ns = 0
         self.steps = 0
@@ -150,7 +161,8 @@ class Retention:
             return False
         page_count = pragma(self._db, "page_count")
         self._is_over = self._held_bytes() > self._start_bytes() - self._is_over * _MARGIN * self._max_db_bytes
-        is_file_too_large = page_count * pragma(self._db, "page_size") > self._max_db_bytes
+        file_bytes = page_count * pragma(self._db, "page_size")
+        is_file_too_large = file_bytes + self._kept_for_log_bytes() > self._max_db_bytes
         if not self._is_over and not (is_file_too_large and pragma(self._db, "freelist_count")):
             return False
         begin = self._timer()
@@ -158,13 +170,38 @@ class Retention:
         self._pace(self._timer() - begin, done)
         return done > 0
 
+    def limit_log(self) -> None:
+        """Begins the log anew where it is too large: by itself it does so only when nobody reads, and a look reads on.
+
+        Waits between two statements of a reader, not for a long one: then the next time is as good.
+        """
+        if log_bytes(self._path) <= log_limit_bytes(self._max_db_bytes):
+            return
+        self._db.set_busy_timeout(_READERS_MS)
+        try:
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except apsw.BusyError:
+            pass
+        finally:
+            self._db.set_busy_timeout(BUSY_MS)
+
     def _held_bytes(self) -> int:
-        # A reader may keep the log from being emptied for as long as it reads; dropping rows would not make it smaller.
-        held = used_bytes(self._db) + min(log_bytes(self._path), self._max_db_bytes // 4)
+        held = used_bytes(self._db) + self._kept_for_log_bytes()
         if self._held_before:
             self._most_growth = max(self._most_growth, held - self._held_before)
         self._held_before = held
         return held
+
+    def _kept_for_log_bytes(self) -> int:
+        """What the log may have, or had in the last 10 to 20 minutes: it grows for as long as a statement reads.
+
+        A quarter at most; dropping rows would not make it smaller.
+        """
+        part = self._clock() // KEEP_NS
+        if part != self._log_part:
+            self._log_part, self._most_logs = part, (self._most_logs[1], 0)
+        self._most_logs = (self._most_logs[0], max(self._most_logs[1], log_bytes(self._path)))
+        return min(max(*self._most_logs, log_limit_bytes(self._max_db_bytes)), self._max_db_bytes // 4)
 
     def _start_bytes(self) -> float:
         margin = max(_MARGIN * self._max_db_bytes, 2 * self._most_growth)

@@ -359,6 +359,7 @@ class Writer:
         """Trim in short steps for a while, or until rows are waiting; true while there is more to do."""
         begin = time.monotonic()
         try:
+            self._retention.limit_log()
             while self._retention.step():
                 spent_s = time.monotonic() - begin
                 if spent_s > (_URGENT_TRIM_S if self._is_urgent else limit_s):
