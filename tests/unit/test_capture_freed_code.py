@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,7 +60,8 @@ def freed(kernel: Kernel) -> FreedCode:
 def after(seconds: float, kernel: Kernel, freed: FreedCode) -> dict[int, int]:
     kernel.now += seconds
     freed.settle()
-    freed._detaching.submit(lambda: None).result()
+    freed._detaching.shutdown()
+    freed._detaching = ThreadPoolExecutor(1)
     return kernel.attached
 
 

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _BEFORE_S = 1.0  # a process that ends sooner is left alone
 _LOOK_S = 1.0
 _MOST_PER_S = 1000.0  # of freed code objects: two thousandths of a core, as a probe takes 2 us at most
+_DETACHED_AT_ONCE = 16  # each only waits for the kernel
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class FreedCode:
     def __init__(self, kernel: KernelSide, now: Callable[[], float] = time.monotonic) -> None:
         self._kernel, self._now = kernel, now
         self._watched: dict[int, _Watched] = {}  # by process number
-        self._detaching = ThreadPoolExecutor(1, "ingero-detach")
+        self._detaching = ThreadPoolExecutor(_DETACHED_AT_ONCE, "ingero-detach")
 
     def begin(self, target: Target, interpreter: Interpreter) -> None:
         """A process runs this interpreter from now on."""
