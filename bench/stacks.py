@@ -47,8 +47,8 @@ int at_depth(int (*f)(void *, int, long), long bytes)
 }
 """
 _STACKS = {"with stacks": "--stack=true", "without": "--stack=false"}
-# 4 launches a step: about 10,000 probed calls a second
-_LOOP = ("--seconds", 3600, "--launches", 2)
+# 35 launches a step of 7 ms, each a call of the runtime and one of the driver: about 11,000 probed calls a second
+_LOOP = ("--seconds", 3600, "--layers", 2, "--us", 160, "--launches", 1)
 
 
 @contextmanager
