@@ -31,10 +31,10 @@ class OneTarget:
         return Target(slot=3, id=ProcessId(40, 1), number=7, start_ns=0, name="a", callers=Callers(40))
 
 
-def test_what_a_socket_does_after_its_process_is_not_that_of_the_next_one_in_the_slot() -> None:
-    sink, clock = Kept(), WallClock()
+def maker_for(sink: Kept) -> RowMaker:
+    clock = WallClock()
     clock.add_pair(1, 1)
-    maker = RowMaker(
+    return RowMaker(
         sink,
         clock,
         cast(Targets, OneTarget()),
@@ -43,6 +43,23 @@ def test_what_a_socket_does_after_its_process_is_not_that_of_the_next_one_in_the
         cgroup_keys=lambda ids: ids.astype(np.int64),
         default_device=-1,
     )
+
+
+def test_a_process_that_has_ended_leaves_no_lane() -> None:
+    maker = maker_for(Kept())
+    batch = np.zeros(4, LAYOUTS.dtype("epoch_record"))
+    for place, name in enumerate(("begin_ns", "first_ns", "drain_ns", "return_ns"), 1):
+        batch[name] = place * 1_000_000
+    batch["process_slot"], batch["stream_slot"] = [3, 3, 0x103, 0x103], [0, 7, 0, 7]
+    maker.epochs(batch)
+    assert len(maker._lanes) == 4
+    maker.forget(3)
+    assert sorted(place >> 16 for place in maker._lanes) == [0x103, 0x103]
+
+
+def test_what_a_socket_does_after_its_process_is_not_that_of_the_next_one_in_the_slot() -> None:
+    sink = Kept()
+    maker = maker_for(sink)
     batch = np.zeros(3, LAYOUTS.dtype("host_record"))
     batch["kind"] = HostKind.TCP_RETRANSMIT
     batch["process_slot"], batch["pid"] = [3, 3, NO_SLOT], [40, 39, 0]

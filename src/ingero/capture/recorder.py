@@ -117,7 +117,7 @@ class Recorder:
             is_changed=spans.touch,
         )
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
-        self.seconds.on_forget = self._communicators.forget
+        self.seconds.on_forget += [self._communicators.forget, self._rows.forget]
         self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows), keeps=bool(options.shown_calls))
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of

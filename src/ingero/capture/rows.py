@@ -251,6 +251,11 @@ class RowMaker:
             found.append(rows)
         return found
 
+    def forget(self, slot: int) -> None:
+        """Forgets the lanes of an ended process: a later one in its slot begins anew."""
+        for place in [place for place in self._lanes if place >> 16 == slot]:
+            del self._lanes[place]
+
     def _lane(self, place: int, pid: int, stream: int) -> Lane:
         """The lane in a place of the kernel's table, a new one where the place has changed hands."""
         owner = self._lanes.get(place)

@@ -111,7 +111,7 @@ class SecondReader:
         self.on_launched: Callable[[list[tuple[Target, int, int]], int], None] = lambda _launched, _since_ns: None
         # of a thread's open call; given the process number and its `struct thread_dump`
         self.stack_of_open_call: Callable[[int, Any], int] = lambda _number, _thread: 0
-        self.on_forget: Callable[[int], None] = lambda _slot: None  # whoever else keeps something by slot
+        self.on_forget: list[Callable[[int], None]] = []  # whoever else keeps something by slot
 
     def read(self, now_ns: int, elapsed_s: float) -> Second:
         """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
@@ -176,7 +176,8 @@ class SecondReader:
         self._clocks_before.pop(slot, None)
         self._host.forget(slot)
         self._major_faults.forget(slot)
-        self.on_forget(slot)
+        for forget in self.on_forget:
+            forget(slot)
         # the next process in this slot may have a thread of the same number
         self._threads_seen = {key: raw for key, raw in self._threads_seen.items() if key[0] != slot}
         self._kernel.recycle(slot)

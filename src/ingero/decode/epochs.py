@@ -56,7 +56,7 @@ class Lane:
     def judge(self, batch: Array) -> Readiness:
         """When the device was ready in each epoch (`struct epoch_record`); batches come in the order of time."""
         window = batch if self._recent is None else np.concatenate([self._recent, batch])[-max(HISTORY, len(batch)) :]
-        self._recent = window[-HISTORY:]
+        self._recent = window[-HISTORY:].copy()  # a part of it would keep all of it
         bounds = _bounds(window)
         work = work_keys(window)
         for key in dict.fromkeys(work):
