@@ -5,11 +5,10 @@ Source: CPython's PyTypeObject (Include/cpython/object.h): from 3.8 on tp_deallo
 
 from __future__ import annotations
 
-import os
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.discover.elf import ElfFile, UnreadableElfError
 from ingero.discover.instructions import probe_offset
 from ingero.discover.interpreters import Interpreter
 from ingero.discover.mappings import Mapping, parse_maps, read_maps
@@ -17,8 +16,6 @@ from ingero.discover.memory import ProcessMemory
 from ingero.discover.processes import PROC
 
 _DESTRUCTOR_AT = 32  # behind the object's header: size, name, two sizes of its objects
-_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-_CODE_BYTES = 16
 
 
 class NoDestructorError(ValueError):
@@ -47,7 +44,11 @@ def code_destructor(pid: int, interpreter: Interpreter, proc: Path = PROC) -> De
         raise NoDestructorError(f"what frees its code objects, at {address:#x}, is not in {interpreter.file}")
     path = proc / str(pid) / "map_files" / mapping.range_name
     offset = address - mapping.start + mapping.offset
-    point = probe_offset(_read(path, offset), _MACHINES[platform.machine()])
+    try:
+        with ElfFile(path) as elf:  # not the process's memory: there another tracer may have put a breakpoint
+            point = probe_offset(elf.read_at(offset), elf.machine)
+    except UnreadableElfError as error:
+        raise NoDestructorError(str(error)) from error
     if point.instruction.is_single_stepped:
         raise NoDestructorError(f"a probe at offset {offset:#x} of {interpreter.file} would be single-stepped")
     return Destructor(path=str(path), offset=offset + point.skip_bytes)
@@ -55,12 +56,3 @@ def code_destructor(pid: int, interpreter: Interpreter, proc: Path = PROC) -> De
 
 def _mapping_of(address: int, mappings: list[Mapping]) -> Mapping | None:
     return next((one for one in mappings if one.inode and one.start <= address < one.end), None)
-
-
-def _read(path: Path, offset: int) -> bytes:
-    """From the file: in the process's memory another tracer may have put a breakpoint there."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.pread(descriptor, _CODE_BYTES, offset)
-    finally:
-        os.close(descriptor)
