@@ -14,6 +14,7 @@ import numpy as np
 
 from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide, KernelSizes
 from ingero.capture.recorder import Recorder, RecorderOptions
+from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.store.writer import Writer
 from tests.integration.targets import rows
@@ -31,6 +32,7 @@ class Recording:
     kernel: KernelSide
     database: Path
     losses: Counter[str] = field(default_factory=Counter)
+    seconds: list[Second] = field(default_factory=list)
     left_behind: dict[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[int, int]:
@@ -68,6 +70,10 @@ def record_user(
             failures.append(error)
         ended.append(time.monotonic())
 
+    def on_second(second: Second) -> None:
+        recording.losses.update(second.losses)
+        recording.seconds.append(second)
+
     with (
         KernelSide(KernelSizes()) as kernel,
         Writer(database, session=session_facts(()), node="node", owner=(os.getuid(), os.getgid())) as writer,
@@ -79,7 +85,7 @@ def record_user(
         thread.start()
         recorder.run(
             should_stop=lambda: bool(ended) and time.monotonic() > ended[0] + settle_s,
-            on_second=lambda second: recording.losses.update(second.losses),
+            on_second=on_second,
         )
         thread.join()
         recording.left_behind = left_behind(kernel)

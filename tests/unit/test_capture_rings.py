@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ingero.attach.libbpf import Map
-from ingero.capture.rings import Ring, RingCorruptError
+from ingero.capture.rings import Backlog, Ring, RingCorruptError
 
 DTYPE = np.dtype([("ring_header", "<u8"), ("number", "<u8"), ("other", "<u8")])
 PAGE = mmap.PAGESIZE
@@ -125,6 +125,20 @@ def test_batches_outlive_what_the_kernel_writes_over_them(producer: Producer, ri
         producer.write(number)
         ring.drain()
     assert numbers(first) == [0]
+
+
+def test_a_backlog_is_drained_once_its_last_record_is_whatever_is_written_meanwhile(
+    producer: Producer, ring: Ring
+) -> None:
+    for number in range(3):
+        producer.write(number)
+    backlog = Backlog(((ring, ring.produced),))
+    producer.write(3)
+    assert not backlog.is_drained
+    ring.drain(limit=2)
+    assert not backlog.is_drained
+    ring.drain(limit=1)
+    assert backlog.is_drained
 
 
 def test_records_that_are_no_multiple_of_8_bytes_are_refused(producer: Producer) -> None:

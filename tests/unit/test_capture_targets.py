@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from ingero.capture.rings import Backlog
 from ingero.capture.targets import TICKS_UNTIL_RECYCLED, Targets
 from ingero.discover.processes import ProcessId, read_process_id
 
@@ -132,5 +133,30 @@ def test_a_target_keeps_its_slot_until_its_last_thread_is_gone() -> None:
     assert gone == [[]] * (TICKS_UNTIL_RECYCLED - 1) + [[4]]
 
 
+def test_a_target_keeps_its_slot_until_records_from_its_life_are_handed_over() -> None:
+    targets, asked, waiting = targets_of(Kernel()), [], [True]
+
+    class Records(Backlog):
+        @property
+        def is_drained(self) -> bool:
+            return not waiting[0]
+
+    def backlog() -> Backlog:
+        asked.append(1)
+        return Records()
+
+    target = targets.entered(PID, 4, 5 * TICK_NS)
+    assert targets.exited(4, target.id, 10, 0) is target
+    assert not any(list(targets.recycle(held={4}, backlog=backlog)) for _ in range(3))
+    assert asked == [], "its last thread may still write one"
+    assert not any(list(targets.recycle(backlog=backlog)) for _ in range(2 * TICKS_UNTIL_RECYCLED))
+    waiting[0] = False
+    assert list(targets.recycle(backlog=backlog)) == [4]
+    assert asked == [1], "what came later is of others"
+
+
 def test_the_name_of_a_process_that_has_ended_is_the_kernels() -> None:
-    assert targets_of(Kernel()).entered(PID, 1, 5 * TICK_NS, "burst").name == "burst"
+    targets = targets_of(Kernel())
+    assert targets.entered(PID, 1, 5 * TICK_NS, "burst").name == "burst"
+    assert targets.entered(PID, 2, 6 * TICK_NS).name == "", "found by its sums, before its record"
+    assert targets.entered(PID, 2, 6 * TICK_NS, "burst").name == "burst"

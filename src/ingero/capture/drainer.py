@@ -15,7 +15,7 @@ import numpy as np
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.objects import object_path
 from ingero.capture.offcpu_pace import OffcpuPace
-from ingero.capture.rings import DRAIN_LIMIT, Ring
+from ingero.capture.rings import DRAIN_LIMIT, Backlog, Ring
 from ingero.decode.btf import btf_of
 
 Consumer = Callable[[np.ndarray[Any, Any]], None]
@@ -99,6 +99,19 @@ class Drainer:
         for name, batch in batches.items():
             if len(batch):
                 self._consumers[name](batch)
+
+    def backlog(self) -> Backlog:
+        """What the rings hold now, and is not handed over."""
+        return Backlog(tuple((ring, ring.produced) for ring in self.rings.values()))
+
+    def drain_backlog(self) -> None:
+        """Hands over everything that the rings hold now, however much, and what comes meanwhile."""
+        backlog = self.backlog()
+        self.drain()
+        while self._is_behind and not backlog.is_drained:
+            if time.monotonic_ns() - self._emptied_ns >= self._pace.period_ns:
+                self.empty_buffers()
+            self.drain()
 
     def drain_all(self) -> None:
         """Hands over everything; for rings that nobody fills any more."""

@@ -148,6 +148,7 @@ class Recorder:
         }
         self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
+        self.seconds.backlog = self._drainer.backlog
         self.governor = Governor(
             kernel,
             sink,
@@ -231,9 +232,10 @@ class Recorder:
         return second
 
     def _read_second(self, elapsed_ns: int) -> Second:
-        # Whoever reads a second's sums takes its intervals for complete: a thread without one would seem to have run.
+        # Whoever reads a second's sums takes its records for complete: a thread without an interval would seem to have
+        # run, and an epoch that comes after them is not looked at while tracing goes on.
         self._drainer.empty_buffers()
-        self._drainer.drain()
+        self._drainer.drain_backlog()
         self._wakers.write(self.clock.now_ns() - elapsed_ns)
         self._communicators.write()
         second = self.seconds.read(self.clock.now_ns(), max(elapsed_ns, 1) / 1e9)

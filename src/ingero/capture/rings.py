@@ -7,6 +7,7 @@ before each record).
 from __future__ import annotations
 
 import mmap
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -112,6 +113,11 @@ class Ring:
         """Bytes ever written, records in progress included: where the next record begins."""
         return int(self._produced[0])
 
+    @property
+    def drained(self) -> int:
+        """Bytes ever drained."""
+        return self._at
+
     def close(self) -> None:
         """Unmaps the ring."""
         del self._data, self._words, self._produced, self._consumed
@@ -125,6 +131,18 @@ class Ring:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What was in rings at a moment. written: each ring, and where its next record would have begun then."""
+
+    written: tuple[tuple[Ring, int], ...] = ()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all of it has left the rings since."""
+        return all(ring.drained >= position for ring, position in self.written)
 
 
 def _kept(batch: np.ndarray[Any, Any], headers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

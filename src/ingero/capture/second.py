@@ -24,6 +24,7 @@ from ingero.capture.major_faults import MajorFaults
 from ingero.capture.memory_rows import MemoryRows
 from ingero.capture.open_calls import OpenSince
 from ingero.capture.quota import QuotaSeconds
+from ingero.capture.rings import Backlog
 from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
 from ingero.capture.targets import Target, Targets
@@ -111,6 +112,7 @@ class SecondReader:
         self.on_launched: Callable[[list[tuple[Target, int, int]], int], None] = lambda _launched, _since_ns: None
         # of a thread's open call; given the process number and its `struct thread_dump`
         self.stack_of_open_call: Callable[[int, Any], int] = lambda _number, _thread: 0
+        self.backlog: Callable[[], Backlog] = Backlog  # records that are not yet handed over
         self.on_forget: list[Callable[[int], None]] = []  # whoever else keeps something by slot
 
     def read(self, now_ns: int, elapsed_s: float) -> Second:
@@ -147,7 +149,7 @@ class SecondReader:
             losses=self.count_losses(losses, start_ns),
             in_flight=self._write_in_flight(threads, now_ns),
         )
-        for slot in self._targets.recycle(held=set(threads["process_slot"].tolist())):
+        for slot in self._targets.recycle(set(threads["process_slot"].tolist()), self.backlog):
             self.forget(slot)
         return second
 

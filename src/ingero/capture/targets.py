@@ -6,10 +6,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide
 from ingero.capture.callers import Callers
+from ingero.capture.rings import Backlog
 from ingero.discover.processes import ProcessId, is_alive, read_process, read_process_id
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class Target:
 
     identity: rank and container, for people.
     number: its number in the database. start_ns: unix. exit_ns: unix, None while it lives; ticks_gone counts readings
-    since.
+    since; backlog: the records that may still be its own.
     """
 
     slot: int
@@ -37,6 +38,7 @@ class Target:
     exit_ns: int | None = None
     exit_code: int | None = None
     ticks_gone: int = 0
+    backlog: Backlog = field(default_factory=Backlog)
     is_described: bool = False
     identity: str = ""
 
@@ -132,7 +134,10 @@ class Targets:
         identity = ProcessId.from_boottime(pid, start_boottime_ns)
         self._waiting.discard(identity)
         known = self._by_slot.get(slot)
-        return known if known and known.id == identity else self._enter(slot, identity, name)
+        if known is None or known.id != identity:
+            return self._enter(slot, identity, name)
+        known.name = known.name or name  # found by its sums, it had none where it has ended before it was looked at
+        return known
 
     def _enter(self, slot: int, identity: ProcessId, name: str) -> Target:
         start_ns = identity.start_unix_ns(self._boot_unix_ns)
@@ -188,17 +193,21 @@ class Targets:
         """Whether ended processes hold so many slots that they should be read before the second is over."""
         return 2 * (len(self._by_slot) - len(self._by_pid)) >= MAX_PROCESSES
 
-    def recycle(self, held: Container[int] = ()) -> Iterator[int]:
+    def recycle(self, held: Container[int] = (), backlog: Callable[[], Backlog] = Backlog) -> Iterator[int]:
         """Counts a reading; hands out, to be cleared, the slots of targets that ended long enough ago.
 
         held: slots that accounts of threads name in this reading. A process is said to end before its files and its
         memory are let go, which takes the driver seconds: until then its last thread has clocks, and adds them to
         whoever has the slot.
+        backlog: answers what is not yet handed over. On a machine that leaves the agent no time records come late, and
+        are of whoever has the slot by then.
         """
         for target in self:
             if target.exit_ns is None or target.slot in held:
                 continue
             target.ticks_gone += 1
-            if target.ticks_gone >= TICKS_UNTIL_RECYCLED:
+            if target.ticks_gone == 1:
+                target.backlog = backlog()
+            if target.ticks_gone >= TICKS_UNTIL_RECYCLED and target.backlog.is_drained:
                 yield target.slot
                 del self._by_slot[target.slot]  # only now: what is left of its sums is still written under its name
