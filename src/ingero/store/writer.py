@@ -58,7 +58,7 @@ _URGENT_TRIM_S = 0.06
 _LAST_TRIM_S = 5.0
 
 # Processes whose number is kept, those asked for longest ago go first: far more than may be traced at once.
-PROCESSES_KNOWN = 16_384
+PROCESSES_KNOWN = 2048
 
 # Rows of numpy's numbers become Python's so many at a time.
 _INSERTED_AT_ONCE = 2048
