@@ -24,6 +24,8 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TOP_BUCKETS = 5
 _TOP_CULPRITS = 6
 _TOP_NOT_EVALUATED = 6  # reasons; the rest is one line
+_MOST_ALIKE = 4  # incidents of one cause in processes of one name; of short-lived ones there may be hundreds
+_MOST_VERDICTS = 40
 _SHOWN_SHARE = 0.02  # of the incident's loss
 _KINDS = {
     FindingKind.INCIDENT: "incident",
@@ -42,13 +44,47 @@ def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """The headline, the incidents with their proof, and the verdict of each process."""
     yield headline(diagnosis)
     yield ""
-    for incident in diagnosis.incidents:
-        yield from incident_lines(incident)
-        yield ""
+    for alike in _alike(diagnosis.incidents):
+        for incident in alike[:_MOST_ALIKE]:
+            yield from incident_lines(incident)
+            yield ""
+        if rest := alike[_MOST_ALIKE:]:
+            yield _more_alike(rest)
+            yield ""
+    shown = sorted(diagnosis.verdicts, key=lambda one: not one.has_incident)[:_MOST_VERDICTS]
     for verdict in diagnosis.verdicts:
-        yield _verdict(verdict)
+        if verdict in shown:
+            yield _verdict(verdict)
+    if len(diagnosis.verdicts) > len(shown):
+        yield f"and {format_count(len(diagnosis.verdicts) - len(shown))} more processes (--json has all of them)"
     if diagnosis.verdicts:
         yield ""
+
+
+def _alike(incidents: Sequence[Incident]) -> list[list[Incident]]:
+    """Those of one cause in processes of one name; groups and incidents in the order in which they came."""
+    groups: dict[tuple[str, FindingKind, tuple[str, ...]], list[Incident]] = {}
+    for one in incidents:
+        groups.setdefault((one.cause, one.kind, _names(one)), []).append(one)
+    return list(groups.values())
+
+
+def _names(incident: Incident) -> tuple[str, ...]:
+    """Of whom it is about, each once."""
+    return tuple(sorted({one.name for one in (incident.victims or incident.culprits)}))
+
+
+def _more_alike(rest: Sequence[Incident]) -> str:
+    first = rest[0]
+    whose = f" of {', '.join(_names(first))}" if _names(first) else ""
+    lost_ns = max(one.lost_ns for one in rest)
+    each = f", which lost up to {format_ns(lost_ns)} each" if lost_ns else ""
+    begin, end = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
+    when = f"{format_moment(begin)} to {format_time_of_day(end)}"
+    return (
+        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({when}); "
+        "--pid N shows one process, --json all"
+    )
 
 
 def headline(diagnosis: Diagnosis) -> str:
