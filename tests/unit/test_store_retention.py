@@ -324,6 +324,23 @@ def test_incidents_outlive_everything_else(tmp_path: Path) -> None:
     assert db.execute("SELECT cause FROM incidents").fetchall() == [("cpu-contention",)]
 
 
+def test_there_is_room_for_a_log_that_is_larger_than_any_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    db = apsw.Connection(str(path))
+    list(db.execute("PRAGMA auto_vacuum = incremental"))
+    migrations.migrate(db, path)
+    add_events(db, 20_000)
+    db.execute("DELETE FROM raw_events")
+    file_bytes = retention.pragma(db, "page_count") * retention.pragma(db, "page_size")
+    limit = int(file_bytes / (1 - 1.25 / 16))  # between the log's own limit and half as much again
+    assert file_bytes + log_limit_bytes(limit) < limit < file_bytes + 1.5 * log_limit_bytes(limit)
+    kept = Retention(db, path, limit, clock=lambda: BEGIN_NS)
+    while kept.step():
+        pass
+    file_bytes = retention.pragma(db, "page_count") * retention.pragma(db, "page_size")
+    assert file_bytes + 1.5 * log_limit_bytes(limit) <= limit
+
+
 @pytest.mark.parametrize("parts", [60])
 def test_recorder_keeps_its_file_near_the_limit(tmp_path: Path, parts: int) -> None:
     path = tmp_path / "a.db"

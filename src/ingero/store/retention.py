@@ -32,6 +32,7 @@ _LOOK_AGAIN_NS = MINUTE_NS
 
 _MOST_LOG_BYTES = 64 << 20
 _LOG_PART = 16  # of the size limit that the log may take, where that is less
+_LOG_ROOM = 1.5  # times the largest log of late: the next statement that reads may take longer than any before
 _READERS_MS = 20  # that a log that is to begin anew waits for them
 
 # The newest minutes keep their detail and their resolution while there is anything else to drop.
@@ -193,15 +194,16 @@ class Retention:
         return held
 
     def _kept_for_log_bytes(self) -> int:
-        """What the log may have, or had in the last 10 to 20 minutes: it grows for as long as a statement reads.
+        """Half as much again as the log may have, or had in the last 10 to 20 minutes.
 
-        A quarter at most; dropping rows would not make it smaller.
+        It grows for as long as a statement reads. A quarter at most; dropping rows would not make it smaller.
         """
         part = self._clock() // KEEP_NS
         if part != self._log_part:
             self._log_part, self._most_logs = part, (self._most_logs[1], 0)
         self._most_logs = (self._most_logs[0], max(self._most_logs[1], log_bytes(self._path)))
-        return min(max(*self._most_logs, log_limit_bytes(self._max_db_bytes)), self._max_db_bytes // 4)
+        most = max(*self._most_logs, log_limit_bytes(self._max_db_bytes))
+        return min(int(_LOG_ROOM * most), self._max_db_bytes // 4)
 
     def _start_bytes(self) -> float:
         margin = max(_MARGIN * self._max_db_bytes, 2 * self._most_growth)
