@@ -70,8 +70,8 @@ def _alike(incidents: Sequence[Incident]) -> list[list[Incident]]:
 
 
 def _names(incident: Incident) -> tuple[str, ...]:
-    """Of whom it is about, each once."""
-    return tuple(sorted({one.name for one in (incident.victims or incident.culprits)}))
+    """Of whom it is about, each once; an end that came too early leaves none."""
+    return tuple(sorted({one.name for one in (incident.victims or incident.culprits) if one.name}))
 
 
 def _more_alike(rest: Sequence[Incident]) -> str:
@@ -80,10 +80,9 @@ def _more_alike(rest: Sequence[Incident]) -> str:
     lost_ns = max(one.lost_ns for one in rest)
     each = f", which lost up to {format_ns(lost_ns)} each" if lost_ns else ""
     begin, end = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
-    when = f"{format_moment(begin)} to {format_time_of_day(end)}"
     return (
-        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({when}); "
-        "--pid N shows one process, --json all"
+        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({format_moment(begin)} to "
+        f"{format_moment(end)}); --pid N shows one process, --json all"
     )
 
 
