@@ -105,7 +105,7 @@ class Drainer:
         return Backlog(tuple((ring, ring.produced) for ring in self.rings.values()))
 
     def drain_backlog(self) -> None:
-        """Hands over everything that the rings hold now, however much, and what comes meanwhile."""
+        """Hands over everything that the rings hold now, however much."""
         backlog = self.backlog()
         self.drain()
         while self._is_behind and not backlog.is_drained:

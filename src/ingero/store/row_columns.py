@@ -72,8 +72,6 @@ def owned(name: str, column: Column, count: int) -> Column:
     Raises:
         ValueError: it has another length. name: to tell.
     """
-    if type(column) in _PLAIN:
-        return column
     if isinstance(column, np.generic):
         return cast("Value", column.item())
     if not _is_long(column):
