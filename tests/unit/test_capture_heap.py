@@ -26,6 +26,23 @@ del blocks
 print(resident() - before)
 """
 
+_END = """
+import sys
+from pathlib import Path
+import numpy as np
+from ingero.capture.heap import return_large_blocks
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+del_me = np.ones(24 << 20, np.uint8)  # of itself glibc keeps twice of this at the heap's end once it was freed
+del del_me
+if sys.argv[1] == "yes":
+    return_large_blocks()
+before = resident()
+blocks = [np.ones(64 << 10, np.uint8) for _ in range(640)]
+del blocks
+print(resident() - before)
+"""
+
 _SMALL = """
 import sys
 from pathlib import Path
@@ -44,8 +61,8 @@ _needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="ano
 
 
 @_needs_glibc
-@pytest.mark.parametrize("program", [_FREED, _SMALL], ids=["large", "small"])
-def test_blocks_below_one_that_is_in_use_are_given_back(program: str) -> None:
+@pytest.mark.parametrize("program", [_FREED, _END, _SMALL], ids=["large", "end", "small"])
+def test_what_glibc_would_keep_is_given_back(program: str) -> None:
     grown = {
         answer: int(subprocess.run([sys.executable, "-c", program, answer], check=True, capture_output=True).stdout)
         for answer in ("yes", "no")
