@@ -67,6 +67,8 @@ class Samples:
     def write_parked(self) -> None:
         """Writes what has been seen of sleeping threads; for the thread that keeps the clock."""
         found = [self._parked.popleft() for _ in range(len(self._parked))]
+        if not found:
+            return
         rows = tables.SAMPLES.rows(
             len(found),
             session=self._sink.session,
