@@ -26,14 +26,16 @@ static int compare(const void *left, const void *right)
 static int insert(struct allocation value)
 {
 	struct allocation *allocation = malloc(sizeof(*allocation)), **found;
+	bool is_new;
 
 	if (!allocation)
 		return ERROR_OUT_OF_MEMORY;
 	*allocation = value;
 	pthread_rwlock_wrlock(&lock);
 	found = tsearch(allocation, &tree, compare);
+	is_new = found && *found == allocation;		/* the next tdelete may put another one in this place */
 	pthread_rwlock_unlock(&lock);
-	if (found && *found == allocation)
+	if (is_new)
 		return SUCCESS;
 	free(allocation);
 	return ERROR_INVALID_VALUE;
