@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,16 @@ import pytest
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder, RecorderOptions
+from ingero.capture.session import session_facts
 from ingero.demo.faults import Fault, Target
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from ingero.store.reader import open_reader
+from ingero.store.writer import Writer
+from tests.integration.targets import rows
 from tests.integration.tracing import tracing
 
+FEW_EPOCHS_BYTES = 32 << 10
 NOBODY = 1  # pid 1 uses no CUDA
 
 
@@ -69,6 +74,31 @@ def test_sleeps_are_summed_by_who_ended_them(tmp_path: Path, trained: tuple[dict
     # the simulated device ends a blocking wait with a timer
     assert wakers["timer"].count > 100
     assert wakers["timer"].sleep_ns > 100_000_000
+
+
+def test_epochs_of_a_second_that_their_ring_has_no_room_for_are_all_kept(
+    tmp_path: Path, trained: tuple[dict[str, str], Path, Path]
+) -> None:
+    variables, _, _ = trained
+    database, gate = tmp_path / "recording.db", tmp_path / "go"
+    arguments = ("--gate", gate, "--seconds", 4)
+    with Program.module("train", *arguments, environment=variables) as trainer:
+        pid = int(trainer.wait_for("loaded")[0])
+        with (
+            KernelSide(KernelSizes(epochs_bytes=FEW_EPOCHS_BYTES)) as kernel,
+            Writer(database, session=session_facts([pid]), node="node") as sink,
+            Recorder(kernel, sink, RecorderOptions(pids=[pid])) as recorder,
+        ):
+            record_bytes = kernel.layouts.dtype("epoch_record").itemsize
+            recorder.start()
+            gate.touch()
+            recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
+            sink.flush()
+            losses = Counter(recorder.seconds.losses_total)
+    ((most,),) = rows(database, "SELECT max(n) FROM (SELECT count(*) n FROM raw_epochs GROUP BY b_ns / 1000000000)")
+    print(f"\n{most} epochs in the fullest second, room for {FEW_EPOCHS_BYTES // record_bytes}")
+    assert not losses["epochs_ring_full"]
+    assert most > FEW_EPOCHS_BYTES // record_bytes
 
 
 def test_a_group_at_its_quota_is_recorded_as_throttled(

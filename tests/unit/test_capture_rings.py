@@ -127,6 +127,18 @@ def test_batches_outlive_what_the_kernel_writes_over_them(producer: Producer, ri
     assert numbers(first) == [0]
 
 
+def test_a_ring_is_filled_by_what_is_written_and_not_drained(producer: Producer, ring: Ring) -> None:
+    assert ring.filled == 0
+    for number in range(1000):  # several times around
+        producer.write(number)
+        ring.drain()
+    for number in range(4):
+        producer.write(number)
+    assert ring.filled == 4 * DTYPE.itemsize / SIZE
+    ring.drain(limit=1)
+    assert ring.filled == 3 * DTYPE.itemsize / SIZE
+
+
 def test_a_backlog_is_drained_once_its_last_record_is_whatever_is_written_meanwhile(
     producer: Producer, ring: Ring
 ) -> None:

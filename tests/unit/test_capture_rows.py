@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
+import pytest
 
 from ingero.attach.objects import object_path
 from ingero.capture.callers import Callers
@@ -55,6 +56,31 @@ def test_a_process_that_has_ended_leaves_no_lane() -> None:
     assert len(maker._lanes) == 4
     maker.forget(3)
     assert sorted(place >> 16 for place in maker._lanes) == [0x103, 0x103]
+
+
+@pytest.mark.parametrize(
+    ("slots", "lane"),
+    [
+        ([0, 7, 7, 0, 7, 0, 0, 7, 0, 7, 7, 0], [0, 7, 7, 0, 7, 0, 0, 7, 0, 7, 7, 0]),
+        ([5] * 12, [0] * 6 + [7] * 6),  # a stream that ended, and the one that was given its place
+    ],
+    ids=["mixed", "one place"],
+)
+def test_lanes_that_come_together_are_judged_as_if_each_came_alone(slots: list[int], lane: list[int]) -> None:
+    batch = np.zeros(12, LAYOUTS.dtype("epoch_record"))
+    begin = np.arange(12) * 10_000_000 + 1
+    of_first = np.asarray(lane) == 0
+    for name, after in (("begin_ns", 0), ("first_ns", 1_000), ("drain_ns", 1_000_000), ("return_ns", 8_000_000)):
+        batch[name] = begin + after
+    batch["process_slot"], batch["stream_slot"], batch["stream"] = 3, slots, lane
+    batch["launches"] = 10
+    batch["last_off_ns"] = begin + np.where(of_first, 2_000_000, 4_000_000)  # ready is half-way, lane by lane
+    batch["last_on_ns"] = batch["return_ns"] - 100_000
+    together = list(maker_for(Kept()).epochs(batch))
+    alone = [list(maker_for(Kept()).epochs(batch[one])) for one in (of_first, ~of_first)]
+    assert together == alone[0] + alone[1]
+    busy = tables.EPOCHS.columns.index("x_ns")
+    assert len({row[busy] for row in together}) == 2
 
 
 def test_what_a_socket_does_after_its_process_is_not_that_of_the_next_one_in_the_slot() -> None:

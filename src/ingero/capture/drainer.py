@@ -22,6 +22,9 @@ Consumer = Callable[[np.ndarray[Any, Any]], None]
 
 _LOOK_NS = 5_000_000  # whether other work is done
 DRAIN_NS = 250_000_000  # turning records into rows costs nearly the same for one of them and for a hundred
+# Of epochs nobody wants anything before a second ends, and each batch of a lane is judged beside the 64 before it.
+_UNHURRIED = frozenset({"epochs"})
+_FILLED = 1 / 16  # of a ring; whatever fits into an empty one between two looks nearly fits on top of that
 _RECORD_OF_RING = {
     "calls": "call_record",
     "epochs": "epoch_record",
@@ -68,10 +71,14 @@ class Drainer:
         if now_ns - self._emptied_ns >= self._pace.period_ns:
             self.empty_buffers()
         if self._is_behind or now_ns - self._drained_ns >= self.drain_ns:
-            self.drain()
+            self.drain(self._hurried())
             self._drained_ns = now_ns
         elif filled:
             self.drain(filled)
+
+    def _hurried(self) -> set[int]:
+        """The rings that do not wait for the second's end."""
+        return {ring.fd for name, ring in self.rings.items() if name not in _UNHURRIED or ring.filled > _FILLED}
 
     @contextmanager
     def working_meanwhile(self, work: Callable[[], None]) -> Iterator[None]:

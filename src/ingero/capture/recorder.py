@@ -348,8 +348,9 @@ class Recorder:
         self._kernel_names.note(batch, numbers)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
-        for rows in self._rows.epochs(batch):
-            self._drains = self._drains.plus(rows)
+        begun = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
+        if len(begun):
+            self._drains = self._drains.plus(self._rows.epochs(begun))
 
     def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
         self._rows.offcpu(batch)

@@ -118,6 +118,11 @@ class Ring:
         """Bytes ever drained."""
         return self._at
 
+    @property
+    def filled(self) -> float:
+        """The share of it that is written and not drained."""
+        return (self.produced - self._at) / self.size_bytes
+
     def close(self) -> None:
         """Unmaps the ring."""
         del self._data, self._words, self._produced, self._consumed

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ingero.capture.clocks import WallClock
 from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
-from ingero.decode.epochs import Lane, class_key, op_ids
+from ingero.decode.epochs import Lane, Readiness, class_key, op_ids
 from ingero.events import HostKind, LifecycleKind
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
 from ingero.store import tables
@@ -240,16 +240,14 @@ class RowMaker:
         taken, self._lifecycle = self._lifecycle, Counter()
         return taken
 
-    def epochs(self, batch: Array) -> list[Rows]:
-        """Drains (`struct epoch_record`), judged lane by lane; the rows of each lane are returned, too."""
-        found = []
-        batch = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
+    def epochs(self, batch: Array) -> Rows:
+        """Drains (`struct epoch_record`), at least one and each with a beginning, judged lane by lane; their rows."""
         places = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
-        for place in sorted(set(places.tolist())):
-            rows = self._lane_epochs(batch[places == place], place)
-            self._sink.append(tables.EPOCHS, rows)
-            found.append(rows)
-        return found
+        by_lane = np.argsort(places, kind="stable")
+        batch, places = batch[by_lane], places[by_lane]
+        rows = self._epoch_rows(batch, self._judged(batch, places))
+        self._sink.append(tables.EPOCHS, rows)
+        return rows
 
     def forget(self, slot: int) -> None:
         """Forgets the lanes of an ended process: a later one in its slot begins anew."""
@@ -263,8 +261,18 @@ class RowMaker:
             owner = self._lanes[place] = (pid, stream, Lane())
         return owner[2]
 
-    def _lane_epochs(self, batch: Array, place: int) -> Rows:
-        judged = self._lane(place, int(batch["pid"][0]), int(batch["stream"][0])).judge(batch)
+    def _judged(self, batch: Array, places: Array) -> Readiness:
+        """When the device was ready in each epoch; those of a place, which may change hands, stand together."""
+        owners = np.stack([places, batch["pid"].astype(np.int64), batch["stream"].view(np.int64)])
+        begins = np.flatnonzero((np.diff(owners, prepend=-1) != 0).any(axis=0)).tolist()
+        lanes = [batch[begin:end] for begin, end in zip(begins, [*begins[1:], len(batch)], strict=True)]
+        found = [
+            self._lane(int(places[begin]), int(lane["pid"][0]), int(lane["stream"][0])).judge(lane)
+            for begin, lane in zip(begins, lanes, strict=True)
+        ]
+        return Readiness.joined(found)
+
+    def _epoch_rows(self, batch: Array, judged: Readiness) -> Rows:
         a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "drain_ns", "return_ns"))
         r = judged.ready
         flags = batch["flags"].astype(np.int64)

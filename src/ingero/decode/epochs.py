@@ -8,6 +8,7 @@ the host was late with its launches. The rules and their error are measured in d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,11 @@ class Readiness:
     def __getitem__(self, which: slice) -> Readiness:
         """Some of the epochs."""
         return Readiness(**{name: getattr(self, name)[which] for name in self.__dataclass_fields__})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Readiness]) -> Readiness:
+        """One after another."""
+        return cls(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in cls.__dataclass_fields__})
 
 
 class Lane:
