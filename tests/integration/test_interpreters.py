@@ -37,7 +37,7 @@ def test_an_interpreter_is_found_and_proven(name: str) -> None:
 
 
 def test_a_process_without_python_has_no_interpreter() -> None:
-    assert _found(Path("/bin/sh"), ["-c", "echo; exec sleep 60"]) is None
+    assert _found(Path("/bin/sh"), ["-c", "echo; kill -STOP $$"]) is None
 
 
 def test_a_program_whose_libraries_are_not_mapped_yet_may_become_one() -> None:
