@@ -22,12 +22,13 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Usage:
     """CPU seconds of the whole machine and of this process's family, ended and waited for, until a moment.
 
-    What the hypervisor gave to other machines counts as used by others.
+    What the hypervisor gave to other machines (stolen_s) counts as used by others.
     """
 
     at_s: float
     machine_s: float
     own_s: float
+    stolen_s: float
 
     @classmethod
     def now(cls) -> Usage:
@@ -36,7 +37,7 @@ class Usage:
         used = sum(fields[:3]) + fields[_STEAL]
         kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         own = sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, kinds))
-        return cls(time.monotonic(), used / _TICKS_PER_S, own)
+        return cls(time.monotonic(), used / _TICKS_PER_S, own, fields[_STEAL] / _TICKS_PER_S)
 
     def others_since(self, before: Usage) -> float:
         """The share of all CPUs that others used; our children must have ended."""

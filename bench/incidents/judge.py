@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import enum
 import importlib.util
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +19,7 @@ from bench.incidents.findings import Found
 from bench.incidents.recording import Label
 from bench.incidents.scenario import INJECTED, Expected, Place, Scenario
 from bench.incidents.truth import Truth
+from ingero.units import SECOND_NS
 
 MUST_BE_NAMED = 0.05
 MUST_BE_QUIET = 0.03
@@ -94,8 +94,8 @@ def _is_expected(found: Found, scenario: Scenario) -> bool:
 
 def _is_ambient(found: Found, label: Label) -> bool:
     """Whether others on a busy machine did it: true, but not about this run."""
-    if found.cause == "cpu-steal":  # no scenario does it, and what a hypervisor gives away counts as used by others
-        return found.lost_ratio <= label.others * (os.cpu_count() or 1)
+    if found.cause == "cpu-steal":  # no scenario does it; more cannot be lost by it than was stolen
+        return found.lost_ns <= label.stolen_s * SECOND_NS
     if not label.is_disturbed:
         return False
     if found.cause in _OF_THE_HOST:

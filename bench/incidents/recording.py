@@ -46,6 +46,7 @@ class Label:
     live: list[tuple[int, str]] = field(default_factory=list)
     losses: dict[str, int] = field(default_factory=dict)
     others: float = 0.0  # share of all CPUs that nobody of the run used
+    stolen_s: float = 0.0  # by the hypervisor, of all CPUs together
 
     @property
     def is_disturbed(self) -> bool:
@@ -71,7 +72,8 @@ def record(planned: Planned, keep: Path) -> Label:
     with TemporaryDirectory(prefix="ingero-incidents-", dir=_SCRATCH) as name:
         folder = Path(name)
         label = _run(planned, folder)
-        label.others = Usage.now().others_since(before)
+        after = Usage.now()
+        label.others, label.stolen_s = after.others_since(before), after.stolen_s - before.stolen_s
         kept = planned.folder(keep)
         kept.mkdir(parents=True, exist_ok=True)
         shutil.move(folder / DATABASE, kept / DATABASE)
