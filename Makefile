@@ -8,12 +8,13 @@ BIN := .venv/bin
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 export PYTHONDONTWRITEBYTECODE :=
 
-# what others on the machine may have spoiled is asked once more, by itself; both answers are shown
+# what others on the machine may have spoiled is asked up to twice more, by itself; every answer is shown
 AGAIN := $(BIN)/pytest tests/integration --last-failed --last-failed-no-failures none
+or-again = || $(AGAIN) -m "$(1)" || $(AGAIN) -m "$(1)"
 
 define run-integration
-$(BIN)/pytest tests/integration -m "not alone and not further" -n 4 --dist loadfile || $(AGAIN) -m "not alone and not further"
-$(BIN)/pytest tests/integration -m "alone and not further" || $(AGAIN) -m "alone and not further"
+$(BIN)/pytest tests/integration -m "not alone and not further" -n 4 --dist loadfile $(call or-again,not alone and not further)
+$(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
 .PHONY: help setup build generate format lint types imports generated unit integration check test demo test-incidents test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean

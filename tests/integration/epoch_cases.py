@@ -23,6 +23,7 @@ from ingero.demo.workloads.program import Program
 from ingero.demo.workloads.steps import Step
 from ingero.events import EpochFlag
 from ingero.store.reader import open_reader
+from tests.integration.timers import mean_lateness_ns, watched_timers
 from tests.integration.tracing import tracing
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,10 +40,14 @@ TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "r_low_ns", "r_high_ns", "b_ns")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A stretch of the run between the ends of two steps, CLOCK_MONOTONIC."""
+    """A stretch of the run between the ends of two steps, CLOCK_MONOTONIC.
+
+    late_timer_ns: what a timer of this machine was late by meanwhile, in the mean.
+    """
 
     start_ns: int
     end_ns: int
+    late_timer_ns: int
 
     @property
     def wall_ns(self) -> int:
@@ -63,6 +68,7 @@ class Run:
     knobs: Path
     host_knobs: Path
     log: Path
+    timers: Path
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def phase(self, name: str, seconds: float, fault: AbstractContextManager[object] | None = None) -> None:
@@ -165,16 +171,20 @@ def recorded(
     """A trainer under `ingero trace`; on leaving the block, the list holds its recording."""
     gate, truth = folder / "go", folder / "truth.%p"
     knobs, host_knobs, log = folder / "knobs", folder / "host_knobs", folder / "steps.jsonl"
+    timers = folder / "timers"
     variables = environment(build(), ctl=knobs, trace=truth, sched=mode)
     options = ["--gate", gate, "--seconds", LONGEST_RUN_S, "--out", log, "--knob", host_knobs]
     options += ["--sync-every", sync_every]
     result: list[Recording] = []
-    with Program.module("train", *options, *arguments, environment={**os.environ, **variables}) as program:
+    with (
+        watched_timers(timers),
+        Program.module("train", *options, *arguments, environment={**os.environ, **variables}) as program,
+    ):
         pid = int(program.wait_for("loaded")[0])
         with tracing(folder, pids=[pid]) as tracer:
             gate.touch()
             program.wait_for("ready")
-            run = Run(program, knobs=knobs, host_knobs=host_knobs, log=log)
+            run = Run(program, knobs=knobs, host_knobs=host_knobs, log=log, timers=timers)
             for _ in range(WARM_UP_SECONDS):
                 tracer.wait_for("second")
             yield run, result
@@ -204,7 +214,7 @@ def load(database: Path, truth: Truth, run: Run, sync_every: int = 1) -> Recordi
         epochs=epochs,
         truth=truth,
         drained_steps=log,
-        phases={name: _phase(log, *bounds) for name, bounds in run.bounds.items()},
+        phases={name: _phase(run.timers, log, *bounds) for name, bounds in run.bounds.items()},
         runnable_in_syncs_ns=runnable_ns,
     )
 
@@ -216,10 +226,10 @@ def _to_mono(unix_ns: Array, pairs: Array) -> Array:
     return difference
 
 
-def _phase(log: list[Step], start_ns: int, end_ns: int) -> Phase:
+def _phase(timers: Path, log: list[Step], start_ns: int, end_ns: int) -> Phase:
     """From the end of its first step to the end of its last: epochs and steps then begin and end together."""
     ends = [step.t_ns for step in steps.between(log, start_ns, end_ns)]
-    return Phase(start_ns=ends[0], end_ns=ends[-1])
+    return Phase(start_ns=ends[0], end_ns=ends[-1], late_timer_ns=mean_lateness_ns(timers, ends[0], ends[-1]))
 
 
 def matched(epochs: Array, drains: Array) -> Array:

@@ -32,9 +32,7 @@ BASELINE_S = 2.5
 FAULT_S = 2.5
 COPY_BYTES = 16 << 20
 
-# Where little is picked up late, the agent's own errors (a wake-up comes 16 us after the device's end) weigh more.
-SMALL_RATIO = 0.005
-TIMER_LATENESS_NS = 50_000  # of a wake-up, as seen here at rest (16 us to 46 us on average); it counts as busy
+SMALL_RATIO = 0.005  # where little is picked up late, the agent's own errors weigh more
 PICKUP_RATIO = 0.03
 RUNNABLE_RATIO = 0.10
 QUIET_RATIO = 0.03
@@ -65,6 +63,11 @@ def without_late_timers(epochs: Array, drains: Array) -> tuple[Array, Array]:
     errors = np.abs(epochs["r_ns"] - np.maximum(drains["device_end_ns"], epochs["s_ns"]))
     kept = np.sort(np.argsort(errors)[: len(errors) - len(errors) // 100])
     return epochs[kept], drains[kept]
+
+
+def unseen_ns(recording: Recording, phase: str, epochs: Array, mode: str = "block") -> int:
+    """What late timers, as long as those of this machine were meanwhile, hid: a sleeper's device is busy until then."""
+    return len(epochs) * recording.phases[phase].late_timer_ns if mode == "block" else 0
 
 
 def print_parts(case: str, epochs: Array, found: Parts, true: Parts) -> None:
@@ -125,10 +128,11 @@ def test_late_pickup_is_the_simulators(waiting: Recording, phase: str, request: 
         epochs, drains = without_late_timers(epochs, drains)
     found, true = recorded_parts(epochs), true_parts(epochs, drains)
     print_parts(f"{mode_of(request)}, {phase}", epochs, found, true)
-    sleeps = len(epochs) if mode_of(request) == "block" else 0
-    assert is_close(found.late_ns, true.late_ns, found.wall_ns, sleeps * TIMER_LATENESS_NS)
+    slack_ns = unseen_ns(waiting, phase, epochs, mode_of(request))
+    print(f", late timers {ms(slack_ns)}", end="")
+    assert is_close(found.late_ns, true.late_ns, found.wall_ns, slack_ns)
     assert is_close(found.empty_ns, true.empty_ns, found.wall_ns)
-    assert is_close(found.busy_ns, true.busy_ns, found.wall_ns)
+    assert is_close(found.busy_ns, true.busy_ns, found.wall_ns, slack_ns)
 
 
 def test_loss_to_hogs_is_what_the_steps_lost(waiting: Recording, request: pytest.FixtureRequest) -> None:
@@ -137,8 +141,8 @@ def test_loss_to_hogs_is_what_the_steps_lost(waiting: Recording, request: pytest
     assert found.loss_ns == pytest.approx(expected_ns, rel=LOSS_RATIO)
 
 
-def runnable_and_late_ns(recording: Recording, phase: str) -> tuple[int, int]:
-    """Time runnable inside the drains, and the simulator's late pickup."""
+def runnable_and_late_ns(recording: Recording, phase: str) -> tuple[int, int, int]:
+    """Time runnable inside the drains, the simulator's late pickup, and what of it timers may have been late."""
     epochs, drains = both_sides(recording, 1, phase)
     runnable_ns = int(epochs["drain_clock_ns"][:, CLOCKS.index("runq")].sum())
     late_ns = true_parts(epochs, drains).late_ns
@@ -147,20 +151,20 @@ def runnable_and_late_ns(recording: Recording, phase: str) -> tuple[int, int]:
         f"of {ms(recording.phases[phase].wall_ns)} ms",
         end="",
     )
-    return runnable_ns, late_ns
+    return runnable_ns, late_ns, unseen_ns(recording, phase, epochs)
 
 
 @pytest.mark.parametrize("waiting", ["block"], indirect=True)
 def test_beside_hogs_runnable_time_in_blocking_syncs_is_the_late_pickup(waiting: Recording) -> None:
-    runnable_ns, late_ns = runnable_and_late_ns(waiting, "hogs")
-    assert runnable_ns == pytest.approx(late_ns, rel=RUNNABLE_RATIO)
+    runnable_ns, late_ns, unseen = runnable_and_late_ns(waiting, "hogs")
+    assert abs(runnable_ns - late_ns) <= RUNNABLE_RATIO * late_ns + unseen
 
 
 @pytest.mark.parametrize("waiting", ["block"], indirect=True)
 def test_undisturbed_there_is_hardly_any_runnable_time_in_blocking_syncs(waiting: Recording) -> None:
-    runnable_ns, late_ns = runnable_and_late_ns(waiting, "baseline")
+    runnable_ns, late_ns, unseen = runnable_and_late_ns(waiting, "baseline")
     allowed_ns = QUIET_RATIO * waiting.phases["baseline"].wall_ns
-    assert runnable_ns == pytest.approx(late_ns, abs=allowed_ns)
+    assert abs(runnable_ns - late_ns) <= allowed_ns + unseen
     if late_ns > allowed_ns:
         pytest.skip(f"other load on this machine: the simulator itself was picked up late for {ms(late_ns)} ms")
     assert runnable_ns <= allowed_ns

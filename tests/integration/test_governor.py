@@ -30,7 +30,8 @@ from tests.integration.callers import build_library, caller
 from tests.integration.epoch_cases import Recording, Run, flagged, load, matched, recorded_parts, true_parts
 from tests.integration.targets import rows
 from tests.integration.test_counts import recorded_counts, true_counts
-from tests.integration.test_epochs import without_late_timers
+from tests.integration.test_epochs import unseen_ns, without_late_timers
+from tests.integration.timers import watched_timers
 
 pytestmark = pytest.mark.integration
 
@@ -165,9 +166,13 @@ def phased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     knobs, host_knobs = folder / "knobs", folder / "host_knobs"
     variables = environment(build(), ctl=knobs, trace=truth, sched="block")
     options = ["--gate", gate, "--seconds", 120, "--out", log, "--knob", host_knobs, *LOOPS[request.param]]
-    with Program.module("train", *options, environment={**os.environ, **variables}) as program:
+    timers = folder / "timers"
+    with (
+        watched_timers(timers),
+        Program.module("train", *options, environment={**os.environ, **variables}) as program,
+    ):
         with governed(folder, int(program.wait_for("loaded")[0])) as recording:
-            run = Run(program, knobs=knobs, host_knobs=host_knobs, log=log)
+            run = Run(program, knobs=knobs, host_knobs=host_knobs, log=log, timers=timers)
 
             def script() -> Iterator[None]:
                 yield from [None] * PHASE_SECONDS  # the driver's calls are probed when its library has been seen
@@ -198,11 +203,13 @@ def test_parts_of_epochs_are_the_simulators_while_launches_are_timed_or_counted(
     epochs = phased.main_lane(phase)
     epochs, drains = without_late_timers(epochs, matched(epochs, phased.drains(1)))
     found, true = recorded_parts(epochs), true_parts(epochs, drains)
+    unseen = unseen_ns(phased, phase, epochs)
     print(
-        f"\n{phase}: {len(epochs)} epochs; empty {found.empty_ns}/{true.empty_ns}, busy {found.busy_ns}/{true.busy_ns}"
+        f"\n{phase}: {len(epochs)} epochs; empty {found.empty_ns}/{true.empty_ns}, "
+        f"busy {found.busy_ns}/{true.busy_ns}, late timers {unseen}"
     )
-    assert found.empty_ns == pytest.approx(true.empty_ns, abs=BUSY_RATIO * true.wall_ns)
-    assert found.busy_ns == pytest.approx(true.busy_ns, abs=BUSY_RATIO * true.wall_ns)
+    assert abs(found.empty_ns - true.empty_ns) <= BUSY_RATIO * true.wall_ns
+    assert abs(found.busy_ns - true.busy_ns) <= BUSY_RATIO * true.wall_ns + unseen
 
 
 def test_epochs_have_as_many_launches_timed_as_counted(phased: Recording) -> None:

@@ -173,6 +173,12 @@ def test_anything_found_in_a_healthy_run_is_wrong() -> None:
     assert not judge(QUIET, label(), None, [found("gil")]).is_right
 
 
+def test_what_a_hypervisor_took_is_true_as_far_as_it_took_so_much() -> None:
+    stolen = found("cpu-steal", lost_ns=200 * MS, lost_ratio=0.2)  # in one of many seconds
+    assert judge(QUIET, label(stolen_s=0.25), None, [stolen]).is_right
+    assert not judge(QUIET, label(stolen_s=0.15), None, [stolen]).is_right
+
+
 def test_what_others_did_to_a_disturbed_run_is_not_held_against_it() -> None:
     by_others = found("cpu-contention", culprits=[(999, "make")])
     assert judge(QUIET, label(others=0.5), None, [by_others]).is_right
