@@ -6,6 +6,7 @@ import enum
 
 CLOCKS: tuple[str, ...] = ("run", "runq", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")
 CLOCK_COLUMNS: tuple[str, ...] = tuple(f"{clock}_ns" for clock in CLOCKS)
+HELD_UP: tuple[str, ...] = ("runq", "throttled", "yielded", "stopped")  # whatever the thread was about to do
 
 # what a clock says, in words for people
 CLOCK_TEXTS: dict[str, str] = {

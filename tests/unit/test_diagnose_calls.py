@@ -17,6 +17,7 @@ def launches(count: float, us: float, *, usual_count: float, usual_us: float) ->
         name=LAUNCH.name,
         count=count,
         sum_ns=count * us * 1e3,
+        held_up_ns=0.0,
         bytes=0.0,
         errors=0.0,
     )

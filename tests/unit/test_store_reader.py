@@ -119,7 +119,7 @@ def test_calls_of_many_stretches_are_those_of_each_together(reader: Reader) -> N
     each = [one for window in parts for one in reader.op_shares([window], process=1)]
     assert together.keys() == {one.name for one in each} != set()
     for name, one in together.items():
-        for field in ("count", "sum_ns", "bytes", "errors"):
+        for field in ("count", "sum_ns", "held_up_ns", "bytes", "errors"):
             assert getattr(one, field) == pytest.approx(
                 sum(getattr(other, field) for other in each if other.name == name)
             )

@@ -27,7 +27,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpChange:
-    """One call, per epoch of the main lane: in the case, and in the reference (0 where there is none)."""
+    """One call, per epoch of the main lane: in the case, and in the reference (0 where there is none).
+
+    ns: inside the calls, without what held the thread up there (`events.HELD_UP`) and would have done so elsewhere.
+    """
 
     totals: OpShare
     count: float
@@ -199,29 +202,25 @@ class Case:
         """Who ran while the process or one of its workers waited to run, most time first."""
         return self.culprits(self.members)
 
-    def sleep_share(self, *states: str, waker_kind: str = "none") -> float:
-        """Of the sleep with an empty device, what others on its path spent in one of these states."""
-        return self.paths(Part.EMPTY).share(lambda one: one.state in states and one.waker_kind == waker_kind)
-
     def path_share(self, part: Part, is_mine: Callable[[Segment], bool]) -> float:
         """Of the sleep on the path in E or in [f, s], the share of the segments that are meant."""
         return self.paths(part).share(is_mine)
 
-    def take_path(self, is_mine: Callable[[Segment], bool]) -> dict[Bucket, int]:
-        """The sleep of E and of [f, s] that went into the segments that are meant, of what is left of it."""
+    def take_path(self, is_mine: Callable[[Segment], bool], share: float = 1.0) -> dict[Bucket, int]:
+        """The sleep of E and of [f, s] that went into the segments that are meant, of what is left of it.
+
+        share: of that.
+        """
         taken: dict[Bucket, int] = {}
         for part in (Part.EMPTY, Part.ENQUEUE):
-            share = self.path_share(part, is_mine)
-            if share:
-                taken |= self.take((part,), ("sleep",), self.total((part,), ("sleep",)) * share)
+            wanted = self.total((part,), ("sleep",)) * self.path_share(part, is_mine) * share
+            if wanted:
+                taken |= self.take((part,), ("sleep",), wanted)
         return {bucket: ns for bucket, ns in taken.items() if ns > 0}
 
-    def take_sleep(self, state: str, share: float = 1.0, *, waker_kind: str = "none") -> dict[Bucket, int]:
-        """The sleep with an empty device that went into this state of whoever was waited for, of what is left of it."""
-        bucket = Bucket(Part.EMPTY, "sleep")
-        whole = max(self.buckets.get(bucket, 0), 0)
-        wanted = whole * self.sleep_share(state, waker_kind=waker_kind) * share
-        return self.take((Part.EMPTY,), ("sleep",), wanted) if wanted >= 1 else {}
+    def take_state(self, state: str, share: float = 1.0) -> dict[Bucket, int]:
+        """The same of all that whoever was waited for spent in one state."""
+        return self.take_path(lambda one: one.state == state and one.waker_kind == "none", share)
 
     def culprits(self, processes: Iterable[int] | None = None) -> list[Culprit]:
         """Who ran while these (default: the process itself) waited to run, most time first; beyond the usual rate.
@@ -340,7 +339,7 @@ def _change(one: OpShare, epochs: int, usual: OpShare | None, usual_epochs: int,
         return max(total - reference * beside, 0.0) / epochs, reference
 
     count, usual_count = per_epoch(one.count, usual.count if usual else 0.0)
-    ns, usual_ns = per_epoch(one.sum_ns, usual.sum_ns if usual else 0.0)
+    ns, usual_ns = per_epoch(one.own_ns, usual.own_ns if usual else 0.0)
     size_bytes, usual_bytes = per_epoch(one.bytes, usual.bytes if usual else 0.0)
     return OpChange(
         totals=one,

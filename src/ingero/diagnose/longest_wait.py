@@ -12,16 +12,20 @@ from ingero.events import THREAD_STATES
 from ingero.store.records import Window
 from ingero.units import format_ns
 
-LOOKED_AT_NS = 10_000_000_000  # of a stretch
+_LOOKED_AT_NS = 10_000_000_000  # of a stretch, for single intervals off the CPU
 _KEPT = [THREAD_STATES.index(name) for name in ("runq", "yielded")]
+
+
+def first_of(case: Case) -> Window:
+    """The part of a case whose intervals off the CPU are looked at one by one."""
+    return Window(begin_ns=case.window.begin_ns, end_ns=min(case.window.end_ns, case.window.begin_ns + _LOOKED_AT_NS))
 
 
 def longest_wait(case: Case, takers: Sequence[Culprit]) -> Link | None:
     """Behind one of these, in the first ten seconds of the case; None where no interval of it is recorded."""
     if not case.evidence.has_offcpu:
         return None
-    end_ns = min(case.window.end_ns, case.window.begin_ns + LOOKED_AT_NS)
-    rows = case.evidence.offcpu_in(Window(begin_ns=case.window.begin_ns, end_ns=end_ns))
+    rows = case.evidence.offcpu_in(first_of(case))
     waited = np.where(rows["woken_ns"] > 0, rows["start_ns"] + rows["duration_ns"] - rows["woken_ns"], 0)
     waited = np.where(np.isin(rows["state"], _KEPT), rows["duration_ns"], waited)
     mine = np.isin(rows["pid"], list(case.family)) & np.isin(rows["culprit_pid"], [one.pid for one in takers])

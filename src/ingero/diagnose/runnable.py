@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use
-from ingero.diagnose.longest_wait import longest_wait
+from ingero.diagnose.longest_wait import first_of, longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
-from ingero.store.records import Window
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list
 
@@ -26,7 +25,6 @@ MIN_SHARE = 0.05  # of the time taken; smaller takers are noise around the one t
 PRIORITY = "priority"
 INGERO = "ingero"
 _MOST_NAMES = 4
-_LOOKED_AT_NS = 10_000_000_000  # of a stretch, for the cores that were in use
 _OWN_ANSWERS = 0.5
 _TOO_MANY_OTHERS = 0.25
 _WORTH = 0.5  # CPUs that others came to use, of the threads that waited for one
@@ -63,8 +61,10 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
         return None
     chosen = _not_yet_charged(case, of_kind(case, taker))
     culprits = weighty(chosen)
+    if taker is Taker.OWN:
+        culprits = _by_thread(case, culprits)
     lost = sum(claims.values())
-    waiting = case.sleep_share("runq")
+    waiting = any(bucket.state == "sleep" for bucket in claims)
     longest = longest_wait(case, culprits)
     path = "the thread on its path was runnable, not running"
     return Finding(
@@ -120,6 +120,25 @@ def of_kind(case: Case, kind: Taker) -> list[Culprit]:
     return [one for one in case.takers if one.pid > IDLE_PID and one.name and _kind(case, one) is kind]
 
 
+def _by_thread(case: Case, takers: list[Culprit]) -> list[Culprit]:
+    """Processes of the job by the name of whichever of their threads ran most while its path waited.
+
+    As far as that is recorded: longer intervals off the CPU have it, the exact sums are of processes.
+    """
+    if not case.evidence.has_offcpu:
+        return takers
+    rows = case.evidence.offcpu_in(first_of(case))
+    path = {int(tid) for name in ("a_tid", "f_tid", "b_tid") for tid in np.unique(case.epochs[name])}
+    rows = rows[(rows["process"] == case.process.process) & np.isin(rows["tid"], list(path))]
+    found = []
+    for one in takers:
+        names, places = np.unique(rows["culprit_name"][rows["culprit_pid"] == one.pid], return_inverse=True)
+        took = np.bincount(places, weights=rows["culprit_ns"][rows["culprit_pid"] == one.pid], minlength=len(names))
+        most = case.evidence.text(int(names[took.argmax()])) if len(names) else ""
+        found.append(replace(one, name=most or one.name))
+    return found
+
+
 def _not_yet_charged(case: Case, takers: list[Culprit]) -> list[Culprit]:
     """Without those whose time a higher priority explains already, where there are others."""
     charged = {one.pid for finding in case.findings if finding.cause == PRIORITY for one in finding.culprits}
@@ -140,9 +159,7 @@ def claim(case: Case, share: float) -> dict[Bucket, int]:
     if share <= 0:
         return {}
     taken = dict(case.take(HOST_PARTS, RUNNABLE, case.total(HOST_PARTS, RUNNABLE) * share))
-    for bucket, ns in case.take_sleep("runq", share).items():
-        taken[bucket] = taken.get(bucket, 0) + ns
-    return taken
+    return taken | case.take_state("runq", share)
 
 
 def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
@@ -150,8 +167,7 @@ def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
     cores = set(range(max((one.cpu_count for one in case.evidence.sessions), default=0)))
     if len(cores) < 2:
         return None
-    window = Window(begin_ns=case.window.begin_ns, end_ns=min(case.window.end_ns, case.window.begin_ns + _LOOKED_AT_NS))
-    rows = case.evidence.offcpu_in(window)
+    rows = case.evidence.offcpu_in(first_of(case))
     theirs = set(rows["cpu"][np.isin(rows["culprit_pid"], [one.pid for one in culprits])].tolist()) & cores
     free = cores - theirs
     if free:

@@ -153,15 +153,24 @@ class OpTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpShare:
-    """Calls of one operation in a stretch of time that need not begin with a second: hence fractions."""
+    """Calls of one operation in a stretch of time that need not begin with a second: hence fractions.
+
+    held_up_ns: of sum_ns, what the callers were runnable, throttled, yielded or stopped; 0 where no account was kept.
+    """
 
     source: int
     op: int
     name: str
     count: float
     sum_ns: float
+    held_up_ns: float
     bytes: float
     errors: float
+
+    @property
+    def own_ns(self) -> float:
+        """What the calls took themselves."""
+        return self.sum_ns - self.held_up_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

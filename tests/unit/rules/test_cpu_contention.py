@@ -127,6 +127,30 @@ def test_a_nice_value_is_offered_only_where_it_counts(tmp_path: Path, taker_path
     assert ("renice" in command) is any("renice" in one.command for one in incident.fixes)
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(empty_ms=4.5, empty={"sleep": 4.0}),
+        Step(enqueue_ms=9.9, busy_ms=10.0, enqueue={"sleep": 8.9}),  # between the launches of several batches
+    ],
+    ids=["empty", "enqueue"],
+)
+def test_a_hog_answers_for_the_wait_for_a_worker_that_it_kept_from_running(tmp_path: Path, step: Step) -> None:
+    def hogged(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+        for begin, first, end in steps:
+            wait_s = first if step.enqueue else begin
+            until_s = wait_s + max(step.enqueue.get("sleep", 0), step.empty.get("sleep", 0)) / 1e3
+            scene.off_cpu(trainer, wait_s, until_s, "sleep", waker=worker)
+            scene.off_cpu(worker, wait_s, until_s - 0.0001, "runq", culprit=(900, "hog"))
+            scene.took(worker, 900, "hog", int(end), 1e3 * (until_s - wait_s))
+
+    (incident,) = diagnosed(tmp_path, hogged).incidents
+    assert (incident.cause, [one.name for one in incident.culprits]) == ("cpu-contention", ["hog"])
+    assert incident.explained_ratio > 0.9
+
+
 def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:
     def hidden(scene: Scene, trainer: Actor) -> None:
         """The same waiting, but within the wait for the device."""

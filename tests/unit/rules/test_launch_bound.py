@@ -47,3 +47,17 @@ def test_launches_that_wait_for_a_full_queue_are_not_lost_time(tmp_path: Path) -
         full(scene, trainer, 3, 0, QUIET_S)
         full(scene, trainer, 6, QUIET_S, LENGTH_S)
     assert causes(diagnosed_file(tmp_path / "full.db")) == ["gpu-slower"]
+
+
+def test_launches_in_which_the_thread_was_held_up_are_not_slower_ones(tmp_path: Path) -> None:
+    """A hog runs amid the launches, each of which takes the CPU time that it always did."""
+
+    def hogged(scene: Scene, trainer: Actor) -> None:
+        step = Step(enqueue_ms=8.9, busy_ms=9.0, enqueue={"runq": 3.5, "sleep": 4.4})
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            lost_ms = 3.5 * sum(int(end) == second for _, _, end in steps)
+            scene.op(trainer, "cudaLaunchKernel", second, 1, lost_ms, run_ns=0, runq_ns=int(lost_ms * 1e6))
+            scene.took(trainer, 900, "hog", second, lost_ms, switches=500)
+
+    assert "launch-bound" not in causes(diagnosed(tmp_path, hogged))

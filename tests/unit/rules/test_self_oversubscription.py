@@ -44,6 +44,19 @@ def test_its_own_workers_are_named(tmp_path: Path) -> None:
     assert diagnosis.incidents[0].culprits[0].pid == 101
 
 
+def test_of_its_own_threads_the_one_is_named_that_ran_while_its_path_waited(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        late(scene, trainer, {(trainer.pid, trainer.name): 1.0})
+        for at, behind, tid in ((0.1, "OMP", trainer.pid), (0.2, "loader", trainer.pid), (0.3, "python", 105)):
+            length_s = {"OMP": 0.02, "loader": 0.01, "python": 0.05}[behind]
+            begin_s = QUIET_S + at
+            scene.off_cpu(trainer, begin_s, begin_s + length_s, "runq", culprit=(trainer.pid, behind), tid=tid)
+
+    (incident,) = diagnosed(tmp_path, crowd).incidents
+    assert [(one.pid, one.name) for one in incident.culprits] == [(100, "OMP")]
+    assert "OMP (100)" in incident.summary
+
+
 def test_a_hundred_workers_are_all_its_own(tmp_path: Path) -> None:
     def crowd(scene: Scene, trainer: Actor) -> None:
         workers = [scene.process(101 + one, "pt_data_worker", parent=trainer) for one in range(100)]

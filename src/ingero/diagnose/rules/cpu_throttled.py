@@ -19,9 +19,7 @@ CAUSE = "cpu-throttled"
 
 def find(case: Case) -> Iterator[Finding]:
     """Time of the throttled clock, and of a worker's that the process waited for."""
-    claims = dict(case.take(HOST_PARTS, ("throttled",)))
-    for bucket, ns in case.take_sleep("throttled").items():
-        claims[bucket] = claims.get(bucket, 0) + ns
+    claims = case.take(HOST_PARTS, ("throttled",)) | case.take_state("throttled")
     if not claims:
         return
     lost = sum(claims.values())

@@ -40,6 +40,7 @@ RULE = Rule(
     order=28,
     needs=("epochs", "culprits", "offcpu", "scheduling", "cpu_seconds"),
     shows="the run-queue clocks of the threads on the path, and which threads of the job ran meanwhile",
-    limits="threads are named by their process",
+    limits="their time is known by process; of its threads the one is named that ran longest where a wait of the path "
+    "was recorded by itself",
     find=find,
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.events import HELD_UP
 from ingero.store import answers, histograms
 from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, share, sum_of, sums_of_clocks, touches
 from ingero.store.reader.questions import Questions, records
@@ -18,6 +19,7 @@ from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_HELD_UP_NS = " + ".join(f"coalesce(t.{state}_ns, 0)" for state in HELD_UP)
 _CALLED = "t.source, t.op, coalesce(o.name, t.source || '/' || t.op)"
 _CALLS = (
     f"FROM raw_op_stats t LEFT JOIN ops o ON o.source_id = t.source AND o.op_id = t.op "
@@ -80,8 +82,8 @@ class OperationQuestions(Questions):
         sums: dict[tuple[Any, ...], Array] = {}
         sql = (
             f"SELECT t.start_ns, t.start_ns + t.period_s * {SECOND_NS}, {_CALLED}, "
-            f"sum(t.count), sum(t.sum_ns), {sum_of('t.bytes')}, coalesce(sum(t.errors), 0) {_CALLS} "
-            f"GROUP BY t.start_ns, t.period_s, t.source, t.op"
+            f"sum(t.count), sum(t.sum_ns), sum({_HELD_UP_NS}), {sum_of('t.bytes')}, coalesce(sum(t.errors), 0) "
+            f"{_CALLS} GROUP BY t.start_ns, t.period_s, t.source, t.op"
         )
         for window in spans.near(LONGEST_PERIOD_NS):
             rows = self._rows(sql, window, process=process)
@@ -96,8 +98,8 @@ class OperationQuestions(Questions):
         found: dict[int, list[OpShare]] = defaultdict(list)
         for number, *of_op in self._rows(
             f"SELECT t.process, {_CALLED}, "
-            f"sum(t.count * {share('t')}), sum(t.sum_ns * {share('t')}), sum(t.bytes * {share('t')}), "
-            f"sum(t.errors * {share('t')}) {_CALLS} GROUP BY t.process, t.source, t.op",
+            f"sum(t.count * {share('t')}), sum(t.sum_ns * {share('t')}), sum(({_HELD_UP_NS}) * {share('t')}), "
+            f"sum(t.bytes * {share('t')}), sum(t.errors * {share('t')}) {_CALLS} GROUP BY t.process, t.source, t.op",
             window,
             process=None,
         ):
