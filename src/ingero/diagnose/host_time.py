@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +13,9 @@ from ingero.diagnose.places import RUN, Doing, Spent, Stay, host_spans, spent, s
 
 if TYPE_CHECKING:
     from ingero.diagnose.cases import Case
+
+_MORE = 1.25  # times the samples of the reference,
+_SIGMAS = 2  # and by so much more than chance, of both counts
 
 
 class HostStays(NamedTuple):
@@ -28,12 +32,28 @@ class HostStays(NamedTuple):
 
 
 def run_growth(case: Case) -> Mapping[Doing, Spent]:
-    """On-CPU time outside calls on the path of the epochs that lost, beyond the reference, by what it was for."""
-    found = {}
+    """On-CPU time outside calls on the path of the epochs that lost, beyond the reference, by what it was for.
+
+    Where the reference was sampled at all, only what is more than chance.
+    """
+    found, is_compared = {}, bool(case.host_stays.before)
     for doing in Doing:
-        if grown := beyond(*case.host_stays.of(doing)):
+        now, before, scale = case.host_stays.of(doing)
+        grown = beyond(now, before, scale)
+        if grown and (not is_compared or is_more(count_of(now), count_of(before), scale)):
             found[doing] = grown
     return found
+
+
+def is_more(count: int, usual: int, scale: float) -> bool:
+    """Whether so many samples are beyond those of the reference, each worth `scale` of them, and beyond chance."""
+    chance = math.sqrt(count + scale * scale * max(usual, 1))
+    return count > max(_MORE * scale * usual, scale * usual + _SIGMAS * chance)
+
+
+def count_of(found: Sequence[Stay]) -> int:
+    """How many samples these are."""
+    return sum(one.count for one in found)
 
 
 def host_stays(case: Case) -> HostStays:

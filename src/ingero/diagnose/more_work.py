@@ -6,13 +6,12 @@ lines take longer, all alike.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.host_time import HostStays, beyond
+from ingero.diagnose.host_time import HostStays, beyond, count_of, is_more
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.places import MIN_SAMPLES, Doing, Spent, Stay
 
@@ -20,8 +19,6 @@ _Place: TypeAlias = "CodeLine | tuple[str, str] | None"
 _PlaceOf: TypeAlias = Callable[[Stay], _Place]
 
 _SLOWEST = 3.0  # times that a CPU takes for the same work; what grows by more is more work
-_MORE = 1.25  # of the samples that a place would have if all took longer alike,
-_SIGMAS = 2  # and by so much more than chance, of both counts
 
 
 def more_computing(case: Case) -> Spent | None:
@@ -30,7 +27,7 @@ def more_computing(case: Case) -> Spent | None:
     Against zero everything is more. None where nothing is.
     """
     now, before, scale = _computing(case)
-    slower = scale * min(_SLOWEST, max(1.0, _count(now) / max(scale * _count(before), 1.0)))
+    slower = scale * min(_SLOWEST, max(1.0, count_of(now) / max(scale * count_of(before), 1.0)))
     busier = [(_busier(now, before, slower, place_of), place_of) for place_of in (_function, _line)]
     mine, usual = (
         [one for one in found if any(place_of(one) in places for places, place_of in busier)] for found in (now, before)
@@ -41,7 +38,7 @@ def more_computing(case: Case) -> Spent | None:
 def is_same_work(case: Case) -> bool:
     """Whether it was seen computing where it does in the reference, and nowhere more than there."""
     now, before, _ = _computing(case)
-    return min(_count(now), _count(before)) >= MIN_SAMPLES and more_computing(case) is None
+    return min(count_of(now), count_of(before)) >= MIN_SAMPLES and more_computing(case) is None
 
 
 def _computing(case: Case) -> HostStays:
@@ -51,12 +48,7 @@ def _computing(case: Case) -> HostStays:
 def _busier(now: Sequence[Stay], before: Sequence[Stay], scale: float, place_of: _PlaceOf) -> set[_Place]:
     """The places with more samples than all would have if they took longer alike."""
     counts, usual = _by_place(now, place_of), _by_place(before, place_of)
-    return {place for place, count in counts.items() if not before or _is_more(count, usual[place], scale)}
-
-
-def _is_more(count: int, usual: int, scale: float) -> bool:
-    chance = math.sqrt(count + scale * scale * max(usual, 1))
-    return count > max(_MORE * scale * usual, scale * usual + _SIGMAS * chance)
+    return {place for place, count in counts.items() if not before or is_more(count, usual[place], scale)}
 
 
 def _by_place(found: Sequence[Stay], place_of: _PlaceOf) -> Counter[_Place]:
@@ -72,7 +64,3 @@ def _function(one: Stay) -> _Place:
 
 def _line(one: Stay) -> _Place:
     return one.line
-
-
-def _count(found: Sequence[Stay]) -> int:
-    return sum(one.count for one in found)

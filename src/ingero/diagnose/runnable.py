@@ -188,9 +188,15 @@ def named(culprits: list[Culprit]) -> str:
 
 
 def weighty(culprits: list[Culprit]) -> list[Culprit]:
-    """Those that took a share worth naming."""
-    total = sum(one.lost_ns for one in culprits)
-    return [one for one in culprits if one.lost_ns >= MIN_SHARE * total]
+    """Those that took a share worth naming, alone or with others of their name: a hundred small ones are one taker."""
+    total, of_name = 0, dict[str, list[int]]()
+    for one in culprits:
+        total += one.lost_ns
+        of_name.setdefault(one.name, []).append(one.lost_ns)
+    least = {
+        name: MIN_SHARE * (total if sum(took) < MIN_SHARE * total else max(took)) for name, took in of_name.items()
+    }
+    return [one for one in culprits if one.lost_ns >= least[one.name]]
 
 
 def pids(culprits: Iterable[Culprit]) -> str:

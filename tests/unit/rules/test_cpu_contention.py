@@ -127,6 +127,21 @@ def test_a_nice_value_is_offered_only_where_it_counts(tmp_path: Path, taker_path
     assert ("renice" in command) is any("renice" in one.command for one in incident.fixes)
 
 
+def test_many_takers_of_one_name_are_named_together(tmp_path: Path) -> None:
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+            for number in range(40):
+                scene.took(trainer, 900 + number, "hog", second, lost_ms / 41)
+            scene.took(trainer, 990, "cron", second, lost_ms / 41)
+
+    (incident,) = diagnosed(tmp_path, crowd).incidents
+    assert incident.cause == "cpu-contention"
+    assert {one.name for one in incident.culprits} == {"hog"}
+    assert "and 36 more) ran" in incident.summary
+
+
 @pytest.mark.parametrize(
     "step",
     [

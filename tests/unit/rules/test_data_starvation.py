@@ -97,6 +97,22 @@ def test_loading_in_the_feeding_thread_has_its_line(tmp_path: Path) -> None:
     assert str(incident.line) == "augment() at /srv/job/images.py:29"
 
 
+@pytest.mark.parametrize(("passing", "cause"), [(6, "unexplained"), (60, "data-starvation")])
+def test_samples_that_chance_may_have_left_out_of_a_short_reference_name_nothing(
+    tmp_path: Path, passing: int, cause: str
+) -> None:
+    """Of two healthy seconds none is seen passing items; of the ten slower ones some are."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin, _, _ in scene.train(trainer, 0, 2, Step())[::30]:
+            scene.sample(trainer, begin + 0.0002, AUGMENT[1:])
+        steps = scene.train(trainer, 2, LENGTH_S, Step(empty_ms=1.0))
+        for begin, _, _ in steps[:: len(steps) // passing][:passing]:
+            scene.sample(trainer, begin + 0.0002, FEEDER)
+    assert causes(diagnosed_file(path)) == [cause]
+
+
 def test_a_worker_behind_the_pinning_thread_and_a_launcher_is_found(tmp_path: Path) -> None:
     def pinned(scene: Scene, trainer: Actor) -> None:
         """Trainer, thread that pins, and a worker that is a grandchild: each wakes the one before."""
