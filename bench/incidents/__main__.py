@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(one.key, "|".join(cause for part in one.scenario.expected for cause in sorted(part.causes)) or "-")
         return 0
     if options.rerun_diagnosis:
-        results = _rediagnose(planned, options.keep)
+        results = _rediagnose(planned, options.keep, log)
     elif not options.score:
         if os.geteuid() != 0:
             raise BenchError("probes need root", hint=f"sudo {' '.join(sys.orig_argv)}")
@@ -125,11 +125,16 @@ def _all(todo: list[Planned], options: argparse.Namespace, results: Results, log
         results.add(result)
         if not options.plain:
             pack(one.folder(options.keep))
-        if log is not None and not result.is_disturbed and one not in log:
-            log.add(one, judge_kept(one, options.keep, result), _said(result))
+        _note(one, options.keep, result, log)
         print(
             f"{number}/{len(todo)} {one.key}: {_line(one, options.keep, result, time.monotonic() - began)}", flush=True
         )
+
+
+def _note(planned: Planned, keep: Path, result: Result, log: Log | None) -> None:
+    """Into the log, if it was not disturbed and is not there."""
+    if log is not None and not result.is_disturbed and planned not in log:
+        log.add(planned, judge_kept(planned, keep, result), _said(result))
 
 
 def _said(result: Result) -> str:
@@ -145,8 +150,8 @@ def _line(planned: Planned, keep: Path, result: Result, took_s: float) -> str:
     return f"{verdicts}: {said} ({dose}{others}, {took_s:.0f} s)"
 
 
-def _rediagnose(planned: Iterable[Planned], keep: Path) -> Results:
-    """The kept recordings by the rules of now, into a new file."""
+def _rediagnose(planned: Iterable[Planned], keep: Path, log: Log | None) -> Results:
+    """The kept recordings by the rules of now, into a new file, and into the log what that does not hold."""
     path = keep / "rerun.jsonl"
     path.unlink(missing_ok=True)
     results = Results(path)
@@ -159,6 +164,7 @@ def _rediagnose(planned: Iterable[Planned], keep: Path) -> Results:
             answer = ask(database)
         result = Result(key=one.key, is_disturbed=label.is_disturbed, others=label.others, answer=answer)
         results.add(result)
+        _note(one, keep, result, log)
         print(f"{one.key}: {_line(one, keep, result, answer.took_s)}", flush=True)
     return results
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+import numpy as np
+
 from bench.incidents.recording import Label
 
 _S = 1_000_000_000
+_ENOUGH_STEPS = 100  # to tell how fast the machine was
 NOTICEABLE = 0.05  # of wall time lost: from there on the agent has two seconds to say so (the project's promise)
 
 
@@ -30,34 +33,50 @@ def truth(label: Label, control: Label) -> Truth | None:
     if not label.spells or len(control.steps_ns) < 2:
         return None
     begin, end = max(label.spells[0][0], label.begin_ns), min(label.spells[-1][1], label.end_ns)
-    lost, wall = _lost(label, control, begin, end)
-    return Truth(lost_ns=lost, wall_ns=wall, noticeable_ns=_noticeable(label, control, begin, end))
+    usual = _Usual(control, label)
+    lost, wall = _lost(label, usual, begin, end)
+    return Truth(lost_ns=lost, wall_ns=wall, noticeable_ns=_noticeable(label, usual, begin, end))
 
 
-def _lost(label: Label, control: Label, begin_ns: int, end_ns: int) -> tuple[int, int]:
+class _Usual:
+    """How long steps of a run take undisturbed: as the same ones of its control, at the pace of its own machine.
+
+    Two runs on a shared machine differ by up to 7 % before anything disturbs them; the steps before tell by how much.
+    Of a run disturbed from its first second nothing does.
+    """
+
+    def __init__(self, control: Label, label: Label) -> None:
+        self._steps, self._shift = control.steps_ns, label.first_step - control.first_step
+        before = np.diff(label.steps_ns[: bisect_right(label.steps_ns, label.spells[0][0])])
+        first = max(0, -self._shift)  # of them that the control has
+        theirs = np.diff(control.steps_ns)[first + self._shift :][: max(0, len(before) - first)]
+        mine = before[first:][: len(theirs)]
+        self._pace = float(np.median(mine / np.maximum(theirs, 1))) if len(mine) >= _ENOUGH_STEPS else 1.0
+
+    def ns(self, first: int, last: int) -> int:
+        """From one step's end to another's, by their place in the run; the mean where the control has not got there."""
+        low, high = first + self._shift, last + self._shift
+        steps = self._steps
+        if low >= 0 and high < len(steps):
+            return round(self._pace * (steps[high] - steps[low]))
+        return round(self._pace * (last - first) * (steps[-1] - steps[0]) / (len(steps) - 1))
+
+
+def _lost(label: Label, usual: _Usual, begin_ns: int, end_ns: int) -> tuple[int, int]:
     """From the last step that ended before it began to the first that ended after it."""
     steps = label.steps_ns
     first = max(0, bisect_right(steps, begin_ns) - 1)
     last = min(bisect_left(steps, end_ns), len(steps) - 1)
     if last <= first or steps[last] < end_ns - (end_ns - begin_ns) // 2:  # it never came back
-        return end_ns - begin_ns - _usual(control, label.first_step, 0, max(0, last - first)), end_ns - begin_ns
+        return end_ns - begin_ns - usual.ns(0, max(0, last - first)), end_ns - begin_ns
     wall = steps[last] - steps[first]
-    return wall - _usual(control, label.first_step, first, last), wall
+    return wall - usual.ns(first, last), wall
 
 
-def _usual(control: Label, first_step: int, first: int, last: int) -> int:
-    """How long the control took for the steps of the same numbers; its mean step where it has not got as far."""
-    steps = control.steps_ns
-    low, high = first_step + first - control.first_step, first_step + last - control.first_step
-    if low >= 0 and high < len(steps):
-        return steps[high] - steps[low]
-    return (last - first) * (steps[-1] - steps[0]) // (len(steps) - 1)
-
-
-def _noticeable(label: Label, control: Label, begin_ns: int, end_ns: int) -> int | None:
+def _noticeable(label: Label, usual: _Usual, begin_ns: int, end_ns: int) -> int | None:
     """The end of the first second until which 5 % of the time since the beginning were lost."""
     for until_ns in range(begin_ns + _S, end_ns + 1, _S):
-        lost, wall = _lost(label, control, begin_ns, until_ns)
+        lost, wall = _lost(label, usual, begin_ns, until_ns)
         if lost > NOTICEABLE * wall:
             return until_ns
     return None

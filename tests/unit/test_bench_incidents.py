@@ -110,6 +110,18 @@ def test_the_loss_is_what_the_same_steps_took_longer_than_in_the_control() -> No
     assert measured.dose == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize("first_step", [0, 20])
+def test_a_machine_that_was_slower_all_the_time_has_lost_nothing(first_step: int) -> None:
+    lengths = [(7 + n % 3) * MS for n in range(400)]
+    control = label(steps_ns=[sum(lengths[:n]) for n in range(400)])
+    slower = [1.06 * one for one in lengths[first_step:]]
+    steps = [round(sum(slower[:n])) for n in range(len(slower))]
+    run = label(steps_ns=steps, spells=[(steps[150], steps[300])], end_ns=steps[-1], first_step=first_step)
+    measured = truth(run, control)
+    assert measured is not None
+    assert measured.dose == pytest.approx(0.0, abs=0.002)
+
+
 def test_a_run_that_never_comes_back_has_lost_all_that_was_left() -> None:
     control = label(steps_ns=[n * 10 * MS for n in range(200)])
     run = label(steps_ns=[n * 10 * MS for n in range(50)], spells=[(500 * MS, 1500 * MS)], end_ns=1500 * MS)
