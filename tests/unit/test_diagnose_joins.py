@@ -29,6 +29,14 @@ def test_writing_and_computing_in_one_function_is_one_incident() -> None:
     assert one.evidence["of it host-bound (ns)"] == 900
 
 
+def test_computing_around_an_allocation_belongs_to_it_if_that_took_more() -> None:
+    computing = finding("host-bound", {RUN: 200}, at("reshape", 90))
+    [one] = joined([finding("allocator-retry", {RUN: 300}, at("reshape", 90)), computing])
+    assert (one.cause, one.lost_ns) == ("allocator-retry", 500)
+    both = [finding("allocation-churn", {RUN: 100}, at("reshape", 90)), computing]
+    assert joined(both) == both
+
+
 def test_computing_elsewhere_is_an_incident_of_its_own() -> None:
     both = [finding("block-io", {IO: 400}, at("save_checkpoint")), finding("host-bound", {RUN: 900}, at("metrics"))]
     assert joined(both) == both

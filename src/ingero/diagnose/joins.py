@@ -1,8 +1,9 @@
 """Findings of one case that are one incident, so that nobody is told of one fault twice.
 
 Threads of one job crowd each other when one of them comes to compute more: that belongs to the work. A thread that
-writes a checkpoint is on a CPU at the same line at which it waits for the disk: that belongs to the disk. Short memory
-slows launches, too. Data that come late because of a disk or a network are late for that.
+writes a checkpoint is on a CPU at the same line at which it waits for the disk: that belongs to the disk, and what it
+computes where it allocates to the allocator, if that took more. Short memory slows launches, too. Data that come late
+because of a disk or a network are late for that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import replace
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Finding
 from ingero.diagnose.rules import (
+    allocation_churn,
+    allocator_retry,
     block_io,
     data_starvation,
     gil,
@@ -26,6 +29,7 @@ from ingero.diagnose.rules import (
 from ingero.diagnose.workers import COLLECTING, DISK, NETWORK, ON_CPU, PASSING
 from ingero.units import format_ns
 
+_OF_ALLOCATOR = frozenset({allocation_churn.CAUSE, allocator_retry.CAUSE})
 _OF_MEMORY = frozenset({memory_pressure.CAUSE, page_fault_storm.CAUSE})
 _LITTLE = 0.25
 _NEVER = 1.0  # of wall time
@@ -40,7 +44,7 @@ def joined(findings: Sequence[Finding], amount: Callable[[int], str] = format_ns
     """
     found = list(findings)
     for cause, owner_of, more in (
-        (host_bound.CAUSE, _disk_of, "computing at the same line"),
+        (host_bound.CAUSE, _same_line_of, "computing at the same line"),
         (launch_bound.CAUSE, _pressure_of, "inside launches, which touch memory, too"),
         (data_starvation.CAUSE, _source_of, "waiting for data of a worker that waited for it"),
         (self_oversubscription.CAUSE, _work_of, "while its threads waited for each other's CPU meanwhile"),
@@ -58,10 +62,12 @@ def explained_ratio(case: Case) -> float:
     return min(1.0, owned / max(case.loss_ns, 1))
 
 
-def _disk_of(computing: Finding, found: Iterable[Finding]) -> Finding | None:
-    """The wait for a disk at whose line a thread computed."""
-    waits = (one for one in found if one.cause == block_io.CAUSE and one.line and computing.line)
-    return next((one for one in waits if _place(one) == _place(computing)), None)
+def _same_line_of(computing: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The wait for a disk, or the larger one for an allocator, at whose line a thread computed."""
+    here = [one for one in found if one.line and computing.line and _place(one) == _place(computing)]
+    disk = (one for one in here if one.cause == block_io.CAUSE)
+    allocator = (one for one in here if one.cause in _OF_ALLOCATOR and one.lost_ns >= computing.lost_ns)
+    return next(disk, None) or next(allocator, None)
 
 
 def _pressure_of(_launches: Finding, found: Iterable[Finding]) -> Finding | None:
