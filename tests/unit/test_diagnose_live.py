@@ -20,6 +20,7 @@ from ingero.diagnose.live import LiveDiagnosis
 from ingero.diagnose.model import Diagnosis, FindingKind
 from ingero.diagnose.rule import Rule
 from ingero.events import CLOCKS
+from ingero.ops import OPS
 from ingero.store import tables
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
@@ -82,6 +83,14 @@ class Live:
             self._scene.append(tables.CLOCK_SECONDS, start_ns=start_ns, process=self._trainer.number, **clocks)
             self._scene.flush()
             self.changes += [(self._second, change) for change in self._look()]
+
+    def open_drain(self, *, since_s: float, at_s: float) -> None:
+        """A wait for the device that is seen open."""
+        op = next(op for op in OPS if op.name == "cudaStreamSynchronize")
+        place = {"source": int(op.source), "op": op.code, "process": self._trainer.number}
+        who = {"pid": self._trainer.pid, "tid": self._trainer.pid}
+        times = {"time_ns": self._scene.at(at_s), "since_ns": self._scene.at(since_s)}
+        self._scene.append(tables.IN_FLIGHT, **place, **who, **times)
 
     def told(self) -> list[tuple[str, str]]:
         return [(change.kind.value, change.incident.cause) for _, change in self.changes]
@@ -157,6 +166,16 @@ def test_a_pause_longer_than_the_look_back_keeps_the_reference_from_before(tmp_p
         recording.pause(80)
         recording.seconds(12, HOGGED, hog=stress)
         assert ("opened", "cpu-contention") in recording.told()
+
+
+def test_a_call_that_is_open_as_a_second_ends_is_told_at_once(tmp_path: Path) -> None:
+    """A second is a little longer than it is called, and open calls are looked at when it has ended."""
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.pause(1)
+        recording.open_drain(since_s=8.0, at_s=10.0015)
+        recording.pause(1)
+        assert recording.told() == [("opened", "call-in-flight")]
 
 
 def test_a_loss_without_an_owner_is_told_only_when_it_lasts(tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def test_a_drain_open_for_a_second_is_not_reported(tmp_path: Path) -> None:
     assert causes(diagnosed(tmp_path, lambda scene, trainer: hanging(scene, trainer, LENGTH_S - 2))) == []
 
 
+def test_a_drain_open_for_two_seconds_is_reported(tmp_path: Path) -> None:
+    assert causes(diagnosed(tmp_path, lambda scene, trainer: hanging(scene, trainer, LENGTH_S - 3))) == [
+        "call-in-flight"
+    ]
+
+
 def test_a_drain_that_hung_and_returned_is_no_slower_device(tmp_path: Path) -> None:
     def hung(scene: Scene, trainer: Actor) -> None:
         scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=4000))

@@ -10,6 +10,7 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.hung_ranks import HANGS_NS as RANK_HANGS_NS
 from ingero.diagnose.hung_ranks import communicating, is_longest_yet
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
@@ -19,7 +20,7 @@ from ingero.store.records import InFlight, Window
 from ingero.units import format_ns
 
 CAUSE = "call-in-flight"
-HANGS_NS = 3_000_000_000  # and beyond every earlier call of the same kind
+HANGS_NS = 2_000_000_000  # and beyond every earlier call of the same kind
 TIMES_LONGEST = 10
 MIN_LATE = 0.5  # of the time in such drains, lost by a late rank on its host: then they waited for it
 BY_CODE = {(int(op.source), op.code): op.name for op in OPS}
@@ -45,7 +46,7 @@ def find(case: Case) -> Iterator[Finding]:
     usual = {key: one.reference.t_ns for key, one in case.usual.items()}
     times = np.array([usual.get(int(key), 0.0) for key in case.epochs["class_key"]])
     waited = case.epochs["b_ns"] - case.epochs["s_ns"]
-    hung = (times > 0) & (waited >= np.maximum(HANGS_NS, TIMES_LONGEST * times))
+    hung = (times > 0) & (waited >= np.maximum(_least_ns(case.evidence, case.process.process), TIMES_LONGEST * times))
     claims = case.take((Part.DEVICE,), (DEVICE,), float(case.excess_ns[hung].sum())) if hung.any() else {}
     if not claims:
         return
@@ -82,8 +83,13 @@ def find(case: Case) -> Iterator[Finding]:
     )
 
 
+def _least_ns(evidence: Evidence, process: int) -> int:
+    """Of a rank as long as until its peers are asked, for it may be they that do not come."""
+    return RANK_HANGS_NS if evidence.peers(process) else HANGS_NS
+
+
 def _hangs(evidence: Evidence, call: InFlight) -> bool:
-    if _open_ns(call) < HANGS_NS or not is_longest_yet(evidence, call):
+    if _open_ns(call) < _least_ns(evidence, call.process) or not is_longest_yet(evidence, call):
         return False
     before = Window(begin_ns=evidence.window.begin_ns, end_ns=max(call.since_ns, evidence.window.begin_ns + 1))
     same = [
@@ -137,9 +143,9 @@ RULE = Rule(
     cause=CAUSE,
     title="a call does not return",
     order=20,
-    needs=("in_flight",),
+    needs=("in_flight", "clock_seconds"),
     wants=("launch_times", "allocation_times"),
-    shows="the open call, since when, and the Python line it was made from",
+    shows="the open call, since when, and the Python line it was made from; and that its process was not stopped",
     limits="why the device or driver does not answer is not visible here; a kernel that runs for seconds looks the "
     "same until it ends",
     find=find,

@@ -124,9 +124,13 @@ class ContentQuestions(Questions):
         return max(window.duration_ns - sum(max(0, ns) for ns in inside), 1)
 
     def counted_until_ns(self) -> int:
-        """The end of the last second whose sums are stored."""
-        rows = self._rows("SELECT coalesce((SELECT max(start_ns) FROM raw_clock_seconds), 0)")
-        return int(rows[0][0]) + SECOND_NS
+        """The end of the last second whose sums are stored, and what was seen at its end.
+
+        A second is longer than its nominal length by a millisecond or two, and open calls are looked at when it ends.
+        """
+        end_ns = int(self._rows("SELECT coalesce((SELECT max(start_ns) FROM raw_clock_seconds), 0)")[0][0]) + SECOND_NS
+        seen = self._rows(f"SELECT max(time_ns) FROM raw_in_flight WHERE time_ns < {end_ns + SECOND_NS // 2}")
+        return max(end_ns, int(seen[0][0] or 0) + 1)
 
     def stored_calls(self) -> int:
         """How many recorded calls and host events the file holds, at most."""
