@@ -6,11 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
+from ingero.diagnose.gil_waits import gil_waits
+from ingero.events import THREAD_STATES, WAKER_KINDS
+from ingero.store.reader import open_reader
 from tests.integration.targets import rows, simulation
 from tests.integration.tracing import tracing
 
+_FEW = 20
 _SLEEPS = 500  # far more than a thread's buffer holds; each is long enough to be kept
 
 # It sleeps again and again, and makes no call that would empty its buffer.
@@ -51,3 +58,58 @@ def test_what_a_thread_sleeps_while_the_agent_cannot_run_is_kept_or_counted(tmp_
     lost = tracer.messages[-1]["losses"].get("offcpu_buffer_full", 0)
     assert lost > 0  # no program on the scheduler's path writes to a ring, so a buffer that nobody reads overflows
     assert kept + lost >= _SLEEPS
+
+
+# Two threads: one holds a lock of its own for a while and computes for longer than a switch interval, the other asks
+# for that lock, and so for both. The futex of a semaphore is what CPython's locks are made of up to 3.12; from 3.13 on
+# they sleep at a place on the sleeper's stack.
+_WAITER = """
+import ctypes, sys, threading, time
+library = ctypes.CDLL(sys.argv[1])
+lock = threading.Lock()
+def hold():
+    while True:
+        with lock:
+            time.sleep(0.003)
+        end = time.perf_counter() + 0.012
+        while time.perf_counter() < end:
+            pass
+threading.Thread(target=hold, daemon=True).start()
+print("ready", flush=True)
+end = time.perf_counter() + 60
+while time.perf_counter() < end:
+    with lock:
+        pass
+    time.sleep(0.0005)
+"""
+
+
+def test_waits_for_the_interpreter_and_for_a_lock_are_at_places_of_their_own(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    command = [sys.executable, "-c", _WAITER, simulated.libraries / "libcudart.so.12"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=simulated.environment) as program:
+        assert program.stdout
+        program.stdout.readline()
+        with tracing(tmp_path, pids=[program.pid]) as tracer:
+            for _ in range(4):
+                tracer.wait_for("second")
+            tracer.stop()
+        program.kill()
+    with open_reader(tracer.database) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        intervals = reader.offcpu_rows(window)
+    of_thread = {tid: intervals[intervals["tid"] == tid] for tid in np.unique(intervals["tid"]).tolist()}
+    mine = of_thread[program.pid]
+    mine = mine[mine["state"] == THREAD_STATES.index("sleep")]
+    place, is_timed = mine["futex"] // 8, mine["waker_kind"] == WAKER_KINDS.index("timer")
+    ((interpreter, _),) = Counter(place[is_timed & (place != 0)].tolist()).most_common(1)
+    at_lock = (place != 0) & (place != interpreter)
+    print(
+        f"\n{(place == 0).sum()} naps, {(place == interpreter).sum()} waits for the interpreter, {at_lock.sum()} others"
+    )
+    assert min((place == 0).sum(), (place == interpreter).sum(), at_lock.sum()) > _FEW
+    assert not (at_lock & is_timed).any()
+    found = gil_waits(of_thread)[program.pid]
+    assert found >= set(mine["start_ns"][place == interpreter].tolist())
+    assert not found & set(mine["start_ns"][at_lock].tolist())

@@ -68,6 +68,7 @@ struct offcpu_interval {
 	u64 end_ns;
 	u64 woken_ns;
 	u64 culprit_ns;
+	u64 futex;
 	u32 culprit_pid;
 	u32 culprit_tid;
 	u32 waker_pid;
@@ -124,6 +125,7 @@ struct thread {
 	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the device */
 	u64 away_ns; /* the same, where a yielding thread may have looked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
+	u64 last_futex; /* where it began to wait at the last switch-out, 0: not at a futex */
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
@@ -294,6 +296,7 @@ INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thr
 	interval->waker_pid = interval->woken_ns ? thread->waker_pid : 0;
 	interval->waker_tid = interval->woken_ns ? thread->waker_tid : 0;
 	interval->waker_kind = interval->woken_ns ? thread->waker_kind : WAKER_NONE;
+	interval->futex = has_slept ? thread->last_futex : 0;
 	interval->cpu = cpu;
 	interval->state = thread->last_off_state;
 }
@@ -310,6 +313,7 @@ INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *threa
 	to->end_ns = from->end_ns;
 	to->woken_ns = from->woken_ns;
 	to->culprit_ns = from->culprit_ns;
+	to->futex = from->futex;
 	to->pid = task->tgid;
 	to->tid = task->pid;
 	to->culprit_pid = from->culprit_pid;

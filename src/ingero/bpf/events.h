@@ -392,6 +392,7 @@ struct offcpu_record {
 	u64 end_ns;   /* switch-in */
 	u64 woken_ns; /* 0: never slept; else the wake-up that ended the sleep: [woken, end] was the run queue */
 	u64 culprit_ns;
+	u64 futex; /* address that it slept at; 0: not at a futex */
 	u32 pid;
 	u32 tid;
 	u32 culprit_pid;

@@ -266,7 +266,9 @@ struct pt_regs {
 };
 #define REGISTER_ARGS 6
 #define SYSCALL_NUMBER(regs) ((long)(regs)->orig_ax)
+#define SYSCALL_FIRST(regs) ((u64)(regs)->di)
 #define SYS_SCHED_YIELD 24
+#define SYS_FUTEX 202
 #define SYS_WRITE 1
 #define SYS_WRITEV 20
 #define SYS_SENDTO 44
@@ -280,7 +282,9 @@ struct pt_regs {
 };
 #define REGISTER_ARGS 8
 #define SYSCALL_NUMBER(regs) ((long)(regs)->syscallno)
+#define SYSCALL_FIRST(regs) ((regs)->orig_x0)
 #define SYS_SCHED_YIELD 124
+#define SYS_FUTEX 98
 #define SYS_WRITE 64
 #define SYS_WRITEV 66
 #define SYS_SENDTO 206

@@ -111,6 +111,7 @@ INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u
 	thread->exec_at_off_ns = task->se.sum_exec_runtime;
 	thread->state = thread->waking_ns > thread->since_ns ? STATE_SLEEP : STATE_RUNQ;
 	thread->last_off_state = thread->state;
+	thread->last_futex = 0;
 	thread->throttled_at_off_ns = NO_THROTTLED_CLOCK;
 }
 
@@ -301,6 +302,7 @@ NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct 
 		thread->gone_ns = now;
 	thread->last_off_ns = now;
 	thread->last_off_state = state;
+	thread->last_futex = state == STATE_SLEEP ? futex_of(task) : 0;
 	if (state == STATE_RUNQ)
 		thread->preemptions++;
 	if (!is_sleep(state))

@@ -19,6 +19,14 @@ INLINE bool is_in_sched_yield(struct task_struct *task)
 	return registers && SYSCALL_NUMBER(registers) == SYS_SCHED_YIELD;
 }
 
+/* The word in the program's own memory that a sleeper waits at; 0: another kind of sleep. */
+INLINE u64 futex_of(struct task_struct *task)
+{
+	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	return registers && SYSCALL_NUMBER(registers) == SYS_FUTEX ? SYSCALL_FIRST(registers) : 0;
+}
+
 INLINE u8 sleep_state(struct task_struct *task, u32 task_state)
 {
 	if (task_state & (TASK_STOPPED_OR_TRACED | TASK_FROZEN) || task->jobctl & JOBCTL_TRAP_FREEZE)

@@ -176,6 +176,7 @@ class RowMaker:
             waker_pid=batch["waker_pid"],
             waker_tid=batch["waker_tid"],
             waker_name=names,
+            futex=batch["futex"],
         )
         self._sink.append(tables.OFFCPU, rows)
 

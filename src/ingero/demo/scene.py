@@ -297,12 +297,13 @@ class Scene:
         culprit: tuple[int, str] | None = None,
         tid: int | None = None,
         cpu: int = 0,
+        futex: int = 0,
     ) -> None:
         """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker."""
         begin, end = self.at(begin_s), self.at(end_s)
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
         known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
-        known["cpu"] = cpu
+        known |= {"cpu": cpu, "futex": futex}
         self._thread(actor.number, tid or actor.pid, actor.name)
         if waker is not None:
             kind = waker if isinstance(waker, str) else "thread"

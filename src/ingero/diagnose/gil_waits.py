@@ -4,11 +4,15 @@ A thread that waits for the lock sleeps for the switch interval (5 ms unless cha
 again until the thread that holds it hands it over. Another thread of its process was awake all that time: that tells
 it from a loop that polls every 5 ms. On busy CPUs it may be preempted in between, or find the lock free when its timer
 has rung.
+
+Where it slept is recorded, too. So a few such sleeps tell where the lock is, and then every sleep there is a wait for
+it, also those that ended before a switch interval had passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,9 @@ _RUN_BETWEEN_NS = 500_000  # what a thread does between two sleeps of one wait
 _HANDED_OVER_NS = 4 * GIL_WAIT_NS[1]
 _HOLDER_AWAKE = 0.8  # of the sleep
 _SURE_SHARE = 0.2  # of all sleeps of that length of a thread, before those without a sleep after them count, too
+_SURE_WAITS = 3  # at one place, before it is taken for the lock's
+_MOST_LONGER = 0.02  # of the sleeps there, whose timers were late; nobody waits for the lock for longer at a time
+_PLACE_BYTES = 8  # the two words of a condition variable, which take turns, lie side by side
 _THREAD = WAKER_KINDS.index("thread")
 _TIMER = WAKER_KINDS.index("timer")
 _ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
@@ -36,7 +43,29 @@ def gil_waits(of_thread: Mapping[int, Array]) -> dict[int, set[int]]:
     for tid, intervals in of_thread.items():
         siblings = [of_thread[other] for other in processes[int(intervals["pid"][0])] if other != tid]
         found[tid] = set(_waits(intervals, siblings))
+    for tids in processes.values():
+        places = _places({tid: of_thread[tid] for tid in tids}, found)
+        for tid in tids:
+            found[tid].update(_begins_at(of_thread[tid], places))
     return found
+
+
+def _places(of_thread: Mapping[int, Array], waits: Mapping[int, set[int]]) -> set[int]:
+    """Where the threads of one process wait for the lock, by those of their sleeps that surely do."""
+    sure, longer, all_of = Counter[int](), Counter[int](), Counter[int]()
+    for tid, intervals in of_thread.items():
+        asleep = intervals[intervals["futex"] != 0]
+        place, slept = asleep["futex"] // _PLACE_BYTES, asleep["woken_ns"] - asleep["start_ns"]
+        all_of.update(place.tolist())
+        sure.update(place[np.isin(asleep["start_ns"], list(waits[tid]))].tolist())
+        longer.update(place[slept > GIL_WAIT_NS[1]].tolist())
+    return {one for one, count in sure.items() if count >= _SURE_WAITS and longer[one] <= _MOST_LONGER * all_of[one]}
+
+
+def _begins_at(intervals: Array, places: Iterable[int]) -> Iterator[int]:
+    """The begins of the sleeps at these places."""
+    mine = (intervals["futex"] != 0) & np.isin(intervals["futex"] // _PLACE_BYTES, list(places))
+    yield from intervals["start_ns"][mine].tolist()
 
 
 def _waits(intervals: Array, siblings: list[Array]) -> list[int]:

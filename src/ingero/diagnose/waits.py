@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ _Interval = namedtuple("_Interval", OFFCPU_DTYPE.names or ())  # type: ignore[mi
 class Segment:
     """A piece of a path: what the thread on it did from begin_ns to end_ns.
 
-    state: a name of CLOCKS, or GIL; for the end of a path that no thread's doing explains, the state it slept in, with
-    the kind of waker that ended it. waker: of that sleep.
+    state: a name of CLOCKS, or GIL, of who waits for it or holds it; for the end of a path that no thread's doing
+    explains, the state it slept in, with the kind of waker that ended it. waker: of that sleep.
     """
 
     pid: int
@@ -134,9 +134,13 @@ class Waits:
             found.append(_segment(interval, "runq", woken, end, depth))
         if woken <= start:
             return
+        is_gil = interval.start_ns in self._gil[interval.tid]
         if interval.waker_kind == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
+            first = len(found)
             self._follow(found, interval, start, woken, depth + 1)
-        elif interval.start_ns in self._gil[interval.tid]:
+            if is_gil:
+                found[first:] = [_held(one, interval.pid) for one in found[first:]]
+        elif is_gil:
             found.append(_segment(interval, GIL, start, woken, depth))
         else:
             found.append(self._end(interval, _state(state), start, woken, depth))
@@ -220,6 +224,11 @@ def _segment(
         waker_pid=waker_pid,
         depth=depth,
     )
+
+
+def _held(one: Segment, pid: int) -> Segment:
+    """A piece of the path of a wait for the interpreter lock: while it ran, its thread held it."""
+    return replace(one, state=GIL) if one.state == "run" and one.pid == pid else one
 
 
 def _ran(interval: Any, begin: int, end: int, depth: int) -> Segment:

@@ -108,6 +108,7 @@ _COLUMNS: Mapping[str, str] = {
     "fixes": "JSON: what to do",
     "flags": "bits; their names are in call_flags, of host events in host_flags, of epochs in epoch_flags",
     "frames": "JSON, innermost frame first",
+    "futex": "address in the program's memory that it waited at; NULL: another kind of sleep",
     "function": "address or handle of the kernel, where its name is not known",
     "gpu_id": "CUDA's device ordinal in that process",
     "gpu_uuid": "the GPU behind gpu_id, as NVML names it",

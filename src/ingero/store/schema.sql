@@ -144,7 +144,8 @@ CREATE TABLE raw_offcpu (
     waker_kind   INTEGER NOT NULL DEFAULT 0,   -- waker_kinds.id
     waker_pid    INTEGER NOT NULL DEFAULT 0,
     waker_tid    INTEGER NOT NULL DEFAULT 0,
-    waker_name   INTEGER NOT NULL DEFAULT 0    -- string
+    waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
+    futex        INTEGER NOT NULL DEFAULT 0    -- address that it slept at; 0: another kind of sleep, or none
 ) STRICT;
 CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);
 

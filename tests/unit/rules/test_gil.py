@@ -31,6 +31,34 @@ def test_waits_of_one_switch_interval_are_the_interpreter_lock(tmp_path: Path) -
     assert diagnosis.incidents[0].lost_ratio > 0.6
 
 
+LOCK, OTHER_LOCK = 0x7F0000001028, 0x7F0000002040
+
+
+def handed_over_at_once(scene: Scene, trainer: Actor, place: int) -> None:
+    """Each step waits 2 ms for what a thread of the process holds; a third thread waits out whole switch intervals."""
+    holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
+    for begin, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=2.6, empty={"sleep": 2.0})):
+        scene.off_cpu(trainer, begin, begin + 0.002, "sleep", waker=holder, futex=place)
+        scene.off_cpu(trainer, begin + 0.0021, begin + 0.0024, "runq", tid=HOLDER, culprit=(1, "x"))
+        assert begin + 0.002 <= first
+    for tenth in range(10 * int(QUIET_S), 10 * int(LENGTH_S)):
+        for nap in range(2):
+            at_s = tenth / 10 + nap * 0.0052
+            scene.off_cpu(trainer, at_s, at_s + 0.00506, "sleep", waker="timer", tid=HOLDER + 1, futex=LOCK)
+
+
+def test_shorter_waits_are_where_whole_switch_intervals_are_waited_out(tmp_path: Path) -> None:
+    """At either word of the condition variable."""
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: handed_over_at_once(scene, trainer, LOCK + 4))
+    assert causes(diagnosis) == ["gil"]
+    assert [one.name for one in diagnosis.incidents[0].culprits] == ["hog"]
+
+
+def test_waits_at_another_place_are_for_another_lock(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: handed_over_at_once(scene, trainer, OTHER_LOCK))
+    assert "gil" not in causes(diagnosis)
+
+
 def test_naps_of_another_length_are_not(tmp_path: Path) -> None:
     assert "gil" not in causes(diagnosed(tmp_path, lambda scene, trainer: contended(scene, trainer, 2.0)))
 

@@ -14,21 +14,22 @@ from ingero.diagnose.threads import running_meanwhile
 from ingero.diagnose.waits import GIL, Segment
 
 CAUSE = "gil"
-MIN_TIMED = 0.3  # of the waiting for own threads; a handover without it may be any lock
+MIN_KNOWN = 0.3  # of the waiting for own threads; where it slept is not known, a handover may be of any lock
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Waits of one switch interval that another thread of the process ended."""
+    """Waits at the lock; where it is not known where that lies, of one switch interval that another thread ended."""
     own = case.process.pid
+    is_place_known = any(one.pid == own and one.state == GIL and one.depth > 0 for one in _waits(case))
 
     def is_gil(one: Segment) -> bool:
-        is_holder = one.depth > 0 and one.state not in KEPT_FROM_RUNNING
+        is_holder = not is_place_known and one.depth > 0 and one.state not in KEPT_FROM_RUNNING
         return one.pid == own and (one.state == GIL or is_holder)
 
     for part in (Part.EMPTY, Part.ENQUEUE):
         whole = case.path_share(part, is_gil)
-        timed = case.path_share(part, lambda one: one.pid == own and one.state == GIL and one.depth == 0)
-        if whole and timed < MIN_TIMED * whole and case.total((part,), ("sleep",)) > 0.1 * case.loss_ns:
+        known = case.path_share(part, lambda one: one.pid == own and one.state == GIL)
+        if whole and known < MIN_KNOWN * whole and case.total((part,), ("sleep",)) > 0.1 * case.loss_ns:
             return
     claims = case.take_path(is_gil)
     if not claims:
@@ -48,7 +49,9 @@ def find(case: Case) -> Iterator[Finding]:
             Link(
                 text="the thread that feeds the device asked for the lock again and again",
                 seen_ns=lost,
-                structure="sleeps of one switch interval (5 ms), each ended by a timer and followed by a handover",
+                structure="sleeps where it sleeps for one switch interval (5 ms) again and again"
+                if is_place_known
+                else "sleeps of one switch interval (5 ms), each ended by a timer and followed by a handover",
                 order=f"{holder} ran until it handed the lock over",
             ),
         ),
@@ -60,12 +63,17 @@ def find(case: Case) -> Iterator[Finding]:
     )
 
 
+def _waits(case: Case) -> Iterator[Segment]:
+    yield from case.empty_paths
+    yield from case.enqueue_paths
+
+
 def _holder(case: Case) -> tuple[str, CodeLine | None, str]:
     """The thread that ran most while the lock was waited for, its line, and what is to be said of it."""
-    own = case.process.pid
-    waits = [one for one in (*case.empty_paths, *case.enqueue_paths) if one.pid == own]
-    timed = [one for one in waits if one.state == GIL and one.depth == 0]
-    tid, found = running_meanwhile(case, timed, {one.tid for one in timed})
+    waits = [one for one in _waits(case) if one.pid == case.process.pid]
+    known = [one for one in waits if one.state == GIL]
+    waiters = {one.tid for one in known if one.depth == 0} or {int(tid) for tid in case.epochs["f_tid"]}
+    tid, found = running_meanwhile(case, known, waiters)
     if tid:
         is_collecting = 2 * sum(one.ns for one in found if one.is_collecting) > sum(one.ns for one in found)
         doing = " collecting garbage" if is_collecting else ""
@@ -73,7 +81,7 @@ def _holder(case: Case) -> tuple[str, CodeLine | None, str]:
     holders: Counter[str] = Counter()
     for one in waits:
         if one.depth > 0:
-            holders[case.thread_name(one)] += one.duration_ns
+            holders[case.evidence.thread_names.get(one.tid) or case.thread_name(one)] += one.duration_ns
     return next((name for name, _ in holders.most_common(1)), "another thread"), None, ""
 
 
@@ -82,7 +90,10 @@ RULE = Rule(
     title="another thread held the interpreter lock",
     order=35,
     needs=("epochs", "offcpu"),
-    shows="sleeps of one switch interval on the path, and the thread of the process that ran meanwhile, with its line",
-    limits="with another switch interval than 5 ms, or without a GIL, such a wait is a lock",
+    shows="sleeps on the path at the place where the process sleeps for one switch interval again and again, and the "
+    "thread that ran meanwhile, with its line",
+    limits="the place is known by three such sleeps, of any thread, within ten seconds; without them, or with another "
+    "C library than glibc, only waits of one interval are told. With another switch interval than 5 ms, or without a "
+    "GIL, such a wait is a lock",
     find=find,
 )
