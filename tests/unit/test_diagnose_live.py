@@ -196,6 +196,14 @@ def test_contention_is_told_when_a_second_look_sees_it_too(tmp_path: Path) -> No
         assert (recording.told(), recording.tracker.is_undecided) == ([("opened", "cpu-contention")], False)
 
 
+def test_contention_that_has_lasted_when_it_is_first_seen_is_told_at_once(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(1, HOGGED, hog=stress, is_looked_at=False)
+        recording.seconds(1, HOGGED, hog=stress)
+        assert recording.told() == [("opened", "cpu-contention")]
+
+
 def test_a_slower_device_is_not_told_before_its_driver_has_said_why(tmp_path: Path) -> None:
     def clocks(scene: Scene, _trainer: Actor, second: int) -> None:
         """One sample a second, but that of the first slow second comes with the next."""

@@ -30,6 +30,7 @@ _BOTTLENECK_HOLD_NS = 30 * SECOND_NS
 # What is left when nothing better is seen: a second more of samples and sums often has a better name for it.
 _AT_SECOND_SIGHT = frozenset({"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower"})
 _SECOND_SIGHT_NS = 9 * SECOND_NS // 10  # looks are a second apart
+_SEEN_ENOUGH_NS = 3 * SECOND_NS // 2  # of a loss at first sight: a whole second of sums and samples is at hand
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class IncidentTracker:
         before = self._closed.get(key)
         if now_ns - end_ns > QUIET_NS or (before and end_ns <= before.last_end_ns + SECOND_NS):
             return []  # it is over, and what was told of it is still in the window
-        if now_ns - self._waiting.setdefault(key, now_ns) < _hold_ns(one) or _has_better_name(one, everything):
+        if now_ns - self._waiting.setdefault(key, now_ns) < _hold_ns(one, now_ns) or _has_better_name(one, everything):
             return []
         if before and one.start_ns - before.last_end_ns <= SAME_NS:
             self._open[key] = self._closed.pop(key)
@@ -129,12 +130,13 @@ def _key(one: Incident) -> _Key:
     return (one.cause, one.resource, one.root, one.kind is FindingKind.BOTTLENECK)
 
 
-def _hold_ns(one: Incident) -> int:
+def _hold_ns(one: Incident, now_ns: int) -> int:
     if one.kind is FindingKind.BOTTLENECK:
         return _BOTTLENECK_HOLD_NS
     if one.cause == UNEXPLAINED:
         return _UNEXPLAINED_HOLD_NS
-    return _SECOND_SIGHT_NS if one.cause in _AT_SECOND_SIGHT and one.kind is FindingKind.INCIDENT else 0
+    is_late = one.cause in _AT_SECOND_SIGHT and now_ns - one.start_ns < _SEEN_ENOUGH_NS
+    return _SECOND_SIGHT_NS if is_late and one.kind is FindingKind.INCIDENT else 0
 
 
 def _has_better_name(one: Incident, everything: Sequence[Incident]) -> bool:
