@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingero.capture import live_findings
+from ingero.capture.cpu_allowance import CpuAllowance
 from ingero.capture.live_findings import LiveFindings
 from ingero.diagnose.changes import Change
 from ingero.diagnose.live import LiveDiagnosis
@@ -37,6 +38,29 @@ def test_whoever_stops_a_recording_waits_for_a_last_look_only_if_it_is_quick(
         findings.second_stored()
         assert has_looked.wait(30)
     assert looks == expected
+
+
+def test_calls_that_do_not_return_are_looked_at_whatever_looks_have_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_looked = threading.Semaphore(0)
+
+    def look(_diagnosis: LiveDiagnosis) -> list[Change]:
+        has_looked.release()
+        return []
+
+    monkeypatch.setattr(LiveDiagnosis, "look", look)
+    monkeypatch.setattr(CpuAllowance, "spend", lambda _self, _spent_s: 1e9)
+    with (
+        Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=1), node="n") as writer,
+        LiveFindings(writer, lambda _change: None) as findings,
+    ):
+        findings.second_stored()
+        assert has_looked.acquire(timeout=30)
+        findings.second_stored()
+        assert not has_looked.acquire(timeout=0.5)
+        findings.second_stored(open_calls=1)
+        assert has_looked.acquire(timeout=30)
 
 
 def test_after_a_look_that_fails_looking_begins_anew(

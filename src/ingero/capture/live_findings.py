@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,10 @@ MOST_OF_A_CORE = 0.02
 _LONGEST_PAUSE_S = 60.0
 _LONGEST_WAIT_S = 1.0  # for a last look, by what the one before took: whoever stops a recording is not kept waiting
 _SAVED_S = 1.2  # a minute's worth of that is kept: an incident is looked at each second while it is new
+_URGENT_FOR_S, _URGENT_EVERY_S = (
+    5.0,
+    60.0,
+)  # calls that do not return are looked at each second, whatever looks have cost
 
 
 class LiveFindings:
@@ -42,7 +47,8 @@ class LiveFindings:
 
     def __init__(self, writer: Writer, on_change: Callable[[Change], None]) -> None:
         self._writer, self._on_change = writer, on_change
-        self._is_due, self._is_over = threading.Event(), threading.Event()
+        self._is_due, self._is_over, self._ends_pause = (threading.Event() for _ in range(3))
+        self._urgent_since_s = -math.inf
         self._begin_ns = time.time_ns()
         self._thread = threading.Thread(target=self._run, name="ingero-diagnosis", daemon=True)
 
@@ -55,14 +61,23 @@ class LiveFindings:
     ) -> None:
         self.close()
 
-    def second_stored(self) -> None:
-        """A second has been handed to the writer: there may be something to find."""
+    def second_stored(self, open_calls: int = 0) -> None:
+        """A second has been handed to the writer: there may be something to find.
+
+        open_calls: those open for over a second as it ended.
+        """
         self._is_due.set()
+        now_s = time.monotonic()
+        if open_calls and now_s - self._urgent_since_s > _URGENT_EVERY_S:
+            self._urgent_since_s = now_s
+        if open_calls and now_s - self._urgent_since_s < _URGENT_FOR_S:
+            self._ends_pause.set()
 
     def close(self) -> None:
         """Looks a last time, and closes what is open."""
         self._is_over.set()
         self._is_due.set()
+        self._ends_pause.set()
         self._thread.join()
 
     def _run(self) -> None:
@@ -108,7 +123,8 @@ class LiveFindings:
             if is_last:
                 break
             is_owed = diagnosis.tracker.is_undecided and not is_owed
-            self._is_over.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
+            self._ends_pause.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
+            self._ends_pause.clear()  # what closing has set, too: that is due
 
     def _look(self, diagnosis: LiveDiagnosis) -> float:
         """Tells what has changed; answers the CPU seconds that it took."""
