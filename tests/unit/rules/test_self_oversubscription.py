@@ -15,12 +15,12 @@ from tests.unit.rules.ranks import diagnosed_ranks
 LATE_MS = 2.0
 
 
-def late(scene: Scene, trainer: Actor, takers: dict[tuple[int, str], float]) -> None:
-    """Picked up late by LATE_MS each step; who ran meanwhile, by share."""
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+def late(scene: Scene, trainer: Actor, takers: dict[tuple[int, str], float], *, ms: float = LATE_MS) -> None:
+    """Picked up late by `ms` each step; who ran meanwhile, by share."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + ms, drain={"runq": ms}))
     for (pid, name), share in takers.items():
         for second in range(int(QUIET_S), int(LENGTH_S)):
-            lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+            lost_ms = ms * sum(int(end) == second for _, _, end in steps)
             scene.took(trainer, pid, name, second, lost_ms * share)
 
 
@@ -42,6 +42,16 @@ def test_its_own_workers_are_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, crowd)
     assert causes(diagnosis) == ["self-oversubscription"]
     assert diagnosis.incidents[0].culprits[0].pid == 101
+
+
+@pytest.mark.parametrize(("ms", "found"), [(0.27, []), (0.5, ["self-oversubscription"])])
+def test_what_two_healthy_minutes_differ_by_is_silent(tmp_path: Path, ms: float, found: list[str]) -> None:
+    """4 and 7 % of the time."""
+
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        late(scene, trainer, {(trainer.pid, trainer.name): 1.0}, ms=ms)
+
+    assert causes(diagnosed(tmp_path, crowd)) == found
 
 
 def test_of_its_own_threads_the_one_is_named_that_ran_while_its_path_waited(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ingero.store.records import InFlight, Window
 from ingero.units import format_ns
 
 CAUSE = "call-in-flight"
-HANGS_NS = 2_000_000_000  # and beyond every earlier call of the same kind
+HANGS_NS = 1_900_000_000  # two seconds, between looks a second apart; and beyond every earlier call of the same kind
 TIMES_LONGEST = 10
 MIN_LATE = 0.5  # of the time in such drains, lost by a late rank on its host: then they waited for it
 BY_CODE = {(int(op.source), op.code): op.name for op in OPS}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.roles import at_once, data_workers
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import Taker, contention
+from ingero.diagnose.stretches import UNOWNED_RATIO
 
 CAUSE = "self-oversubscription"
 
@@ -31,7 +33,7 @@ def find(case: Case) -> Iterator[Finding]:
         ),
     )
     if finding:
-        yield finding
+        yield replace(finding, least_ratio=UNOWNED_RATIO)  # threads of one job crowd each other in healthy minutes, too
 
 
 RULE = Rule(
