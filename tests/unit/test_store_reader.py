@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import numpy as np
 import pytest
 
 from ingero.store import arrays, tables
+from ingero.store.errors import MissingColumnError
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Clocks, SessionFacts, Window
 from ingero.store.spans import Spans
@@ -36,6 +38,20 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(recorded: Path) -> Iterator[Reader]:
     with open_reader(recorded) as reader:
         yield reader
+
+
+def test_a_recording_of_a_build_between_two_releases_says_what_it_lacks(tmp_path: Path) -> None:
+    path = make_recording(tmp_path / "a.db")
+    db = apsw.Connection(str(path))
+    for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")):
+        db.execute(f'DROP VIEW "{name}"')
+    db.execute("ALTER TABLE raw_offcpu DROP COLUMN futex")
+    db.close()
+    with (
+        open_reader(path) as reader,
+        pytest.raises(MissingColumnError, match="another build of ingero: no such column"),
+    ):
+        reader.offcpu_rows(WHOLE)
 
 
 def test_session_tells_when_where_and_on_what(reader: Reader) -> None:

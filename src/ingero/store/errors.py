@@ -79,6 +79,16 @@ class OtherBuildError(StoreError):
         )
 
 
+class MissingColumnError(StoreError):
+    """A recording of a build between two releases lacks what a question is about."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"this recording was written by another build of ingero: {message}",
+            hint="read it with the ingero that wrote it; `ingero query` reads what it holds",
+        )
+
+
 class OlderIngeroError(StoreError):
     """Written by Ingero 0.x: may be read, never written."""
 

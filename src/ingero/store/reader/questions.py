@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 import apsw
 
 from ingero.store import legacy, views
-from ingero.store.errors import NotRecordedError
+from ingero.store.errors import MissingColumnError, NotRecordedError
 from ingero.store.opening import Opened
 from ingero.store.records import Window
 from ingero.store.tables import Value
 
 _Record = TypeVar("_Record")
+
+_NO_COLUMN = "no such column"
 
 
 class Questions:
@@ -61,7 +63,12 @@ class Questions:
             raise NotRecordedError(table.removeprefix("raw_").replace("_", " "), by)
         if window is not None:
             values |= {"begin": window.begin_ns, "end": window.end_ns}
-        return iter(self._db.execute(sql, values))
+        try:
+            return iter(self._db.execute(sql, values))
+        except apsw.SQLError as error:
+            if _NO_COLUMN not in str(error):
+                raise
+            raise MissingColumnError(str(error)) from error
 
 
 def records(record: type[_Record], rows: Iterable[tuple[Any, ...]]) -> Iterator[_Record]:
