@@ -33,10 +33,8 @@ MOST_OF_A_CORE = 0.02
 _LONGEST_PAUSE_S = 60.0
 _LONGEST_WAIT_S = 1.0  # for a last look, by what the one before took: whoever stops a recording is not kept waiting
 _SAVED_S = 1.2  # a minute's worth of that is kept: an incident is looked at each second while it is new
-_URGENT_FOR_S, _URGENT_EVERY_S = (
-    5.0,
-    60.0,
-)  # calls that do not return are looked at each second, whatever looks have cost
+_URGENT_FOR_S = 5.0  # calls that do not return are looked at each second, whatever looks have cost;
+_URGENT_EVERY_S = 60.0  # so often at most
 
 
 class LiveFindings:
