@@ -300,6 +300,11 @@ class Case:
         """What the sleeps between the first enqueue and the drain went into: of the enqueuing thread."""
         return self.paths(Part.ENQUEUE).segments
 
+    @property
+    def waits(self) -> tuple[Segment, ...]:
+        """Both: what its threads slept for before the last launch of a step."""
+        return (*self.empty_paths, *self.enqueue_paths)
+
     @cached_property
     def late_waits(self) -> Sequence[Segment]:
         """What the draining thread waited for between the device's end and its return, in the latest epochs."""

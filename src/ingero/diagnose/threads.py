@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ingero.diagnose.cases import Case
@@ -51,7 +51,7 @@ def is_of_other_thread(one: Segment, pid: int) -> bool:
 
 def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     """The waits for the thread that was waited for most, if they are of this kind; None where that is not proven."""
-    mine = [one for one in _segments(case) if is_of_other_thread(one, case.process.pid)]
+    mine = [one for one in case.waits if is_of_other_thread(one, case.process.pid)]
     if not mine:
         return None
     by_thread: Counter[int] = Counter()
@@ -89,15 +89,10 @@ def running_meanwhile(case: Case, waits: Iterable[Segment], waiters: set[int]) -
     return holder, [one for one in found if one.tid == holder]
 
 
-def _segments(case: Case) -> Iterator[Segment]:
-    yield from case.empty_paths
-    yield from case.enqueue_paths
-
-
 def _waiting(case: Case) -> list[Stay]:
     """Samples of the draining and enqueuing threads, asleep while another thread of the process was on the path."""
     waiters = {int(tid) for name in ("a_tid", "f_tid") for tid in set(case.epochs[name].tolist())}
-    whole = [(one.begin_ns, one.end_ns) for one in _segments(case) if one.pid == case.process.pid and one.depth > 0]
+    whole = [(one.begin_ns, one.end_ns) for one in case.waits if one.pid == case.process.pid and one.depth > 0]
     spans = dict.fromkeys(waiters, whole)
     return [one for one in stays(case.evidence, case.process.process, (case.window,), spans, SLEEP) if one.stack]
 

@@ -44,7 +44,7 @@ def _waited(case: Case) -> Finding | None:
         is_worker = one.pid != case.process.pid and one.pid in case.family
         return is_worker and not (has_owner and one.state in KEPT_FROM_RUNNING)
 
-    segments = [one for one in (*case.empty_paths, *case.enqueue_paths) if is_producer(one)]
+    segments = [one for one in case.waits if is_producer(one)]
     claims = case.take_path(is_producer)
     if not segments or not claims:
         return None

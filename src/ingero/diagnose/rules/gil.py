@@ -20,7 +20,7 @@ MIN_KNOWN = 0.3  # of the waiting for own threads; where it slept is not known, 
 def find(case: Case) -> Iterator[Finding]:
     """Waits at the lock; where it is not known where that lies, of one switch interval that another thread ended."""
     own = case.process.pid
-    is_place_known = any(one.pid == own and one.state == GIL and one.depth > 0 for one in _waits(case))
+    is_place_known = any(one.pid == own and one.state == GIL and one.depth > 0 for one in case.waits)
 
     def is_gil(one: Segment) -> bool:
         is_holder = not is_place_known and one.depth > 0 and one.state not in KEPT_FROM_RUNNING
@@ -63,14 +63,9 @@ def find(case: Case) -> Iterator[Finding]:
     )
 
 
-def _waits(case: Case) -> Iterator[Segment]:
-    yield from case.empty_paths
-    yield from case.enqueue_paths
-
-
 def _holder(case: Case) -> tuple[str, CodeLine | None, str]:
     """The thread that ran most while the lock was waited for, its line, and what is to be said of it."""
-    waits = [one for one in _waits(case) if one.pid == case.process.pid]
+    waits = [one for one in case.waits if one.pid == case.process.pid]
     known = [one for one in waits if one.state == GIL]
     waiters = {one.tid for one in known if one.depth == 0} or {int(tid) for tid in case.epochs["f_tid"]}
     tid, found = running_meanwhile(case, known, waiters)

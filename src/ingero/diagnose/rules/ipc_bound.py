@@ -22,7 +22,7 @@ def find(case: Case) -> Iterator[Finding]:
     def is_ipc(one: Segment) -> bool:
         return one.pid == case.process.pid and one.waker_kind == "thread" and is_outside(one, case.family)
 
-    waits = [one for one in (*case.empty_paths, *case.enqueue_paths) if is_ipc(one)]
+    waits = [one for one in case.waits if is_ipc(one)]
     claims = case.take_path(is_ipc) if waits and is_asking(case.evidence, case.process, waits) else {}
     if not claims:
         return

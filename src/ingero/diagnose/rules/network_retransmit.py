@@ -20,7 +20,7 @@ CAUSE = "network-retransmit"
 
 def find(case: Case) -> Iterator[Finding]:
     """Waits for the network within which a segment of the process's own connections was sent again."""
-    if not any(_is_wait(case, one) for one in (*case.empty_paths, *case.enqueue_paths)):
+    if not any(_is_wait(case, one) for one in case.waits):
         return
     connections = Connections(case.evidence, case.window, case.family)
     if not connections.retransmits:

@@ -20,7 +20,7 @@ def find(case: Case) -> Iterator[Finding]:
     def is_timed(one: Segment) -> bool:
         return one.depth == 0 and one.state == "sleep" and one.waker_kind == "timer"
 
-    waits = [one for one in (*case.empty_paths, *case.enqueue_paths) if is_timed(one)]
+    waits = [one for one in case.waits if is_timed(one)]
     claims = case.take_path(is_timed)
     if not waits or not claims:
         return
