@@ -21,7 +21,7 @@ from ingero.errors import IngeroError
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # a governed recording leaves out what costs too much; options that follow win
 UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")
-_MOST_TOLD_BYTES = 1 << 20
+_MOST_TOLD_BYTES = 1 << 24  # libbpf alone says 1 MB with --debug
 _BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 

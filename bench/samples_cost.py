@@ -1,7 +1,8 @@
-"""What the sampling clock's program costs per tick: of CPUs that run anything else, and of traced threads.
+"""What the sampling clock's program costs per tick, and the one that looks at threads as they go to sleep.
 
-Times are the kernel's own (kernel.bpf_stats_enabled), of which measuring is about 55 ns. Two loads in turn: a thread
-that is no target, and one of a Python program so many frames deep that is. Run as root: python -m bench.samples_cost
+Times are the kernel's own (kernel.bpf_stats_enabled), of which measuring is about 55 ns. Loads in turn: a thread that is
+no target, and one of a Python program so many frames deep that is; it computes, then sleeps for 5 ms at a time. Run as
+root: python -m bench.samples_cost
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ DEEP = """
 def spin(depth):
     if depth: spin(depth - 1)
     print("up", flush=True)
-    while True: pass
-import sys; spin(int(sys.argv[1]))
+    while True: {}
+import sys, time; spin(int(sys.argv[1]))
 """
+COMPUTES, SLEEPS = DEEP.format("pass"), DEEP.format("time.sleep(0.005)")
 _NS_PER_TICK = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
@@ -47,10 +49,10 @@ def runs(fd: int) -> tuple[int, int]:
     return int(facts["run_time_ns"]), int(facts["run_cnt"])
 
 
-def per_run(kernel: KernelSide, seconds: float) -> tuple[float, float]:
-    """(ns per run, runs per second) while the present load goes on."""
+def per_run(kernel: KernelSide, program: str, seconds: float) -> tuple[float, float]:
+    """(ns per run, runs per second) of a program while the present load goes on."""
     assert kernel.samples
-    fd = kernel.samples.program_fd
+    fd = kernel.samples.program_fd(program)
     with statistics():
         before_ns, before = runs(fd)
         time.sleep(seconds)
@@ -75,21 +77,33 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5, help="of each load")
     options = parser.parse_args()
     for frames in (None, 5, 20, 80):
-        command = [sys.executable, "-c", DEEP, str(frames or 1)]
-        with KernelSide(KernelSizes(), host_programs=(), with_stacks=True) as kernel, Program(command) as load:
-            time.sleep(0.5)  # it is as deep as it goes
-            kernel.start()
-            if frames:
-                track(kernel, load.pid)
-                time.sleep(1)  # its native stacks have been copied
-            ns, rate = per_run(kernel, options.seconds)
+        name = f"traced, {frames} Python frames" if frames else "not traced"
+        with loaded(COMPUTES, frames) as kernel:
+            ns, rate = per_run(kernel, "sample_running", options.seconds)
             begin = time.perf_counter_ns()
             for _ in range(20):
                 assert kernel.samples
                 kernel.samples.parked()
             look_us = (time.perf_counter_ns() - begin) / 20e3
-        name = f"traced, {frames} Python frames" if frames else "not traced"
         print(f"{name:<28} {ns:8.0f} ns per tick, {rate:.0f} ticks/s; a look for sleeping threads {look_us:.0f} us")
+        with loaded(SLEEPS, frames) as kernel:
+            kernel.samples and kernel.samples.parked()  # gives it the memory to be looked at
+            time.sleep(0.5)
+            ns, rate = per_run(kernel, "note_sleeper", options.seconds)
+        print(f"{'':<28} {ns:8.0f} ns per switch of all threads, {rate:.0f}/s, where it sleeps 190 times a second")
+
+
+@contextmanager
+def loaded(program: str, frames: int | None) -> Iterator[KernelSide]:
+    """The kernel side beside such a program; frames: how deep it is traced, None: not at all."""
+    command = [sys.executable, "-c", program, str(frames or 1)]
+    with KernelSide(KernelSizes(), host_programs=(), with_stacks=True) as kernel, Program(command) as load:
+        time.sleep(0.5)  # it is as deep as it goes
+        kernel.start()
+        if frames:
+            track(kernel, load.pid)
+            time.sleep(1)  # its native stacks have been copied
+        yield kernel
 
 
 if __name__ == "__main__":

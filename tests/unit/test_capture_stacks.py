@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -47,19 +47,13 @@ def target(number: int) -> Target:
     return Target(slot=1, id=ProcessId(NO_PID, 1), number=number, start_ns=0, name="a", callers=Callers(NO_PID))
 
 
-def calls(*stack_hashes: int) -> np.ndarray[Any, Any]:
-    batch = np.zeros(len(stack_hashes), LAYOUTS.dtype("call_record"))
-    batch["python_stack"] = stack_hashes
-    return batch
-
-
 def test_calls_that_come_behind_the_end_of_their_process_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_PATIENCE_S", 0.05)
     found = Stacks(cast(KernelSide, Kernel()), lambda _rows: None)
     with found.worker:
         found.begin(target(7))
         found.end(target(7))  # starts and ends of processes are handed over before the calls of the same drain
-        found.hashes(calls(1, 2, 3), [7, 7, 7])
+        found.hashes([7, 7, 7], np.array([1, 2, 3], np.uint64))
         end = time.monotonic() + 30
         while found._seen or found._processes:
             assert time.monotonic() < end

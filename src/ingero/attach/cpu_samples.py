@@ -1,4 +1,6 @@
-"""Samples what threads do: a program at each tick of every CPU's clock, and a list of the threads that are asleep."""
+"""Samples what threads do: a program at each tick of every CPU's clock, one that looks at threads as they go to sleep,
+and a list of the threads that are asleep.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _OWN_MAPS = ("python_walks",)  # a tick may come in the middle of another progra
 
 
 class CpuSamples:
-    """The sampling programs, loaded; `attach` starts the clocks. Closing detaches and unloads.
+    """The sampling programs, loaded; `attach` starts them. Closing detaches and unloads.
 
     shared: the maps of the scheduler and call programs. constants: see samples.bpf.c.
 
@@ -45,13 +47,14 @@ class CpuSamples:
         self._lock = threading.Lock()
 
     def attach(self) -> None:
-        """Starts the clocks of all CPUs that are online.
+        """Starts the clocks of all CPUs that are online, and looks at sleepers.
 
         Raises:
             BpfError: the kernel refuses one; then none runs.
         """
         program = self._loaded.program("sample_running")
         with self._lock, ExitStack() as links:
+            links.callback(self._loaded.program("note_sleeper").attach().close)
             clocks = [self._clock_of(program, cpu, links) for cpu in self._cpus]
             self._links, self._clocks = links.pop_all(), clocks
 
@@ -68,15 +71,14 @@ class CpuSamples:
                     clock.retime(varied_ns(self.period_ns, random.uniform(-_SPREAD, _SPREAD)))
 
     def detach(self) -> None:
-        """Stops the clocks."""
+        """Stops them."""
         with self._lock:
             self._clocks = []
             self._links.close()
 
-    @property
-    def program_fd(self) -> int:
-        """The descriptor of the clocks' program: the kernel tells there what it costs."""
-        return self._loaded.program("sample_running").fd
+    def program_fd(self, name: str) -> int:
+        """The descriptor of a program: the kernel tells there what it costs."""
+        return self._loaded.program(name).fd
 
     def parked(self) -> bytes:
         """One `struct parked_thread` per thread that is asleep outside traced calls."""

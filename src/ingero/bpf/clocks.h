@@ -69,6 +69,7 @@ struct offcpu_interval {
 	u64 woken_ns;
 	u64 culprit_ns;
 	u64 futex;
+	u64 python_stack;
 	u32 culprit_pid;
 	u32 culprit_tid;
 	u32 waker_pid;
@@ -78,6 +79,16 @@ struct offcpu_interval {
 	u8 waker_kind;
 	u32 pad;
 	char culprit_comm[COMM_BYTES];
+};
+
+/* Where a thread was as it went to sleep (sleep_looks.h). */
+struct sleep_looks {
+	u64 python_stack;
+	u64 since_ns;  /* when this period began */
+	u32 switches;  /* while they are the same, `python_stack` is of this sleep */
+	u32 looks;     /* in this period */
+	u32 rarity;    /* one sleep in 1 << rarity is looked at */
+	u32 is_wanted; /* the thread has no memory yet for a walk of its frames */
 };
 
 /* What was current in a thread before a context was pushed. */
@@ -148,6 +159,7 @@ struct thread {
 	u32 looked_switches; /* of the main thread as it was last looked at: main_thread.h */
 	u32 woken_tid; /* beside `woken_kind` */
 	u32 pad;
+	struct sleep_looks sleep;
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
 
@@ -285,10 +297,18 @@ INLINE void note_woken(struct thread *thread, u64 at)
 	thread->woken_tid = thread->waker_tid;
 }
 
+/* While this stays the same a sleeping thread goes on sleeping. */
+INLINE u32 switches_of(struct task_struct *task)
+{
+	return task->nvcsw + task->nivcsw;
+}
+
 /* The interval that ends at `at`, of a thread that comes on CPU `cpu`; its culprit is not known. */
-INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thread, u32 cpu, u64 at)
+INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thread, struct task_struct *task, u32 cpu,
+			    u64 at)
 {
 	bool has_slept = is_sleep(thread->last_off_state);
+	bool is_looked_at = has_slept && thread->sleep.switches == switches_of(task);
 
 	interval->start_ns = thread->last_off_ns;
 	interval->end_ns = at;
@@ -297,6 +317,7 @@ INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thr
 	interval->waker_tid = interval->woken_ns ? thread->waker_tid : 0;
 	interval->waker_kind = interval->woken_ns ? thread->waker_kind : WAKER_NONE;
 	interval->futex = has_slept ? thread->last_futex : 0;
+	interval->python_stack = is_looked_at ? thread->sleep.python_stack : 0;
 	interval->cpu = cpu;
 	interval->state = thread->last_off_state;
 }
@@ -314,6 +335,7 @@ INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *threa
 	to->woken_ns = from->woken_ns;
 	to->culprit_ns = from->culprit_ns;
 	to->futex = from->futex;
+	to->python_stack = from->python_stack;
 	to->pid = task->tgid;
 	to->tid = task->pid;
 	to->culprit_pid = from->culprit_pid;

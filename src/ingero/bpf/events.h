@@ -393,6 +393,7 @@ struct offcpu_record {
 	u64 woken_ns; /* 0: never slept; else the wake-up that ended the sleep: [woken, end] was the run queue */
 	u64 culprit_ns;
 	u64 futex; /* address that it slept at; 0: not at a futex */
+	u64 python_stack; /* as it went to sleep; 0: not looked at */
 	u32 pid;
 	u32 tid;
 	u32 culprit_pid;

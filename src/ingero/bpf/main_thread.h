@@ -17,12 +17,6 @@ INLINE u8 sleeping_outside_calls(struct thread *thread)
 	return sleeping_state(thread);
 }
 
-/* While this stays the same a sleeping thread goes on sleeping. */
-INLINE u32 switches_of(struct task_struct *task)
-{
-	return task->nvcsw + task->nivcsw;
-}
-
 /*
  * Once per sleep and calling thread: the hash of the main thread's Python stack; 0: it has none, does not sleep, or was
  * looked at.
@@ -38,7 +32,7 @@ GLOBAL u64 look_at_main_thread(void)
 	sleeper = thread_of(main);
 	if (!sleeper || sleeping_outside_calls(sleeper) == STATE_INIT || READ_ONCE(main->on_cpu))
 		return 0;
-	return capture_python(sleeper, main, thread->process_slot & (MAX_PROCESSES - 1));
+	return capture_python(sleeper, main, thread->process_slot & (MAX_PROCESSES - 1), true);
 }
 
 /*

@@ -233,7 +233,7 @@ GLOBAL int capture_stacks(u64 caller)
 	if (are_stacks_off())
 		return 0;
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
-	thread->python_stack = capture_python(thread, task, slot);
+	thread->python_stack = capture_python(thread, task, slot, true);
 	thread->native_stack = capture_native(thread, task, slot, thread->python_stack, caller, false);
 	return !thread->python_stack;
 }

@@ -192,11 +192,24 @@ INLINE void begin_walk(struct python_walk *walk, struct task_struct *task, u32 s
 	stack->flags = 0;
 }
 
+INLINE struct python_walk *walk_of(struct task_struct *task, bool may_allocate)
+{
+	struct python_walk *walk =
+		bpf_task_storage_get(&python_walks, task, NULL, may_allocate ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+
+	if (walk)
+		walk->may_allocate = may_allocate;
+	else if (may_allocate)
+		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
+	return walk;
+}
+
 /*
  * The hash of a thread's Python stack, 0 if it has none. A stack not seen before is sent. It is the calling thread, or
- * one of its process that is asleep: the memory that the walk works on is the calling one's.
+ * one of its process that is asleep: the memory that the walk works on is the calling one's. May_allocate: such memory is
+ * made for a thread that has none.
  */
-INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 slot)
+INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 slot, bool may_allocate)
 {
 	struct task_struct *walker = bpf_get_current_task_btf();
 	struct python_stack_record *stack;
@@ -207,11 +220,9 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 	step.layout = bpf_map_lookup_elem(&python_layouts, &slot);
 	if (!step.layout || !step.layout->runtime)
 		return 0;
-	step.walk = bpf_task_storage_get(&python_walks, walker, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!step.walk) {
-		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
+	step.walk = walk_of(walker, may_allocate);
+	if (!step.walk)
 		return 0;
-	}
 	step.walk->frame = find_top_frame(&step, thread, task, slot);
 	if (!step.walk->frame)
 		return 0;

@@ -37,7 +37,8 @@ INLINE struct known_codes *known_codes(struct python_walk *walk, struct task_str
 
 	if (!walk->counts_freed || !process)
 		return NULL;
-	known = bpf_task_storage_get(&known_python_codes, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	known = bpf_task_storage_get(&known_python_codes, task, NULL,
+				     walk->may_allocate ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	if (known && (!known->epoch || known->freed != walk->freed || known->image != image_of(process))) {
 		known->epoch++;
 		known->freed = walk->freed;

@@ -61,7 +61,7 @@ struct python_walk {
 	u32 sent; /* of the frames in `stack` as the last walk left it: so many have a code object that was sent */
 	u32 sent_now;
 	u32 counts_freed;
-	u32 pad;
+	u32 may_allocate; /* not with a run queue locked */
 	struct python_stack_record stack;
 };
 

@@ -79,7 +79,7 @@ INLINE void book_repair(struct thread *thread, struct task_struct *task, struct 
 	}
 	if (!thread->last_off_ns || repair->on_ns - thread->last_off_ns < OFFCPU_MIN_NS)
 		return;
-	describe_offcpu(&interval, thread, bpf_get_smp_processor_id(), repair->on_ns);
+	describe_offcpu(&interval, thread, task, bpf_get_smp_processor_id(), repair->on_ns);
 	send_offcpu(&interval, thread, task);
 }
 

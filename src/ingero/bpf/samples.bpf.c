@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Where the threads of targets are outside traced calls: those that run, at each tick of every CPU's sampling clock, and
- * on demand those that are asleep.
+ * Where the threads of targets are outside traced calls: those that run, at each tick of every CPU's sampling clock, those
+ * that go to sleep, as they do, and on demand those that are asleep.
  *
  * A tick is an interrupt: it may come in the middle of another program of the same thread. So the walk's memory
- * (`python_walks`) is this object's own; all else that is shared is changed in one step, or by helpers that lock.
+ * (`python_walks`) is this object's own; all else that is shared is changed in one step, or by helpers that lock. The
+ * scheduler lets no tick in.
  */
 #include "native_stack.h"
 #include "sample_records.h"
+#include "sleep_looks.h"
 #include "states.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -110,7 +112,7 @@ GLOBAL int sample_thread(u64 now)
 	if (!thread || are_stacks_off() || is_in_call(thread, STACK_POINTER(context)))
 		return 0;
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
-	python_stack = capture_python(thread, task, slot);
+	python_stack = capture_python(thread, task, slot, true);
 	native_stack = sampled_native(thread, task, slot, context, python_stack, now);
 	collects = python_stack && is_collecting(thread, slot, PROGRAM_COUNTER(context));
 	send_sample(task, slot, now, python_stack, native_stack, collects ? SAMPLE_COLLECTING : 0, STATE_RUN);
@@ -122,6 +124,52 @@ SEC("perf_event") int sample_running(void *ctx)
 	if (tracked(bpf_get_current_task_btf()))
 		sample_thread(bpf_ktime_get_ns());
 	return 0;
+}
+
+/*
+ * With a run queue locked, as the scheduler programs: nothing is allocated here. What is not in a ring yet goes there, as
+ * that takes no lock but its own, and none of the scheduler's is taken under it.
+ */
+GLOBAL int look_at_sleeper(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct thread *thread = tracked(task);
+
+	if (!thread || are_stacks_off() || is_in_call(thread, STACK_POINTER(context)))
+		return 0;
+	if (!bpf_task_storage_get(&python_walks, task, NULL, 0)) {
+		thread->sleep.is_wanted = 1;
+		return 0;
+	}
+	thread->sleep.python_stack = capture_python(thread, task, thread->process_slot & (MAX_PROCESSES - 1), false);
+	thread->sleep.switches = switches_of(task);
+	return 0;
+}
+
+SEC("tp_btf/sched_switch") int note_sleeper(u64 *ctx)
+{
+	struct task_struct *task = (void *)ctx[1];
+	bool is_preempted = (u8)ctx[0] != 0;
+	struct thread *thread = walks_python && !is_preempted ? tracked(task) : NULL;
+	u64 now;
+
+	if (!thread || is_runnable(task) || !has_python(thread))
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (is_turn(&thread->sleep, now, thread->hits || task->pid == task->tgid ? OFTEN_LOOKED_AT : SELDOM_LOOKED_AT))
+		look_at_sleeper();
+	return 0;
+}
+
+/* A thread that sleeps in a Python program gets the memory that looking at its sleeps takes. */
+INLINE void give_walk(struct thread *thread, struct task_struct *task)
+{
+	if (!walks_python || !thread->sleep.is_wanted)
+		return;
+	thread->sleep.is_wanted = 0;
+	if (!bpf_task_storage_get(&python_walks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE))
+		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
 }
 
 SEC("iter/task") int find_parked(struct bpf_iter__task *ctx)
@@ -136,6 +184,7 @@ SEC("iter/task") int find_parked(struct bpf_iter__task *ctx)
 	thread = tracked(task);
 	if (!thread || task->exit_state)
 		return 0;
+	give_walk(thread, task);
 	parked.switches = task->nvcsw + task->nivcsw; /* before the state: one that it leaves afterwards shows */
 	parked.state = sleeping_state(thread);
 	if (parked.state == STATE_INIT)

@@ -155,7 +155,8 @@ INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u
 	}
 }
 
-INLINE void keep_offcpu_interval(struct thread *thread, struct cpu *cpu, u32 index, u64 at, struct slice *culprit)
+INLINE void keep_offcpu_interval(struct thread *thread, struct task_struct *task, struct cpu *cpu, u32 index, u64 at,
+				 struct slice *culprit)
 {
 	u64 head = thread->offcpu_head, place = head;
 	struct offcpu_interval *interval;
@@ -166,7 +167,7 @@ INLINE void keep_offcpu_interval(struct thread *thread, struct cpu *cpu, u32 ind
 	}
 	asm volatile("%0 &= 63" : "+r"(place)); /* OFFCPU_SLOTS - 1 */
 	interval = &thread->offcpu[place];
-	describe_offcpu(interval, thread, index, at);
+	describe_offcpu(interval, thread, task, index, at);
 	interval->culprit_ns = culprit ? cpu->scan.longest_ns : 0;
 	interval->culprit_pid = culprit ? culprit->pid : 0;
 	interval->culprit_tid = culprit ? culprit->tid : 0;
@@ -225,7 +226,7 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
 	if (culprit)
 		raise_culprit(thread, culprit, cpu->scan.longest_ns);
 	if (thread->last_off_ns && at - thread->last_off_ns >= OFFCPU_MIN_NS)
-		keep_offcpu_interval(thread, cpu, index, at, culprit);
+		keep_offcpu_interval(thread, task, cpu, index, at, culprit);
 	return 0;
 }
 

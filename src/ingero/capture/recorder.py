@@ -340,7 +340,7 @@ class Recorder:
     def _on_calls(self, batch: np.ndarray[Any, Any]) -> None:
         self._records += len(batch)
         numbers = self._rows.process_numbers(batch["process_slot"])
-        stack_hashes = self.stacks.hashes(batch, numbers)
+        stack_hashes = self.stacks.hashes(numbers, batch["python_stack"], batch["native_stack"])
         if not self._kernel.walker.is_kernel:
             stack_hashes = self.stacks.hung.of_returned(batch, numbers, stack_hashes)
         self.recorded_calls.add(batch, stack_hashes, self._name_of_pid, self._name_of_thread)
@@ -353,7 +353,8 @@ class Recorder:
             self._drains = self._drains.plus(self._rows.epochs(begun))
 
     def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
-        self._rows.offcpu(batch)
+        numbers = self._rows.process_numbers(batch["process_slot"])
+        self._rows.offcpu(batch, numbers, self.stacks.hashes(numbers, batch["python_stack"]))
         self._wakers.add(batch)
 
     def _on_lifecycle(self, batch: np.ndarray[Any, Any]) -> None:

@@ -154,15 +154,15 @@ class RowMaker:
         )
         self._sink.append(tables.EVENTS, rows)
 
-    def offcpu(self, batch: Array) -> None:
-        """Off-CPU intervals (`struct offcpu_record`)."""
+    def offcpu(self, batch: Array, numbers: list[int], stack_hashes: list[int]) -> None:
+        """Off-CPU intervals (`struct offcpu_record`). numbers: of their processes."""
         names = self._names(np.where(batch["waker_kind"] <= 2, batch["waker_tid"], 0), self._name_of_thread)
         rows = tables.OFFCPU.rows(
             len(batch),
             session=self._sink.session,
             start_ns=self._clock.unix_ns(batch["start_ns"]),
             duration_ns=batch["end_ns"] - batch["start_ns"],
-            process=self.process_numbers(batch["process_slot"]),
+            process=numbers,
             pid=batch["pid"],
             tid=batch["tid"],
             comm=self._texts(batch["comm"]),
@@ -177,6 +177,7 @@ class RowMaker:
             waker_tid=batch["waker_tid"],
             waker_name=names,
             futex=batch["futex"],
+            stack_hash=stack_hashes,
         )
         self._sink.append(tables.OFFCPU, rows)
 

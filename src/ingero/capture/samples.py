@@ -60,7 +60,7 @@ class Samples:
             state=batch["state"],
             weight_ns=np.where(batch["state"] == _RUN, period_ns, 0),
             is_collecting=(batch["flags"] & SampleFlag.COLLECTING).astype(np.int64),
-            stack_hash=self._stacks.hashes(batch, numbers),
+            stack_hash=self._stacks.hashes(numbers, batch["python_stack"], batch["native_stack"]),
         )
         self._sink.append(tables.SAMPLES, rows)
 

@@ -109,9 +109,13 @@ class Stacks:
         """Records of ring `native_stacks`."""
         self._each(batch, number_of, ProcessStacks.add_native)
 
-    def hashes(self, batch: Array, numbers: list[int]) -> list[int]:
-        """What the stacks of recorded calls or samples are stored under; 0: it has none, or there are too many."""
-        parts = list(zip(numbers, batch["python_stack"].tolist(), batch["native_stack"].tolist(), strict=True))
+    def hashes(self, numbers: list[int], python: Array, native: Array | None = None) -> list[int]:
+        """What stacks are stored under, by the hashes of their parts; 0: there is none, or there are too many.
+
+        numbers: of their processes.
+        """
+        native_parts = [0] * len(numbers) if native is None else native.tolist()
+        parts = list(zip(numbers, python.tolist(), native_parts, strict=True))
         found = {part: stack_hash(*part) for part in set(parts)}
         new = {part for part, number in found.items() if number and part not in self._seen[part[0]]}
         for part in list(new):

@@ -298,12 +298,16 @@ class Scene:
         tid: int | None = None,
         cpu: int = 0,
         futex: int = 0,
+        stack: Sequence[tuple[str, int, str]] = (),
     ) -> None:
-        """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker."""
+        """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker.
+
+        stack: where it was as it went to sleep, as in `sample`.
+        """
         begin, end = self.at(begin_s), self.at(end_s)
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
         known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
-        known |= {"cpu": cpu, "futex": futex}
+        known |= {"cpu": cpu, "futex": futex, "stack_hash": self.stack(stack) if stack else 0}
         self._thread(actor.number, tid or actor.pid, actor.name)
         if waker is not None:
             kind = waker if isinstance(waker, str) else "thread"

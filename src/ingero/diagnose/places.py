@@ -16,14 +16,17 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.waits import Segment
 from ingero.events import THREAD_STATES
+from ingero.store.arrays import OFFCPU_DTYPE, SAMPLE_DTYPE
 from ingero.store.call_stacks import CallStack, PythonPlace
 from ingero.store.records import Window
+from ingero.store.spans import Spans as WindowSpans
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Spans: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]  # by thread: from, to, in ns
 
 RUN = THREAD_STATES.index("run")
 SLEEP = THREAD_STATES.index("sleep")
+_ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
 MIN_SAMPLES = 5  # fewer name no line
 _SIGMAS = 2  # a sampled time is believed to be at most so much more
 _PASSING = re.compile(r"/multiprocessing/(queues|reductions?|connection|synchronize|managers|shared_memory)\.py$")
@@ -157,11 +160,16 @@ def _spans(epochs: Array, tid: str, begin: str, end: str) -> Spans:
 
 
 def stays(evidence: Evidence, process: int, windows: Iterable[Window], spans: Spans | None, state: int) -> list[Stay]:
-    """The samples of a process's threads in one state within the spans (None: in all the windows), most time first."""
+    """Where threads of a process ran (RUN) or slept (SLEEP) within the spans (None: in all windows), most time first.
+
+    A sleep is known by what its thread did as it began; where too few were looked at so, by who was seen asleep.
+    """
     rows = evidence.samples(windows, process)
-    rows = rows[rows["state"] == state]
+    rows = rows[np.isin(rows["state"], _ASLEEP) if state == SLEEP else rows["state"] == state]
     if spans is not None and len(rows):
         rows = rows[_is_inside(rows, spans)]
+    if spans is not None and state == SLEEP:
+        rows = _better(rows, _looks(evidence, process, spans))
     counts: Counter[tuple[int, bool, int]] = Counter()
     sums: Counter[tuple[int, bool, int]] = Counter()
     for tid, mark, stack, ns in rows[["tid", "is_collecting", "stack_hash", "weight_ns"]].tolist():
@@ -169,6 +177,34 @@ def stays(evidence: Evidence, process: int, windows: Iterable[Window], spans: Sp
         sums[tid, bool(mark), stack] += ns
     evidence.stacks.read(stack for _, _, stack in sums)
     return [Stay(*key[:2], evidence.stacks.of(key[2]), counts[key], ns) for key, ns in sums.most_common()]
+
+
+def _looks(evidence: Evidence, process: int, spans: Spans) -> Array:
+    """What of the sleeps that were looked at as they began lies within the spans, each in the form of a sample."""
+    found = evidence.waits.looks(spans) if evidence.has_offcpu else np.zeros(0, OFFCPU_DTYPE)
+    found = found[(found["process"] == process) & np.isin(found["state"], _ASLEEP)]
+    begins, ends = found["start_ns"], found["start_ns"] + found["duration_ns"]
+    ends = np.where(found["woken_ns"] > 0, np.clip(found["woken_ns"], begins, ends), ends)
+    rows = np.zeros(len(found), SAMPLE_DTYPE)
+    for name in ("tid", "state", "stack_hash"):
+        rows[name] = found[name]
+    rows["time_ns"] = begins
+    for tid, mine in spans.items():
+        chosen = found["tid"] == tid
+        if chosen.any():
+            meant = WindowSpans(Window(begin_ns=begin, end_ns=end) for begin, end in mine)
+            rows["weight_ns"][chosen] = meant.shares(begins[chosen], ends[chosen]) * (ends - begins)[chosen]
+    asleep: Array = rows[rows["weight_ns"] > 0]
+    return asleep
+
+
+def _better(samples: Array, looks: Array) -> Array:
+    """Of each thread the looks at its sleeps, unless there are few and it was seen asleep more often."""
+    threads, counts = np.unique(looks["tid"], return_counts=True)
+    known = Counter(samples["tid"][samples["stack_hash"] != 0].tolist())
+    chosen = [tid for tid, count in zip(threads.tolist(), counts, strict=True) if count >= min(MIN_SAMPLES, known[tid])]
+    left, taken = samples[~np.isin(samples["tid"], chosen)], looks[np.isin(looks["tid"], chosen)]
+    return np.concatenate([left, taken])
 
 
 def _is_inside(rows: Array, spans: Spans) -> Array:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.waits import Segment, Waits
+from ingero.store.arrays import OFFCPU_DTYPE
 from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,6 +32,14 @@ class WaitWindows:
     def path(self, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
         """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first."""
         return self._around(begin_ns, end_ns).path(tid, begin_ns, end_ns)
+
+    def looks(self, spans: Mapping[int, Sequence[tuple[int, int]]]) -> Array:
+        """Those sleeps of some threads that were looked at as they began, near the begins and ends of these spans."""
+        near = {(at_ns // BLOCK_NS * BLOCK_NS, tid) for tid, mine in spans.items() for span in mine for at_ns in span}
+        found = (self._around(block_ns, block_ns).looks(tid) for block_ns, tid in sorted(near))
+        rows = np.concatenate([np.zeros(0, OFFCPU_DTYPE), *found])
+        _, first = np.unique(rows[["tid", "start_ns"]], return_index=True)
+        return rows[first]
 
     def before(self, segment: Segment, length_ns: int) -> list[Segment]:
         """What led to a piece of a path."""

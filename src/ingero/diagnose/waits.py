@@ -99,6 +99,11 @@ class Waits:
         mine = self._of_thread.get(tid)
         return np.zeros(0, OFFCPU_DTYPE) if mine is None else mine.within(begin_ns, end_ns)
 
+    def looks(self, tid: int) -> Array:
+        """Those sleeps of a thread whose frames were looked at as they began."""
+        mine = self._of_thread.get(tid)
+        return np.zeros(0, OFFCPU_DTYPE) if mine is None else mine.rows[mine.rows["stack_hash"] != 0]
+
     def path(self, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
         """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first.
 

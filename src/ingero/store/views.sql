@@ -238,6 +238,7 @@ SELECT i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS n
        nullif(i.culprit_ns, 0) AS culprit_ns, (SELECT name FROM waker_kinds WHERE id = i.waker_kind) AS waker_kind,
        nullif(i.waker_pid, 0) AS waker_pid, nullif(i.waker_tid, 0) AS waker_tid,
        (SELECT text FROM raw_strings WHERE string = i.waker_name) AS waker_name, nullif(i.futex, 0) AS futex,
+       nullif(i.stack_hash, 0) AS stack_hash,
        (SELECT cgroup_id FROM raw_processes WHERE process = i.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = i.process) AS rank
 FROM raw_offcpu i;

@@ -61,6 +61,23 @@ def test_a_holder_that_was_sampled_only_beside_the_waits_is_named_with_its_line(
     assert str(diagnosis.incidents[0].line) == "save() at /srv/job/checkpoint.py:54"
 
 
+def test_the_line_of_a_lock_that_is_held_asleep_is_known_from_the_sleeps_themselves(tmp_path: Path) -> None:
+    def short(scene: Scene, trainer: Actor) -> None:
+        """1 ms in each step for a thread that has slept for 3 ms with the lock in hand, and sleeps without it, too."""
+        holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=1.5, empty={"sleep": 1}))
+        for begin, first, _ in steps:
+            scene.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=holder, stack=LOCK)
+            scene.off_cpu(trainer, begin - 0.002, begin + 0.001, "sleep", waker="timer", tid=HOLDER, stack=SAVE)
+            scene.off_cpu(trainer, first, first + 0.003, "sleep", waker="timer", tid=HOLDER, stack=LOCK)
+
+    diagnosis = diagnosed(tmp_path, short)
+    assert causes(diagnosis) == ["lock-contention"]
+    incident = diagnosis.incidents[0]
+    assert str(incident.line) == "save() at /srv/job/checkpoint.py:54"
+    assert incident.evidence["waits at"] == "main() at /srv/job/train.py:95"
+
+
 def test_a_thread_that_makes_what_is_waited_for_starves_the_device(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, GET))
     assert causes(diagnosis) == ["data-starvation"]

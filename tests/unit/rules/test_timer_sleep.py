@@ -11,6 +11,7 @@ from ingero.diagnose.model import FindingKind
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 CALLBACK = (("/srv/job/callbacks.py", 12, "on_step"), ("/srv/job/train.py", 90, "main"))
+USUAL = (("/srv/job/callbacks.py", 33, "on_begin"), ("/srv/job/train.py", 80, "main"))
 GET = (("/usr/lib/python3.12/threading.py", 359, "wait"), ("/usr/lib/python3.12/queue.py", 180, "get"))
 
 
@@ -29,6 +30,20 @@ def test_a_pause_in_a_callback_is_named_with_its_line(tmp_path: Path) -> None:
     incident = diagnosis.incidents[0]
     assert incident.lost_ratio == pytest.approx(8 / 14.55, rel=0.05)
     assert str(incident.line) == "on_step() at /srv/job/callbacks.py:12"
+
+
+def test_pauses_that_were_looked_at_as_they_began_need_nobody_who_sees_them(tmp_path: Path) -> None:
+    """0.7 ms in a callback, after 0.2 ms in another that makes no step longer than it was."""
+
+    def napping(scene: Scene, trainer: Actor) -> None:
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=1.5, empty={"sleep": 0.9}))
+        for begin, _, _ in steps:
+            scene.off_cpu(trainer, begin, begin + 0.0002, "sleep", waker="timer", stack=USUAL)
+            scene.off_cpu(trainer, begin + 0.0003, begin + 0.001, "sleep", waker="timer", stack=CALLBACK)
+
+    diagnosis = diagnosed(tmp_path, napping)
+    assert causes(diagnosis) == ["timer-sleep"]
+    assert str(diagnosis.incidents[0].line) == "on_step() at /srv/job/callbacks.py:12"
 
 
 def test_a_pause_from_the_first_second_on_is_a_bottleneck(tmp_path: Path) -> None:

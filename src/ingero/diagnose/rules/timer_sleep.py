@@ -57,7 +57,7 @@ RULE = Rule(
     title="the feeding thread slept on a timer",
     order=45,
     needs=("epochs", "offcpu"),
-    shows="sleeps of the feeding thread that its own timer ended, with the line from stacks of sleeping threads",
+    shows="sleeps of the feeding thread that its own timer ended, with the line at which they began",
     limits="a loop that polls for work is time without demand; one that finds work at its first look each time looks "
     "like a pause",
     find=find,

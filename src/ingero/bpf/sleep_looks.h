@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Which sleeps of a thread are looked at as they begin: all of them, as long as there are not too many, else by chance and
+ * each as likely as the other. So what is seen stands for the rest, and short sleeps that follow long ones are not missed.
+ */
+#pragma once
+#include "python_walk.h"
+
+#define LOOKS_PERIOD_NS 250000000ULL
+/* Looks at a thread per period. Each takes 10 us, as caches are cold where a thread seldom runs. */
+#define OFTEN_LOOKED_AT 32  /* a main thread, and one that makes traced calls */
+#define SELDOM_LOOKED_AT 8 /* of the other threads there may be hundreds */
+#define MOST_RARITY 16
+
+INLINE bool has_python(struct thread *thread)
+{
+	u32 slot = thread->process_slot & (MAX_PROCESSES - 1);
+	struct python_layout *layout = bpf_map_lookup_elem(&python_layouts, &slot);
+
+	return layout && layout->runtime;
+}
+
+/* Whether this sleep is to be looked at, so that there are about `most` looks a period. Only the thread itself asks. */
+INLINE bool is_turn(struct sleep_looks *sleep, u64 now, u32 most)
+{
+	u32 rarity = sleep->rarity;
+
+	if (rarity > MOST_RARITY)
+		rarity = MOST_RARITY;
+	if (now - sleep->since_ns >= LOOKS_PERIOD_NS) {
+		if (rarity && sleep->looks < most / 4)
+			rarity--;
+		sleep->rarity = rarity;
+		sleep->since_ns = now;
+		sleep->looks = 0;
+	}
+	if (bpf_get_prandom_u32() & ((1U << rarity) - 1))
+		return false;
+	if (++sleep->looks >= most) {
+		sleep->looks = most / 2;
+		sleep->rarity = rarity + 1;
+	}
+	return true;
+}
