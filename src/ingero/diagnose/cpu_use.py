@@ -12,7 +12,9 @@ from ingero.events import CLOCKS
 from ingero.store.records import Window
 from ingero.store.spans import Spans
 
-_RUN = CLOCKS.index("run")
+_RUN = (CLOCKS.index("run"),)
+_COULD_RUN = (*_RUN, CLOCKS.index("runq"), CLOCKS.index("yielded"))
+_MUCH = 0.5  # CPUs that others keep busy
 _NEAR_NS = 250_000_000  # a second that lies so far beside a stretch is taken for it
 
 
@@ -35,6 +37,16 @@ def grown_use(case: Case) -> CpuUse | None:
     return CpuUse(now.own - usual.own, now.agent - usual.agent, now.others - usual.others)
 
 
+def would_fit_alone(case: Case) -> bool:
+    """Whether others keep CPUs busy, and without them there would be one for each thread of the job that could run.
+
+    For a case that has no reference: those others may have been there all the time.
+    """
+    use = _use(case, case.stretches)
+    cpus = max((one.cpu_count for one in case.evidence.sessions), default=0)
+    return use is not None and use.others >= _MUCH and _threads(case, case.stretches, _COULD_RUN) <= cpus
+
+
 def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
     rows = case.evidence.cpu_seconds
     middle = rows["time_ns"] - rows["elapsed_ns"] // 2
@@ -43,18 +55,20 @@ def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
     if not len(chosen):
         return None
     busy = float((chosen["busy_ns"] + chosen["irq_ns"]).sum()) / float(chosen["elapsed_ns"].mean())
-    own = _running(case, windows, [one.process for one in case.evidence.processes.values() if one.pid in case.job])
+    own = _threads(case, windows, _RUN)
     agent = case.evidence.agent_cpus(windows)
     return CpuUse(own, agent, max(busy / len(np.unique(chosen["time_ns"])) - own - agent, 0.0))
 
 
-def _running(case: Case, windows: Sequence[Window], processes: Sequence[int]) -> float:
-    """How many threads of these ran on average, over the time in which any was there: workers come and go."""
-    run_ns = 0.0
+def _threads(case: Case, windows: Sequence[Window], clocks: Sequence[int]) -> float:
+    """In how many of the job's threads one of these clocks ran on average, over the time in which any was there:
+    workers come and go.
+    """
+    spent_ns = 0.0
     periods: dict[int, int] = {}
-    for process in processes:
+    for process in (one.process for one in case.evidence.processes.values() if one.pid in case.job):
         rows = case.evidence.clock_seconds(windows, process)
-        run_ns += float(rows["clock_ns"][:, _RUN].sum())
+        spent_ns += float(rows["clock_ns"][:, list(clocks)].sum())
         periods |= dict(zip(rows["start_ns"].tolist(), rows["period_s"].tolist(), strict=True))
     seconds = sum(periods.values())
-    return run_ns / seconds / 1e9 if seconds else 0.0
+    return spent_ns / seconds / 1e9 if seconds else 0.0

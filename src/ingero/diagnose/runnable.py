@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.cpu_use import grown_use
+from ingero.diagnose.cpu_use import grown_use, would_fit_alone
 from ingero.diagnose.longest_wait import first_of, longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
 from ingero.store.vocabulary import IDLE_PID
@@ -93,8 +93,8 @@ def answers(case: Case) -> Answers:
     """Who answers for the runnable time of a case.
 
     Threads of one job take from each other whatever the cause. So its own answer only where they took most, for
-    everything but what a large share of others took. Where they crowd each other because others came to use the other
-    CPUs, those answer for all of it, if enough of them were seen to be named. The recorder answers for what it took
+    everything but what a large share of others took. Where they crowd each other because others use the other CPUs (came
+    to, if there is a reference), those answer for all of it, if enough of them were seen to be named. The recorder answers for what it took
     itself: it works more while it looks at a loss.
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
@@ -102,9 +102,13 @@ def answers(case: Case) -> Answers:
     own, agent, known = taken[Taker.OWN], taken[Taker.AGENT], sum(taken.values())
     external = known - own - agent
     grown, enough = grown_use(case), _WORTH * case.total(HOST_PARTS, RUNNABLE) / max(case.window.duration_ns, 1)
-    is_own = grown is None or grown.own >= max(enough, grown.others + grown.agent)
-    is_others = grown is not None and grown.others > max(enough, grown.own) and external > MIN_SHARE * known
-    if is_others:
+    if grown is None:
+        is_own = not would_fit_alone(case)
+        is_others = not is_own
+    else:
+        is_own = grown.own >= max(enough, grown.others + grown.agent)
+        is_others = grown.others > max(enough, grown.own)
+    if is_others and external > MIN_SHARE * known:
         more = (known - agent) / external
         return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent})
     if own < _OWN_ANSWERS * known:

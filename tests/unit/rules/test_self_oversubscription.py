@@ -97,6 +97,33 @@ def test_where_others_came_to_use_the_other_cpus_these_are_named(tmp_path: Path)
     assert (incident.cause, [one.pid for one in incident.culprits]) == ("cpu-contention", [900])
 
 
+@pytest.mark.parametrize(
+    ("runs_ms", "waits_ms", "busy", "cause"),
+    [
+        (400, 100, (0.4, 0.9, 0.0, 0.0), "cpu-contention"),
+        (400, 100, (0.4, 0.1, 0.0, 0.0), "self-oversubscription"),
+        (3200, 2000, (1.0, 1.0, 1.0, 1.0), "self-oversubscription"),
+    ],
+)
+def test_threads_of_a_job_that_would_fit_without_the_others_do_not_crowd_each_other(
+    tmp_path: Path, runs_ms: float, waits_ms: float, busy: tuple[float, ...], cause: str
+) -> None:
+    """From the first second on: a build on one of four CPUs, next to none, or one beside threads that fill them all."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        steps = scene.train(trainer, 0, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        for second in range(int(LENGTH_S)):
+            waited_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+            scene.second(worker, second, run=runs_ms, runq=waits_ms)
+            scene.took(trainer, worker.pid, worker.name, second, 0.9 * waited_ms)
+            scene.took(trainer, 900, "build", second, 0.1 * waited_ms)
+        scene.cpus(0, int(LENGTH_S), busy)
+    (incident,) = diagnosed_file(path).incidents
+    assert (incident.kind, incident.cause) == (FindingKind.BOTTLENECK, cause)
+
+
 def test_where_nobody_came_to_use_the_cpus_more_nobody_is_named(tmp_path: Path) -> None:
     def crowd(scene: Scene, trainer: Actor) -> None:
         worker = scene.process(101, "pt_data_worker", parent=trainer)
