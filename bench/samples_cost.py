@@ -1,8 +1,8 @@
 """What the sampling clock's program costs per tick, and the one that looks at threads as they go to sleep.
 
-Times are the kernel's own (kernel.bpf_stats_enabled), of which measuring is about 55 ns. Loads in turn: a thread that is
-no target, and one of a Python program so many frames deep that is; it computes, then sleeps for 5 ms at a time. Run as
-root: python -m bench.samples_cost
+Times are the kernel's own (kernel.bpf_stats_enabled), of which measuring is about 55 ns. Loads in turn: a thread that
+is no target, and one of a Python program so many frames deep that is; it computes, then sleeps for 5 ms at a time. Run
+as root: python -m bench.samples_cost
 """
 
 from __future__ import annotations

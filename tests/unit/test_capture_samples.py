@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from ingero.attach.cpu_samples import VARIED_NS, parse_cpus, rate_hz, varied_ns
 from ingero.attach.objects import object_path
 from ingero.capture.parked_samples import GPU_PLACES, PLACES, ParkedSampler, chosen
+from ingero.capture.process_stacks import ProcessStacks
 from ingero.decode.btf import btf_of
 
 _PARKED = btf_of(object_path("layouts")).dtype("parked_thread")
+NO_PID = 2**22 + 1  # beyond the highest there can be
 _TICKS = 840  # a multiple of what the turns below take
 
 
@@ -60,6 +63,18 @@ def test_threads_that_made_traced_calls_are_looked_at_each_time() -> None:
 
 def test_threads_of_processes_that_are_no_targets_give_no_sample() -> None:
     assert ParkedSampler(lambda _pid: None, _PARKED, lambda _rows: None).look(parked(others=3).tobytes(), 1) == []
+
+
+def test_a_thread_that_was_looked_at_as_it_went_to_sleep_is_not_read() -> None:
+    threads = parked(mains=2)
+    threads["is_looked_at"], threads["python_stack"] = 1, (77, 0)  # the second has no Python frames
+    process = SimpleNamespace(interpreter=object(), pid=NO_PID)
+    sampler = ParkedSampler(lambda _pid: (7, cast(ProcessStacks, process)), _PARKED, lambda _rows: None)
+    (found,) = sampler.look(threads.tobytes(), 1000)
+    assert (found.process, found.tid, found.python_stack, found.stack_hash) == (7, 100, 77, 0)
+    threads["is_looked_at"] = threads["python_stack"] = 0
+    (unknown,) = sampler.look(threads[:1].tobytes(), 1000)  # it is gone: a sample whose place is not known
+    assert (unknown.python_stack, unknown.stack_hash) == (0, 0)
 
 
 def test_many_cpus_are_sampled_less_often_each() -> None:

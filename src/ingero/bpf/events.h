@@ -335,11 +335,13 @@ struct parked_thread {
 	u64 switches; /* nvcsw + nivcsw: while they stay the same, it is the same sleep */
 	u64 thread_pointer;
 	u64 hits; /* probed entries so far */
+	u64 python_stack; /* as it went to sleep; 0: it has no frames, or was not looked at */
 	u32 pid;
 	u32 tid;
 	u16 process_slot;
 	u8 state;
-	u8 pad[5];
+	u8 is_looked_at; /* as it went to sleep */
+	u8 pad[4];
 	char comm[COMM_BYTES];
 };
 

@@ -142,8 +142,8 @@ GLOBAL int look_at_sleeper(void)
 		thread->sleep.is_wanted = 1;
 		return 0;
 	}
-	thread->sleep.python_stack = capture_python(thread, task, thread->process_slot & (MAX_PROCESSES - 1), false);
-	thread->sleep.switches = switches_of(task);
+	note_sleep(&thread->sleep, switches_of(task),
+		   capture_python(thread, task, thread->process_slot & (MAX_PROCESSES - 1), false));
 	return 0;
 }
 
@@ -198,6 +198,7 @@ SEC("iter/task") int find_parked(struct bpf_iter__task *ctx)
 	parked.pid = task->tgid;
 	parked.tid = task->pid;
 	parked.process_slot = thread->process_slot;
+	parked.is_looked_at = stack_of_sleep(&thread->sleep, parked.switches, &parked.python_stack);
 	read_comm(parked.comm, task->comm);
 	bpf_seq_write(ctx->meta->seq, &parked, sizeof(parked));
 	return 0;

@@ -42,3 +42,26 @@ INLINE bool is_turn(struct sleep_looks *sleep, u64 now, u32 most)
 	}
 	return true;
 }
+
+/* What was found as a sleep began. Who reads it meanwhile on another CPU sees no switches, and so nothing. */
+INLINE void note_sleep(struct sleep_looks *sleep, u32 switches, u64 python_stack)
+{
+	u32 before = __sync_lock_test_and_set(&sleep->switches, 0); /* a full barrier, as the next */
+
+	WRITE_ONCE(sleep->python_stack, python_stack);
+	before |= __sync_lock_test_and_set(&sleep->switches, switches);
+	OPAQUE(before);
+}
+
+/* Whether a sleep was looked at, and what was found. It may end, and another one be noted, at any time. */
+INLINE bool stack_of_sleep(struct sleep_looks *sleep, u32 switches, u64 *python_stack)
+{
+	u32 before = READ_ONCE(sleep->switches);
+	u64 found = READ_ONCE(sleep->python_stack);
+
+	barrier();
+	if (!switches || before != switches || READ_ONCE(sleep->switches) != switches)
+		return false;
+	*python_stack = found;
+	return true;
+}

@@ -1,8 +1,9 @@
-"""Where threads are asleep outside traced calls: looked at several times a second, their frames read from outside.
+"""Where threads are asleep outside traced calls: looked at several times a second.
 
-A sleep is known by how often its thread has been switched. What is read counts only if that number is the same
-afterwards; a thread that goes on sleeping is not read again. Every thread that is chosen gives a sample, if need be one
-whose place is not known: else short sleeps would seem to be none.
+Mostly the kernel side has walked their frames as they went to sleep. Of others they are read from outside: a sleep is
+known by how often its thread has been switched, and what is read counts only if that number is the same afterwards; a
+thread that goes on sleeping is not read again. Every thread that is chosen gives a sample, if need be one whose place
+is not known: else short sleeps would seem to be none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedSample:
-    """One sleeping thread at a moment (CLOCK_MONOTONIC). state: a number of thread_states; stack_hash 0: not known."""
+    """One sleeping thread at a moment (CLOCK_MONOTONIC). state: a number of thread_states.
+
+    stack_hash: of what was read from outside, python_stack: the kernel side's, of its walk; both 0: not known.
+    """
 
     time_ns: int
     process: int
@@ -45,6 +49,7 @@ class ParkedSample:
     state: int
     weight_ns: int
     stack_hash: int
+    python_stack: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +99,14 @@ class ParkedSampler:
     def _may_have_frames(self, thread: Any, number: int, process: ProcessStacks) -> bool:
         if process.interpreter is None:
             return False
+        if thread["is_looked_at"]:
+            return bool(thread["python_stack"])
         last = self._read.get((number, int(thread["tid"])))
         return last is None or last.stack_hash is not None or self._tick - last.tick >= _FORGET_TICKS
 
     def _stack_of(self, thread: Any, number: int, process: ProcessStacks) -> int | None:
+        if thread["is_looked_at"]:
+            return 0
         key, switches = (number, int(thread["tid"])), int(thread["switches"])
         last = self._read.get(key)
         if last and last.switches == switches and last.stack_hash is not None:
@@ -175,4 +184,5 @@ def _sample(thread: Any, number: int, weight_ns: int, stack_hash: int) -> Parked
         state=int(thread["state"]),
         weight_ns=weight_ns,
         stack_hash=stack_hash,
+        python_stack=int(thread["python_stack"]),
     )

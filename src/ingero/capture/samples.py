@@ -69,17 +69,19 @@ class Samples:
         found = [self._parked.popleft() for _ in range(len(self._parked))]
         if not found:
             return
+        numbers = [one.process for one in found]
+        walked = self._stacks.hashes(numbers, np.array([one.python_stack for one in found], np.uint64))
         rows = tables.SAMPLES.rows(
             len(found),
             session=self._sink.session,
             time_ns=[self._clock.unix_ns_of(one.time_ns) for one in found],
-            process=[one.process for one in found],
+            process=numbers,
             pid=[one.pid for one in found],
             tid=[one.tid for one in found],
             comm=[self._sink.intern(one.comm) for one in found],
             state=[one.state for one in found],
             weight_ns=[one.weight_ns for one in found],
-            stack_hash=[one.stack_hash for one in found],
+            stack_hash=[known or one.stack_hash for known, one in zip(walked, found, strict=True)],
         )
         self._sink.append(tables.SAMPLES, rows)
 

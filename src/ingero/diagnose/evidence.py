@@ -86,6 +86,7 @@ class Evidence:
         self._ops: dict[tuple[tuple[Window, ...], int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
+        self._offcpu: tuple[Window, Array] | None = None
         self._samples: dict[tuple[tuple[Window, ...], int], Array] = {}
         self._waiters: dict[tuple[int, int, int], Waiters] = {}
         self._host_events: dict[tuple[int, int, Source], list[HostEvent]] = {}
@@ -280,8 +281,10 @@ class Evidence:
         return self.reader.offcpu_rows(self.window)
 
     def offcpu_in(self, window: Window) -> Array:
-        """Those that touch a part of the window."""
-        return self.reader.offcpu_rows(window)
+        """Those that touch a part of the window; of the part that was asked for last they are at hand."""
+        if self._offcpu is None or self._offcpu[0] != window:
+            self._offcpu = window, self.reader.offcpu_rows(window)
+        return self._offcpu[1]
 
     @property
     def no_epochs(self) -> Array:

@@ -93,9 +93,9 @@ def answers(case: Case) -> Answers:
     """Who answers for the runnable time of a case.
 
     Threads of one job take from each other whatever the cause. So its own answer only where they took most, for
-    everything but what a large share of others took. Where they crowd each other because others use the other CPUs (came
-    to, if there is a reference), those answer for all of it, if enough of them were seen to be named. The recorder answers for what it took
-    itself: it works more while it looks at a loss.
+    everything but what a large share of others took. Where they crowd each other because others use the other CPUs, or
+    came to if there is a reference, those answer for all of it, if enough of them were seen to be named. The recorder
+    answers for what it took itself: it works more while it looks at a loss.
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
