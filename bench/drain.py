@@ -139,6 +139,11 @@ def producing(fd: int, rate: int, seconds: float) -> Iterator[BaseProcess]:
         raise SystemExit("the producer failed")
 
 
+def write(rows: RowMaker, batch: np.ndarray[Any, Any]) -> None:
+    """Rows of a batch; none of these threads was looked at."""
+    rows.offcpu(batch, rows.process_numbers(batch["process_slot"]), [0] * len(batch))
+
+
 def drain_while(process: BaseProcess, ring: Ring, rows: RowMaker, every: int) -> tuple[int, int]:
     """Drains until the producer has ended; each `every`-th record becomes a row. Answers (summed, offered)."""
     sums, summed, offered = Sums(), 0, 0
@@ -154,10 +159,10 @@ def drain_while(process: BaseProcess, ring: Ring, rows: RowMaker, every: int) ->
                 chosen.append(batch[-summed % every :: every])
                 summed, offered = summed + len(batch), offered + len(chosen[-1])
                 if sum(map(len, chosen)) >= ROWS_AT_ONCE:
-                    rows.offcpu(np.concatenate(chosen))
+                    write(rows, np.concatenate(chosen))
                     chosen.clear()
         if chosen:
-            rows.offcpu(np.concatenate(chosen))
+            write(rows, np.concatenate(chosen))
     assert int(sums.histogram.sum()) == summed
     return summed, offered
 
