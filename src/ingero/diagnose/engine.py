@@ -42,6 +42,7 @@ from ingero.units import format_ns, format_percent
 logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
+_MAIN_SHARE = 1 / 3  # of a loss that is certain, before what owns most of it is named however little that is
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 FAILED = "its rule failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
@@ -113,7 +114,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     for part in (one for one in findings if not one.is_whole):
         case.give_back(part)
     findings = [one for one in findings if one.is_whole]
-    named = [one for one in findings if one.lost_ns >= _least_ns(case, one, least_ns) and not _is_its_work(case, one)]
+    told = [one for one in findings if one.lost_ns >= _least_ns(case, one, least_ns)] or _main(case, findings)
+    named = [one for one in told if not _is_its_work(case, one)]
     hidden = [one for one in findings if one.kind is FindingKind.EVENT and not one.claims]
     explained = explained_ratio(case)
     rest_ns = (1 - explained) * case.loss_ns
@@ -129,6 +131,22 @@ def _least_ns(case: Case, finding: Finding, least_ns: float) -> float:
     return max(least_ns, finding.least_ratio * case.around_ns)
 
 
+def _main(case: Case, findings: Iterable[Finding]) -> list[Finding]:
+    """The weightiest cause of an incident that lost enough, but by several things at once, none of them that much.
+
+    What two healthy minutes differ by is no cause: threads of a job in each other's way, a CPU that takes longer.
+    """
+    sure = (one for one in findings if not one.least_ratio and 2 * _computed_ns(one) <= one.lost_ns)
+    most = max(sure, key=lambda one: one.lost_ns, default=None)
+    is_enough = case.kind is FindingKind.INCIDENT and case.loss_ns >= UNOWNED_RATIO * case.around_ns
+    return [most] if most and is_enough and most.lost_ns >= _MAIN_SHARE * case.loss_ns else []
+
+
+def _computed_ns(finding: Finding) -> int:
+    """Of what it claims, the time on a CPU."""
+    return sum(ns for bucket, ns in finding.claims.items() if bucket.state == "run")
+
+
 def _no_fault_ns(case: Case) -> float:
     """Of what is left, the time that a CPU took longer for the same work, as usual, and the device for more work."""
     slower_ns = sum(max(case.left.get(Bucket(part, "run"), 0), 0) for part in (Part.EMPTY, Part.ENQUEUE))
@@ -141,8 +159,7 @@ def _no_fault_ns(case: Case) -> float:
 
 def _is_its_work(case: Case, finding: Finding) -> bool:
     """Whether a bottleneck is only the share of its time that a loop of small kernels computes and launches anyway."""
-    computed = sum(ns for bucket, ns in finding.claims.items() if bucket.state == "run")
-    is_work = case.kind is FindingKind.BOTTLENECK and 2 * computed > finding.lost_ns
+    is_work = case.kind is FindingKind.BOTTLENECK and 2 * _computed_ns(finding) > finding.lost_ns
     return is_work and finding.lost_ns < WORK_RATIO * case.wall_ns
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ingero.demo.scene import Actor, Scene, Step
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
@@ -108,3 +110,27 @@ def test_waits_for_it_between_launches_are_found(tmp_path: Path) -> None:
             scene.off_cpu(trainer, now + 0.0103, now + 0.0105, "runq", tid=HOLDER, culprit=(1, "x"))
 
     assert causes(diagnosed(tmp_path, between_launches)) == ["gil"]
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.6, ["gil"]), (0.3, [])])
+def test_of_a_loss_by_several_things_the_one_that_owns_most_is_named(
+    tmp_path: Path, share: float, found: list[str]
+) -> None:
+    """6 % lost for a while, none of it 3 %: to the lock by its share, the rest to threads of the job."""
+    lost_ms = 0.4
+    lock_ms, crowd_ms = share * lost_ms, (1 - share) * lost_ms
+
+    def both(scene: Scene, trainer: Actor) -> None:
+        holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
+        step = Step(empty_ms=0.5 + lock_ms, empty={"sleep": lock_ms}, late_ms=0.05 + crowd_ms, drain={"runq": crowd_ms})
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+        for begin, _, _ in steps:
+            scene.off_cpu(trainer, begin, begin + lock_ms / 1e3, "sleep", waker=holder, futex=LOCK)
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            waited_ms = crowd_ms * sum(int(end) == second for _, _, end in steps)
+            scene.took(trainer, trainer.pid, trainer.name, second, waited_ms)
+        for nap in range(4):
+            at_s = QUIET_S + nap * 0.0052
+            scene.off_cpu(trainer, at_s, at_s + 0.00506, "sleep", waker="timer", tid=HOLDER + 1, futex=LOCK)
+
+    assert causes(diagnosed(tmp_path, both)) == found
