@@ -59,18 +59,21 @@ def _after(case: Case, held: Sequence[GpuUse], is_slow: Array) -> Array:
     return found
 
 
-def _inside(case: Case, held: Sequence[GpuUse]) -> Array:
+def _inside(case: Case, held: Sequence[GpuUse], length_ns: int = SECOND_NS) -> Array:
     """The epochs in these seconds; one longer than a second is in all that it touches."""
     begins, ends = case.epochs["a_ns"], case.epochs["b_ns"]
     inside = np.zeros(len(ends), bool)
     for one in held:
-        inside |= (ends > one.time_ns - SECOND_NS) & (begins < one.time_ns)
+        inside |= (ends > one.time_ns - length_ns) & (begins < one.time_ns)
     return inside
 
 
-def slowdown_of(case: Case, held: Sequence[GpuUse]) -> float | None:
-    """Device time against the reference, of the epochs in these seconds."""
-    inside = _inside(case, held)
+def slowdown_of(case: Case, held: Sequence[GpuUse], length_ns: int = SECOND_NS) -> float | None:
+    """Device time against the reference, of the epochs in these seconds.
+
+    length_ns: of the time before each sample; what comes and goes is mixed with other time in a whole second.
+    """
+    inside = _inside(case, held, length_ns)
     keys = case.epochs["class_key"][inside]
     usual = sum(one.reference.x_ns * int((keys == key).sum()) for key, one in case.usual.items())
     known = inside & np.isin(case.epochs["class_key"], list(case.usual))

@@ -54,6 +54,21 @@ def test_throttling_that_ends_between_two_samples_owns_the_time_until_then(tmp_p
     }
 
 
+def test_throttling_for_less_than_a_second_at_a_time_is_known_by_the_moments_of_the_samples(tmp_path: Path) -> None:
+    """The second before each sample was half slow and half not."""
+
+    def on_and_off(scene: Scene, trainer: Actor) -> None:
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            is_odd = second % 2 == 1
+            scene.train(trainer, second, second + 0.5, Step())
+            scene.train(trainer, second + 0.5, second + 1, Step(busy_ms=12 if is_odd else 6))
+        for second in range(1, int(LENGTH_S) + 1):
+            is_throttled = second > QUIET_S and second % 2 == 0
+            scene.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
+
+    assert causes(diagnosed(tmp_path, on_and_off)) == ["gpu-throttled"]
+
+
 def test_what_the_device_lost_at_full_clocks_is_not_claimed(tmp_path: Path) -> None:
     def for_two_seconds(scene: Scene, trainer: Actor) -> None:
         scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))

@@ -12,10 +12,17 @@ from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.events import THROTTLE_REASONS
+from ingero.units import SECOND_NS
 
 CAUSE = "gpu-throttled"
 _LOWERS = 0x004 | 0x008 | 0x020 | 0x040 | 0x080  # power and heat; not what somebody has set
+_MOMENT_NS = SECOND_NS // 5  # before a sample: of clocks that are lower for less than a second at a time
 MIN_EXPLAINED = 0.5  # of the slowdown, by the clocks: ratios near 1 are equal within any tolerance
+
+
+def _is_by_clocks(slowdown: float, clocks: float) -> bool:
+    is_equal = clocks > 1 and abs(slowdown / clocks - 1) <= TOLERANCE
+    return is_equal and clocks - 1 >= MIN_EXPLAINED * (slowdown - 1)
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -29,11 +36,10 @@ def find(case: Case) -> Iterator[Finding]:
     usual_mhz = mean_mhz([one for one in before if not (one.throttle_reasons or 0) & _LOWERS])
     if not held or not usual_mhz:
         return
-    slowdown = slowdown_of(case, held)
     clocks = usual_mhz / mean_mhz(held)
-    if slowdown is None or clocks <= 1 or abs(slowdown / clocks - 1) > TOLERANCE:
-        return
-    if clocks - 1 < MIN_EXPLAINED * (slowdown - 1):
+    slowdowns = (slowdown_of(case, held, length_ns) for length_ns in (SECOND_NS, _MOMENT_NS))
+    slowdown = next((one for one in slowdowns if one and _is_by_clocks(one, clocks)), None)
+    if slowdown is None:
         return
     share = share_of(case, held, ratio=clocks)
     claims = case.take((Part.DEVICE,), (DEVICE,), share * case.total((Part.DEVICE,), (DEVICE,)))
