@@ -61,3 +61,18 @@ def test_launches_in_which_the_thread_was_held_up_are_not_slower_ones(tmp_path: 
             scene.took(trainer, 900, "hog", second, lost_ms, switches=500)
 
     assert "launch-bound" not in causes(diagnosed(tmp_path, hogged))
+
+
+def test_of_the_time_before_a_step_it_owns_one_launch(tmp_path: Path) -> None:
+    """The others come while something is enqueued."""
+
+    def starved(scene: Scene, trainer: Actor) -> None:
+        step = Step(empty_ms=3.5, enqueue_ms=8.9, busy_ms=9.0)
+        scene.train(trainer, QUIET_S, LENGTH_S, step, calls=SLOW)
+
+    found = {one.cause: one for one in diagnosed(tmp_path, starved).incidents}
+    (launches,) = [one for cause, one in found.items() if cause == "launch-bound"] or [None]
+    steps = (LENGTH_S - QUIET_S) / 0.01245
+    owned = launches.account if launches else {}
+    assert owned.get("empty.run", 0) <= steps * (0.1 - 0.005) * 1e6 * 1.05
+    assert "unexplained" in found, "nobody was seen computing in the other 2.9 ms"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.calls import claim, growth
+from ingero.diagnose.calls import INSIDE, Growth, claim, growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, Fix, Part
+from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
@@ -17,8 +17,8 @@ _INSIDE_LAUNCHES = ("memory-pressure", "page-fault-storm")  # they slow whatever
 def find(case: Case) -> Iterator[Finding]:
     """Launches that take longer or are more, where the device waited for them."""
     grown = growth(case, Kind.LAUNCH)
-    claims = claim(case, (Part.ENQUEUE, Part.EMPTY), grown, told_by=_INSIDE_LAUNCHES) if grown else {}
-    if not grown or not claims or not any(bucket.part is Part.ENQUEUE for bucket in claims):
+    claims = _claims(case, grown) if grown else {}
+    if not grown or not claims:
         return
     lost = sum(claims.values())
     yield Finding(
@@ -41,6 +41,15 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         evidence={"launches per step": round(grown.count, 1), "usually": round(grown.usual_count, 1)},
     )
+
+
+def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
+    """Of the time while it was enqueued, and of that before the first launch of a step what one launch takes."""
+    enqueuing = claim(case, (Part.ENQUEUE,), grown, told_by=_INSIDE_LAUNCHES)
+    if not enqueuing:
+        return {}
+    first_ns = grown.grown_ns / max(1.0, *(one.count for one in grown.changes))
+    return enqueuing | case.take((Part.EMPTY,), INSIDE, first_ns)
 
 
 RULE = Rule(
