@@ -159,8 +159,9 @@ def _no_fault_ns(case: Case) -> float:
 
 def _is_its_work(case: Case, finding: Finding) -> bool:
     """Whether a bottleneck is only the share of its time that a loop of small kernels computes and launches anyway."""
-    is_work = case.kind is FindingKind.BOTTLENECK and 2 * _computed_ns(finding) > finding.lost_ns
-    return is_work and finding.lost_ns < WORK_RATIO * case.wall_ns
+    if case.kind is not FindingKind.BOTTLENECK or finding.is_apart:
+        return False
+    return 2 * _computed_ns(finding) > finding.lost_ns and finding.lost_ns < WORK_RATIO * case.wall_ns
 
 
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:

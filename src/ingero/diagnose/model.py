@@ -130,7 +130,8 @@ class Finding:
     claims: the lost time that it explains, by bucket. resource, root: with `cause` the identity of the incident.
     summary: one sentence that a human can forward. evidence: the numbers behind it.
     is_whole: whether it is a cause by itself, not only a part of one that it can be joined to. least_ratio: of wall
-    time; what is lost by it below that is explained, but not told.
+    time; what is lost by it below that is explained, but not told. is_apart: whether the loop's own work is known not
+    to be a part of it.
     """
 
     cause: str
@@ -149,6 +150,7 @@ class Finding:
     process: int = 0  # whose it is, where no case says it; 0: of nobody in particular
     is_whole: bool = True
     least_ratio: float = 0.0
+    is_apart: bool = False
     absorbs: Sequence[int] = ()  # numbers of processes whose own findings at that time are the reason for this one
     waits_for: Sequence[int] = ()  # pids of the workers whose lateness it is about
 

@@ -75,6 +75,30 @@ def test_a_loop_that_always_computes_a_seventh_of_its_time_is_left_alone(tmp_pat
     assert causes(diagnosed_file(path)) == []
 
 
+FORWARD = (("/srv/job/model.py", 12, "forward"), ("/srv/job/train.py", 90, "main"))
+
+
+@pytest.mark.parametrize(
+    ("computes", "calls", "expected"),
+    [(TOKENIZE, 400, ["host-bound"]), (FORWARD, 400, []), (TOKENIZE, 100, [])],
+    ids=["apart", "where calls come from", "too few calls to know"],
+)
+def test_a_sixth_of_the_time_is_told_where_no_call_comes_from(
+    tmp_path: Path, computes: tuple[tuple[str, int, str], ...], calls: int, expected: list[str]
+) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        steps = scene.train(trainer, 0, LENGTH_S, Step(empty_ms=1.5))
+        for begin, _, _ in steps[::10]:
+            scene.sample(trainer, begin + 0.001, computes, ms=15)
+        for _, first, _ in steps[:calls]:
+            scene.call(trainer, "cudaLaunchKernel", first, 0.005, stack_hash=scene.stack(FORWARD))
+    diagnosis = diagnosed_file(path)
+    assert causes(diagnosis) == expected
+    assert [str(one.line) for one in diagnosis.incidents] == ["tokenize() at /srv/job/tokens.py:46"] * len(expected)
+
+
 def test_without_samples_it_is_unexplained_and_the_way_out_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, tokenizing, not_traced={"samples": "switched off (stack)"})
     assert causes(diagnosis) == ["unexplained"]

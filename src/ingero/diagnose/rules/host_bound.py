@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ingero.diagnose.apart import computing_apart
 from ingero.diagnose.cases import Case
 from ingero.diagnose.host_time import claim_run
 from ingero.diagnose.model import Finding, Fix, Link
@@ -15,7 +16,8 @@ CAUSE = "host-bound"
 
 def find(case: Case) -> Iterator[Finding]:
     """On-CPU time outside calls on the path, where samples say at which line."""
-    grown = more_computing(case)
+    apart = computing_apart(case)
+    grown = apart or more_computing(case)
     claims = claim_run(case, grown)
     if not grown or not claims or grown.line is None:
         return
@@ -26,6 +28,7 @@ def find(case: Case) -> Iterator[Finding]:
         root=str(case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} computing on the CPU while the device waited, {grown.line}",
         claims=claims,
+        is_apart=apart is not None,
         line=grown.line,
         chain=(
             Link(
@@ -50,6 +53,7 @@ RULE = Rule(
     order=60,
     needs=("epochs", "samples"),
     shows="on-CPU clocks of the feeding thread outside calls, and its line from samples beyond those of the reference",
-    limits="a line is named from five samples on (about 100 ms); without stacks such time is unexplained",
+    limits="a line is named from five samples on (about 100 ms); without stacks such time is unexplained. What a loop "
+    "computes at its best is told from a quarter of its time on, in functions that no call comes from from a tenth",
     find=find,
 )
