@@ -29,15 +29,32 @@ _BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that 
 _CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 
 
-def find_cases(evidence: Evidence) -> Iterator[Case]:
-    """The stretches of every process that lost time against its best regime, and the bottlenecks of that regime.
+def find_cases(evidence: Evidence) -> list[Case]:
+    """The stretches of every process that lost time against its best regime, then the bottlenecks of that regime."""
+    search = CaseSearch(evidence)
+    return [*search.incidents(), *search.bottlenecks()]
+
+
+class CaseSearch:
+    """The same by kind: whoever looks again and again need not ask what is slow at best each time.
 
     While recording, not those of processes that were gone at once: by the hundred they would be all that is looked at.
     """
-    for number, lane in evidence.lanes.items():
-        process = evidence.processes.get(number)
-        if process is not None and len(lane) and not (evidence.is_live and _was_brief(process, lane)):
-            yield from _Lane(evidence, process, lane).cases()
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._lanes: list[_Lane] = []
+        for number, lane in evidence.lanes.items():
+            process = evidence.processes.get(number)
+            if process is not None and len(lane) and not (evidence.is_live and _was_brief(process, lane)):
+                self._lanes.append(_Lane(evidence, process, lane))
+
+    def incidents(self) -> list[Case]:
+        """What lost time against its best regime."""
+        return [case for lane in self._lanes for case in lane.incidents()]
+
+    def bottlenecks(self) -> list[Case]:
+        """What keeps a device waiting in that regime, too."""
+        return [case for lane in self._lanes if (case := lane.bottleneck())]
 
 
 def _was_brief(process: Process, lane: Array) -> bool:
@@ -52,20 +69,26 @@ class _Lane:
         self._ends = np.ascontiguousarray(lane["b_ns"])
         self._idle = idle_ns(evidence, process, lane)
         self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
-
-    def cases(self) -> Iterator[Case]:
-        if (found := resynced(self._epochs)) and (case := self._resynced(found)):
-            yield case
+        found = resynced(self._epochs)
+        self._resynced_case = self._resynced(found) if found else None
+        if found and self._resynced_case:
             self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
-        usual = usual_epochs(self._epochs)
-        excess = excess_ns(self._epochs, usual)
-        stretches = lossy_stretches(self._epochs, usual, excess)
+        self._usual = usual_epochs(self._epochs)
+
+    def incidents(self) -> Iterator[Case]:
+        """The stretches that lost time."""
+        if self._resynced_case:
+            yield self._resynced_case
+        excess = excess_ns(self._epochs, self._usual)
+        stretches = lossy_stretches(self._epochs, self._usual, excess)
         if stretches:
-            usual = with_clocks(usual, self._whole)
+            self._usual = with_clocks(self._usual, self._whole)
         for stretch in stretches:
-            yield self._incident(usual, excess, stretch)
-        if case := self._bottleneck(self._recent(at_best(self._epochs, usual)), usual):
-            yield case
+            yield self._incident(self._usual, excess, stretch)
+
+    def bottleneck(self) -> Case | None:
+        """Where the device is kept waiting even at best."""
+        return self._bottleneck(self._recent(at_best(self._epochs, self._usual)))
 
     def _whole(self, window: Window) -> Array:
         """The whole epochs that ended in a window."""
@@ -134,7 +157,7 @@ class _Lane:
         recent = chosen & (self._epochs["b_ns"] >= self._evidence.window.begin_ns)
         return recent if recent.any() else chosen
 
-    def _bottleneck(self, is_best: Array, usual: Mapping[int, Usual]) -> Case | None:
+    def _bottleneck(self, is_best: Array) -> Case | None:
         """Where the device is kept waiting even at best; nothing where that is little of the time, idle or not."""
         wall = int(self._elapsed_ns[is_best].sum())
         waited = sum(float(length[is_best].sum()) for length in _host_lengths(self._epochs).values())
@@ -156,7 +179,7 @@ class _Lane:
             window=Window(begin_ns=int(best["a_ns"][0]), end_ns=int(best["b_ns"][-1]) + 1),
             epochs=epochs,
             epoch_count=len(best),
-            usual=usual,
+            usual=self._usual,
             excess_ns=(epochs["b_ns"] - epochs["a_ns"]).astype(np.float64),
             wall_ns=wall,
             loss_ns=lost,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
@@ -55,12 +55,12 @@ def diagnose(reader: Reader, window: Window) -> Diagnosis:
     return diagnose_evidence(Evidence(reader, window), all_rules())
 
 
-def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule]) -> Diagnosis:
-    """The same with chosen rules."""
+def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence[Case] | None = None) -> Diagnosis:
+    """The same with chosen rules. cases: what the rules are shown, instead of all that is there."""
     rules = tuple(rules)
     usable = [rule for rule in rules if not evidence.missing(rule.needs)]
     not_evaluated = list(blind_spots(evidence, rules))
-    cases = list(find_cases(evidence))
+    cases = find_cases(evidence) if cases is None else cases
     for case in cases:
         case.siblings = cases
     failed: dict[str, str] = {}

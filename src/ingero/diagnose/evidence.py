@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,6 +48,8 @@ from ingero.store.waiters import Waiters
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_Answer = TypeVar("_Answer")
 
 _UNUSABLE = int(EpochFlag.COVERAGE_CHANGED | EpochFlag.FIRST_UNKNOWN)
 _STOPPED = 0.5  # of the clocks of its threads
@@ -295,6 +297,12 @@ class Evidence:
     def waits(self) -> WaitWindows:
         """The paths through them."""
         return WaitWindows(self.reader.offcpu_rows, self.threads)
+
+    def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], _Answer]) -> _Answer:
+        """What paths until then answer: asked once while recording, as soon as no later interval can change it."""
+        if not self.is_live or WaitWindows.complete_at_ns(until_ns) > self.window.end_ns:
+            return ask()
+        return self._reads.answer(key, ask)
 
     def wakers(self, process: int) -> list[WakerTotals]:
         """Who ended the sleeps of a process, longest sleep first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from ingero.diagnose.samples import sample_windows
 from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
 from ingero.store.records import Process
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SLEEP = CLOCKS.index("sleep")
 _WORTH_NS = 500_000  # shorter gaps are not asked about
+_WORTH_A_LOOK = 0.01  # of a second; while recording, less is left where it is: it makes no incident
 _SERVES = 0.05  # of the sleep with an empty device ends by somebody outside: the process serves requests
 _FEW = 2_000  # gaps that are followed without asking first whether anybody outside ever woke the process
 _ANY_DEMAND = 0.001  # of the window asleep until somebody outside ended it; less is no service
@@ -37,6 +40,17 @@ class _Sleeps:
     timers: Array
     gil_ns: int = 0
     outside: list[Segment] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gap:
+    """The same of one gap; gil_ns: waits for the interpreter lock."""
+
+    outside_ns: int
+    timer_ns: int
+    timers: int
+    gil_ns: int
+    outside: tuple[Segment, ...]
 
 
 def shortened(epochs: Array, idle: Array) -> Array:
@@ -64,6 +78,8 @@ def idle_ns(evidence: Evidence, process: Process, lane: Array) -> Array:
     idle = np.zeros(len(lane))
     asleep = (lane["empty_sleep_ns"] < 0) | (lane["empty_sleep_ns"] > _WORTH_NS)
     gaps = np.flatnonzero((lane["e_ns"] > _WORTH_NS) & asleep)
+    if evidence.is_live:
+        gaps = _worth_a_look(lane, gaps)
     if not len(gaps) or not evidence.has_offcpu:
         return idle
     if (len(gaps) > _FEW or evidence.is_live) and not _may_be_idle(evidence, process):
@@ -88,6 +104,14 @@ def _idle_of(evidence: Evidence, process: Process, found: _Sleeps, epochs: int) 
     return idle
 
 
+def _worth_a_look(lane: Array, gaps: Array) -> Array:
+    """Those of seconds with enough such sleep to matter."""
+    slept = np.where(lane["empty_sleep_ns"][gaps] < 0, lane["e_ns"][gaps], lane["empty_sleep_ns"][gaps])
+    _, second = np.unique(lane["b_ns"][gaps] // SECOND_NS, return_inverse=True)
+    worth: Array = gaps[np.bincount(second, weights=slept)[second] >= _WORTH_A_LOOK * SECOND_NS]
+    return worth
+
+
 def _asked(lane: Array, gaps: Array) -> Array:
     """The gaps that are followed: all of few."""
     windows = sample_windows(lane[gaps])
@@ -104,16 +128,37 @@ def _followed(evidence: Evidence, process: Process, lane: Array, asked: Array) -
     family = evidence.family(process.process)
     times = zip(*(lane[name][asked].tolist() for name in ("a_tid", "a_ns", "f_ns", "empty_sleep_ns")), strict=True)
     for index, (tid, begin_ns, end_ns, asleep_ns) in enumerate(times):
-        path = evidence.waits.path(tid, begin_ns, end_ns)
-        for one in path:
-            if one.pid == process.pid:
-                _count(found, index, one, family)
-        if 2 * found.outside_ns[index] > sum(one.duration_ns for one in path if one.state == "sleep"):
-            # nobody had asked before the last question came, whatever the thread did that took it
-            asked_ns = max(one.end_ns for one in path if one.state == "sleep" and is_outside(one, family))
-            answering_ns = sum(one.duration_ns for one in path if one.begin_ns >= asked_ns)
-            found.outside_ns[index] = max(found.outside_ns[index], asleep_ns - answering_ns)
+        gap = evidence.of_paths(
+            (process.process, len(family), tid, begin_ns),
+            end_ns,
+            partial(_gap, evidence, process.pid, family, (tid, begin_ns, end_ns), asleep_ns),
+        )
+        found.outside_ns[index], found.timer_ns[index], found.timers[index] = gap.outside_ns, gap.timer_ns, gap.timers
+        found.gil_ns += gap.gil_ns
+        found.outside += gap.outside
     return found
+
+
+def _gap(evidence: Evidence, pid: int, family: set[int], gap: tuple[int, int, int], asleep_ns: int) -> _Gap:
+    """gap: thread, begin and end."""
+    path = evidence.waits.path(*gap)
+    mine = [one for one in path if one.pid == pid]
+    asleep = [one for one in mine if one.state == "sleep"]
+    outside = [one for one in asleep if is_outside(one, family)]
+    timers = [one for one in asleep if one.waker_kind == "timer" and one.depth == 0]
+    outside_ns = sum(one.duration_ns for one in outside)
+    if 2 * outside_ns > sum(one.duration_ns for one in path if one.state == "sleep"):
+        # nobody had asked before the last question came, whatever the thread did that took it
+        asked_ns = max(one.end_ns for one in path if one.state == "sleep" and is_outside(one, family))
+        answering_ns = sum(one.duration_ns for one in path if one.begin_ns >= asked_ns)
+        outside_ns = max(outside_ns, asleep_ns - answering_ns)
+    return _Gap(
+        outside_ns=outside_ns,
+        timer_ns=sum(one.duration_ns for one in timers),
+        timers=len(timers),
+        gil_ns=sum(one.duration_ns for one in mine if one.state == GIL),
+        outside=tuple(outside),
+    )
 
 
 def _may_be_idle(evidence: Evidence, process: Process) -> bool:
@@ -125,17 +170,6 @@ def _may_be_idle(evidence: Evidence, process: Process) -> bool:
         if one.waker_kind in {"network", "timer"} or (one.waker_pid > 0 and one.waker_pid not in family)
     )
     return slept > _ANY_DEMAND * evidence.window.duration_ns
-
-
-def _count(found: _Sleeps, index: int, one: Segment, family: set[int]) -> None:
-    if one.state == GIL:
-        found.gil_ns += one.duration_ns
-    elif one.state == "sleep" and is_outside(one, family):
-        found.outside_ns[index] += one.duration_ns
-        found.outside.append(one)
-    elif one.state == "sleep" and one.waker_kind == "timer" and one.depth == 0:
-        found.timer_ns[index] += one.duration_ns
-        found.timers[index] += 1
 
 
 def _serves(outside_ns: Array, found: _Sleeps) -> bool:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ingero.diagnose.case_search import CaseSearch
 from ingero.diagnose.changes import Change
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.kept_reads import KeptReads
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.regimes import usual_epochs
-from ingero.diagnose.rule import all_rules
+from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.tracking import IncidentTracker
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
@@ -35,6 +36,9 @@ LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; bef
 _MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a second: a look reads 30 MB at most
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
+_AT_BEST_NS = (
+    10 * SECOND_NS
+)  # so often what is slow at best is looked at: it is a share of a minute, told after half of one
 
 
 class LiveDiagnosis:
@@ -47,6 +51,8 @@ class LiveDiagnosis:
         # by second: its begin, epochs that ended in it
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
         self._reads = KeptReads()
+        self._at_best: tuple[Incident, ...] = ()
+        self._at_best_ns = 0  # when that was looked at; 0: it is to be looked at anew
         self.tracker = IncidentTracker(first_number)
 
     def look(self) -> list[Change]:
@@ -65,9 +71,18 @@ class LiveDiagnosis:
 
     def _diagnosis(self, until_ns: int) -> Diagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
-        return diagnose_evidence(
-            _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads), all_rules()
-        )
+        evidence = _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads)
+        search = CaseSearch(evidence)
+        incidents = search.incidents()
+        if incidents:  # which say what was slow before, too
+            self._at_best_ns = 0
+            return diagnose_evidence(evidence, all_rules(), incidents + search.bottlenecks())
+        found = diagnose_evidence(evidence, all_rules(), ())
+        if until_ns - self._at_best_ns >= _AT_BEST_NS:
+            self._at_best = diagnose_evidence(evidence, _rules_of_cases(), search.bottlenecks()).incidents
+            self._at_best_ns = until_ns
+        since_ns = until_ns - self._at_best_ns
+        return replace(found, incidents=(*found.incidents, *(_gone_on(one, since_ns) for one in self._at_best)))
 
     def _begin_ns(self, until_ns: int) -> int:
         began_ns = self.tracker.earliest_start_ns
@@ -115,6 +130,16 @@ class LiveDiagnosis:
                 self._lanes[key] = replace(lane, epochs=kept)
             else:
                 del self._lanes[key]
+
+
+@cache
+def _rules_of_cases() -> tuple[Rule, ...]:
+    return tuple(replace(rule, watch=None) for rule in all_rules() if rule.find)
+
+
+def _gone_on(one: Incident, since_ns: int) -> Incident:
+    """What was seen that long ago, and goes on."""
+    return replace(one, end_ns=one.end_ns + since_ns) if one.end_ns is not None else one
 
 
 def _is_kept(epochs: Array, begin_ns: int) -> Array:

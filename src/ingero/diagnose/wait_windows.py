@@ -25,6 +25,11 @@ class WaitWindows:
         self._read, self._threads = read, threads
         self._blocks: OrderedDict[tuple[int, int], Waits] = OrderedDict()
 
+    @staticmethod
+    def complete_at_ns(at_ns: int) -> int:
+        """From when on later intervals change no answer about this moment."""
+        return (at_ns // BLOCK_NS + 1) * BLOCK_NS
+
     def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
         """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
         return self._around(begin_ns, end_ns).intervals(tid, begin_ns, end_ns)
