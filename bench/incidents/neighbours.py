@@ -105,10 +105,10 @@ def _environment_of(pid: int) -> Iterator[tuple[str, str]]:
 
 
 class UnrelatedWriters(Recipe):
-    """The writers of the I/O storm beside a workload that reads nothing."""
+    """A writer of the I/O storm beside a workload that reads nothing: a fifth of the time, for its threads need CPUs."""
 
-    def __init__(self, *, writers: int = 1) -> None:
-        self._storm = IoStorm(writers=writers)
+    def __init__(self, *, writers: int = 1, duty: float = 0.2) -> None:
+        self._storm = IoStorm(writers=writers, duty=duty)
 
     def requires(self) -> str | None:
         """As the storm."""
