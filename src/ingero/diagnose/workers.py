@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import CodeLine, Culprit, FindingKind, Fix
@@ -60,7 +62,7 @@ _MAIN = 0.5  # of its running, before it is said to do something else than compu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Production:
-    """What producers did from the begin of the waits until they delivered.
+    """What producers did from the begin of the waits, against zero from one item to the next, until they delivered.
 
     doing: ns by what, most first. producers: the threads with their ns, most first. line: where, doing the first.
     source: the disk or the process that they waited for; "" where they did not, or it is not known.
@@ -120,6 +122,29 @@ def production(case: Case, segments: Sequence[Segment]) -> Production:
         line=spent(where).line,
         source=_disk(case, chosen) if worst == DISK else _partner(case, chosen),
     )
+
+
+def whole_cycles(case: Case, segments: Sequence[Segment]) -> Sequence[Segment]:
+    """Against zero with what the producers did before, back to the item before: all of that makes an item late.
+
+    When the loop begins to wait, part of it is over, and which part is chance of the order.
+    """
+    if case.kind is not FindingKind.BOTTLENECK:
+        return segments
+    producers = {one.tid for one in segments}
+    cycle_ns = len(producers) * int((case.epochs["b_ns"] - case.epochs["a_ns"]).mean())
+    waits: dict[int, list[Segment]] = defaultdict(list)
+    for one, epoch in zip(
+        segments, np.searchsorted(case.epochs["b_ns"], [one.end_ns for one in segments]), strict=True
+    ):
+        waits[int(epoch)].append(one)
+    found = list(segments)
+    for mine in waits.values():
+        first = min(mine, key=lambda one: one.begin_ns)
+        left_ns = cycle_ns - sum(one.duration_ns for one in mine)
+        before = case.evidence.waits.before(first, max(left_ns, 0))
+        found += [one for one in before if one.tid in producers and one.pid in case.family]
+    return found
 
 
 def workers_of(case: Case, segments: Sequence[Segment]) -> tuple[int, ...]:

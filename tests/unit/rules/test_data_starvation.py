@@ -59,6 +59,29 @@ def computing(
         scene.sample(worker, begin + 0.010, stack)
 
 
+STORAGE = (("/srv/job/images.py", 40, "fetch"), ("/srv/job/images.py", 20, "__getitem__"))
+
+
+def test_of_a_worker_that_was_always_too_slow_all_of_its_cycle_counts(tmp_path: Path) -> None:
+    """6 ms asleep and 3 ms computing for each item; the loop, done after 7 ms, waits while it computes."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        steps = scene.train(trainer, 0, LENGTH_S, Step(empty_ms=2.5, empty={"sleep": 2.0}))
+        for number, (begin, first, _) in enumerate(steps):
+            scene.off_cpu(trainer, begin, first - 0.0005, "sleep", waker=worker)
+            woken = first - 0.0005 - 0.003
+            if number:
+                scene.off_cpu(worker, woken - 0.006, woken, "sleep", waker="timer", stack=STORAGE)
+            if number % 10 == 0:
+                scene.sample(worker, begin + 0.001, AUGMENT)
+    (incident,) = diagnosed_file(path).incidents
+    assert (incident.cause, incident.kind) == ("data-starvation", FindingKind.BOTTLENECK)
+    assert incident.evidence["worker was"] == "asleep"
+    assert str(incident.line) == "fetch() at /srv/job/images.py:40"
+
+
 def test_the_line_of_a_computing_worker_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, AUGMENT))
     assert causes(diagnosis) == ["data-starvation"]

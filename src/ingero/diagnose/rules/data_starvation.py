@@ -14,7 +14,7 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import KEPT_FROM_RUNNING
 from ingero.diagnose.threads import Wait, is_of_other_thread, own_thread_wait
 from ingero.diagnose.waits import Segment
-from ingero.diagnose.workers import ON_CPU, TEXTS, Production, fixes, production
+from ingero.diagnose.workers import ON_CPU, TEXTS, Production, fixes, production, whole_cycles
 from ingero.units import format_ns, format_percent
 
 CAUSE = "data-starvation"
@@ -48,8 +48,9 @@ def _waited(case: Case) -> Finding | None:
     claims = case.take_path(is_producer)
     if not segments or not claims:
         return None
-    found, lost = production(case, segments), sum(claims.values())
+    found, lost = production(case, whole_cycles(case, segments)), sum(claims.values())
     scale = lost / max(found.total_ns, 1)
+    since = "one item to the next" if case.kind is FindingKind.BOTTLENECK else "the begin of the wait"
     source = f" {found.source}" if found.source else ""
     return Finding(
         cause=CAUSE,
@@ -65,7 +66,7 @@ def _waited(case: Case) -> Finding | None:
                 text=f"the producer was {TEXTS[name]}",
                 seen_ns=int(ns * scale),
                 structure="it woke the thread that feeds the device",
-                order="what it did from the begin of the wait until it delivered",
+                order=f"what it did from {since} until it delivered",
             )
             for name, ns in found.doing[:3]
         ),
