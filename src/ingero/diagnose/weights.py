@@ -17,6 +17,7 @@ from ingero.store.records import Container
 
 LOWEST_NICE = 19
 _MOST_GROUPS = 3
+_MOST_LOWEST = 6  # processes in a command
 
 
 def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
@@ -27,17 +28,21 @@ def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
     own = group_of(case.evidence, case.process.cgroup_id)
     groups = {one.pid: group_of_pid(case.evidence, one.pid) for one in takers}
     by_nice = [one.pid for one in takers if _counts_nice(groups[one.pid], own)]
-    if by_nice:
-        yield Fix(text="lower their weight", command=renice(LOWEST_NICE, by_nice))
-    commands: dict[str, list[Culprit]] = {}
+    lowest = [pid for pid in by_nice if _nice_of(case, pid) >= LOWEST_NICE]
+    if higher := [pid for pid in by_nice if pid not in lowest]:
+        yield Fix(text="lower their weight", command=renice(LOWEST_NICE, higher))
+    if lowest:
+        commands = "; ".join(f"sudo chrt --idle -a -p 0 {pid}" for pid in lowest[:_MOST_LOWEST])
+        yield Fix(text=f"let what has nice {LOWEST_NICE} run only where nobody else wants the CPU", command=commands)
+    by_group: dict[str, list[Culprit]] = {}
     for one in takers:
         group = groups[one.pid]
         if one.pid not in by_nice:
             has_weight = has_own_branch(group, own) and not (group and group.pod)
-            commands.setdefault(
+            by_group.setdefault(
                 set_weight(group, Weight.LEAST, beside=own) if has_weight else set_cpus(group), []
             ).append(one)
-    for command, those in list(commands.items())[:_MOST_GROUPS]:
+    for command, those in list(by_group.items())[:_MOST_GROUPS]:
         text = f"or give the control group of {named(those)} less of the CPU, at whose border nice values end"
         yield Fix(text=text, command=command)
 
@@ -49,6 +54,12 @@ def raise_own(case: Case, takers: Iterable[Culprit]) -> Fix:
     return Fix(
         text="raise the weight of the victim's control group", command=set_weight(own, Weight.MORE, beside=theirs)
     )
+
+
+def _nice_of(case: Case, pid: int) -> int:
+    """As last seen; 0 where nobody looked."""
+    rows = case.evidence.scheduling.get((pid, pid))
+    return rows[-1].nice if rows else 0
 
 
 def _counts_nice(group: Container | None, own: Container | None) -> bool:

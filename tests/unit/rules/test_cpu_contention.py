@@ -97,6 +97,15 @@ def test_a_victim_lost_by_a_cause_what_that_explains(tmp_path: Path) -> None:
     assert [one.lost_ns for one in incident.victims] == [incident.lost_ns]
 
 
+def test_who_has_the_lowest_nice_value_already_is_not_to_be_reniced(tmp_path: Path) -> None:
+    def of_low_weight(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer)
+        scene.scheduling(900, nice=19)
+
+    (incident,) = diagnosed(tmp_path, of_low_weight).incidents
+    assert incident.fixes[0].command == "sudo chrt --idle -a -p 0 900"
+
+
 def test_only_who_took_much_is_to_be_reniced(tmp_path: Path) -> None:
     def beside_a_daemon(scene: Scene, trainer: Actor) -> None:
         hogged(scene, trainer)
