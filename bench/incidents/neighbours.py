@@ -105,7 +105,7 @@ def _environment_of(pid: int) -> Iterator[tuple[str, str]]:
 
 
 class UnrelatedWriters(Recipe):
-    """A writer of the I/O storm beside a workload that reads nothing: a fifth of the time, for its threads need CPUs."""
+    """A writer of the I/O storm beside a workload that reads nothing; a fifth of the time, for they need CPUs."""
 
     def __init__(self, *, writers: int = 1, duty: float = 0.2) -> None:
         self._storm = IoStorm(writers=writers, duty=duty)

@@ -70,7 +70,7 @@ def healthy_scenarios() -> Iterator[Scenario]:
     yield Scenario(
         name="busy-host",
         group="healthy",
-        disturbances=(Disturbance(kind="lowest_hogs", dose=0.0),),
+        disturbances=(Disturbance(kind="idle_hogs", dose=0.0),),
         schedule=Schedule(before_s=0, with_s=13, after_s=0, is_from_start=True),
     )
 

@@ -329,7 +329,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             recipe=lambda _dose, _sched: UnrelatedRetransmits(), expected=None, allowed=names("network-retransmit")
         ),
         "traffic_stops": Kind(recipe=lambda _dose, _sched: Stopped(), workload="serve", expected=None),
-        "lowest_hogs": Kind(recipe=lambda _dose, _sched: CpuHog(nice=LOWEST_PRIORITY, per_cpu=1), expected=None),
+        "idle_hogs": Kind(recipe=lambda _dose, _sched: CpuHog(is_idle=True, per_cpu=1), expected=None),
         "nothing": Kind(recipe=lambda _dose, _sched: Nothing(), expected=None),
     }
 )

@@ -14,7 +14,10 @@ LOWEST_PRIORITY = 19
 
 
 class CpuHog(Recipe):
-    """Spinning processes, two for each CPU; `duty` (0-1) of the time, on `cpus` (default: wherever there is room)."""
+    """Spinning processes, two for each CPU; `duty` (0-1) of the time, on `cpus` (default: wherever there is room).
+
+    is_idle: only on a CPU that nobody else wants.
+    """
 
     def __init__(
         self,
@@ -25,12 +28,14 @@ class CpuHog(Recipe):
         duty: float = 1.0,
         cpus: set[int] | None = None,
         cpu_ms: float | None = None,
+        is_idle: bool = False,
     ) -> None:
         self.culprit = culprit
         self.count = max(1, round(per_cpu * cpu_count()))
         self.nice = nice
         self.duty = duty
         self.cpus = cpus
+        self.is_idle = is_idle
         self.arguments = () if cpu_ms is None else ("--cpu-ms", str(cpu_ms))
 
     def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
@@ -45,6 +50,8 @@ class CpuHog(Recipe):
         with disturbers("hog", [[str(100 * self.duty)]] * self.count, name=self.culprit) as hogs:
             for hog in hogs:
                 os.setpriority(os.PRIO_PROCESS, hog.pid, self.nice)
+                if self.is_idle:
+                    os.sched_setscheduler(hog.pid, os.SCHED_IDLE, os.sched_param(0))
                 if self.cpus:
                     os.sched_setaffinity(hog.pid, self.cpus)
             yield Injection(culprits=tuple(hog.pid for hog in hogs))
