@@ -17,6 +17,7 @@ import numpy as np
 from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import CodeLine
+from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
@@ -88,7 +89,7 @@ class Evidence:
         self._ops: dict[tuple[tuple[Window, ...], int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
-        self._offcpu: tuple[Window, Array] | None = None
+        self._offcpu = OffcpuBlocks(reader.offcpu_rows)
         self._samples: dict[tuple[tuple[Window, ...], int], Array] = {}
         self._waiters: dict[tuple[int, int, int], Waiters] = {}
         self._host_events: dict[tuple[int, int, Source], list[HostEvent]] = {}
@@ -283,10 +284,8 @@ class Evidence:
         return self.reader.offcpu_rows(self.window)
 
     def offcpu_in(self, window: Window) -> Array:
-        """Those that touch a part of the window; of the part that was asked for last they are at hand."""
-        if self._offcpu is None or self._offcpu[0] != window:
-            self._offcpu = window, self.reader.offcpu_rows(window)
-        return self._offcpu[1]
+        """Those that touch a part of the window."""
+        return self._offcpu.rows(window)
 
     @property
     def no_epochs(self) -> Array:
@@ -296,7 +295,7 @@ class Evidence:
     @cached_property
     def waits(self) -> WaitWindows:
         """The paths through them."""
-        return WaitWindows(self.reader.offcpu_rows, self.threads)
+        return WaitWindows(self._offcpu.rows, self.threads)
 
     def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], _Answer]) -> _Answer:
         """What paths until then answer: asked once while recording, as soon as no later interval can change it."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ingero.diagnose.model import Bucket, FindingKind, Part
+from ingero.diagnose.offcpu_blocks import BLOCK_NS
 from ingero.diagnose.roles import data_workers
 from ingero.diagnose.usual_work import Growth, Steps, beyond_usual, work_growth
-from ingero.diagnose.wait_windows import BLOCK_NS
 from ingero.diagnose.waits import Segment
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.offcpu_blocks import BLOCK_NS
 from ingero.diagnose.waits import Segment, Waits
 from ingero.store.arrays import OFFCPU_DTYPE
 from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-BLOCK_NS = 10_000_000_000  # a recording with 500 intervals a second is read in 30 ms per block
 _MOST_BLOCKS = 32
 
 
