@@ -79,18 +79,3 @@ def test_little_is_kept_from_one_look_to_the_next(monkeypatch: pytest.MonkeyPatc
     assert asked.count == 3
     asked.get(1)
     assert asked.count == 4
-
-
-def test_an_answer_is_kept_for_as_long_as_each_look_asks() -> None:
-    reads, asked = KeptReads(), []
-
-    def look(number: int | None) -> int | None:
-        found = None if number is None else reads.answer(("gap", number), lambda: asked.append(number) or 10 * number)
-        reads.end_look()
-        return found
-
-    assert [look(1), look(1), look(1)] == [10, 10, 10]
-    assert asked == [1]
-    look(None)
-    assert look(1) == 10
-    assert asked == [1, 1], "a look did without it"

@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.gaps import Gaps
+from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
@@ -49,8 +50,6 @@ from ingero.store.waiters import Waiters
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_Answer = TypeVar("_Answer")
 
 _UNUSABLE = int(EpochFlag.COVERAGE_CHANGED | EpochFlag.FIRST_UNKNOWN)
 _STOPPED = 0.5  # of the clocks of its threads
@@ -297,11 +296,10 @@ class Evidence:
         """The paths through them."""
         return WaitWindows(self._offcpu.rows, self.threads)
 
-    def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], _Answer]) -> _Answer:
-        """What paths until then answer: asked once while recording, as soon as no later interval can change it."""
-        if not self.is_live or WaitWindows.complete_at_ns(until_ns) > self.window.end_ns:
-            return ask()
-        return self._reads.answer(key, ask)
+    def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], Answer]) -> Answer:
+        """What paths until then answer, which somebody who looks again and again may remember by its key."""
+        del key, until_ns
+        return ask()
 
     def wakers(self, process: int) -> list[WakerTotals]:
         """Who ended the sleeps of a process, longest sleep first."""

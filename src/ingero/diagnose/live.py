@@ -7,6 +7,7 @@ minute or, while an incident is open, since shortly before it began.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias
@@ -17,11 +18,13 @@ from ingero.diagnose.case_search import CaseSearch
 from ingero.diagnose.changes import Change
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.kept_answers import Answer, KeptAnswers
 from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.regimes import usual_epochs
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.tracking import IncidentTracker
+from ingero.diagnose.wait_windows import WaitWindows
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Thread, Window
@@ -36,9 +39,7 @@ LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; bef
 _MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a second: a look reads 30 MB at most
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
-_AT_BEST_NS = (
-    10 * SECOND_NS
-)  # so often what is slow at best is looked at: it is a share of a minute, told after half of one
+_AT_BEST_NS = 10 * SECOND_NS  # so often what is slow at best is looked at: a share of a minute, told after half of one
 
 
 class LiveDiagnosis:
@@ -50,7 +51,7 @@ class LiveDiagnosis:
         self._lanes: dict[_Key, Lane] = {}
         # by second: its begin, epochs that ended in it
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
-        self._reads = KeptReads()
+        self._reads, self._answers = KeptReads(), KeptAnswers()
         self._at_best: tuple[Incident, ...] = ()
         self._at_best_ns = 0  # when that was looked at; 0: it is to be looked at anew
         self.tracker = IncidentTracker(first_number)
@@ -67,11 +68,12 @@ class LiveDiagnosis:
             self._forget(until_ns)
         changes = self.tracker.update(self._diagnosis(until_ns), until_ns)
         self._reads.end_look()
+        self._answers.end_look()
         return changes
 
     def _diagnosis(self, until_ns: int) -> Diagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
-        evidence = _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads)
+        evidence = _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads, self._answers)
         search = CaseSearch(evidence)
         incidents = search.incidents()
         if incidents:  # which say what was slow before, too
@@ -168,12 +170,19 @@ class _Processes(dict[int, Process]):
 class _LiveEvidence(Evidence):
     """The evidence of a window whose lanes are at hand."""
 
-    def __init__(self, reader: Reader, window: Window, lanes: list[Lane], reads: KeptReads) -> None:
+    def __init__(
+        self, reader: Reader, window: Window, lanes: list[Lane], reads: KeptReads, answers: KeptAnswers
+    ) -> None:
         super().__init__(reader, window, is_live=True, reads=reads)
-        self._lanes = lanes
+        self._lanes, self._answers = lanes, answers
 
     def read_lanes(self) -> list[Lane]:
         return self._lanes
+
+    def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], Answer]) -> Answer:
+        """Asked once, as soon as the block of intervals around it is over."""
+        is_over = WaitWindows.complete_at_ns(until_ns) <= self.window.end_ns
+        return self._answers.get(key, ask) if is_over else ask()
 
     @cached_property
     def processes(self) -> dict[int, Process]:

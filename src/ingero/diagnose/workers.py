@@ -134,10 +134,9 @@ def whole_cycles(case: Case, segments: Sequence[Segment]) -> Sequence[Segment]:
     producers = {one.tid for one in segments}
     cycle_ns = len(producers) * int((case.epochs["b_ns"] - case.epochs["a_ns"]).mean())
     waits: dict[int, list[Segment]] = defaultdict(list)
-    for one, epoch in zip(
-        segments, np.searchsorted(case.epochs["b_ns"], [one.end_ns for one in segments]), strict=True
-    ):
-        waits[int(epoch)].append(one)
+    epochs = np.searchsorted(case.epochs["b_ns"], [one.end_ns for one in segments]).tolist()
+    for one, epoch in zip(segments, epochs, strict=True):
+        waits[epoch].append(one)
     found = list(segments)
     for mine in waits.values():
         first = min(mine, key=lambda one: one.begin_ns)

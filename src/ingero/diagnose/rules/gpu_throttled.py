@@ -20,11 +20,6 @@ _MOMENT_NS = SECOND_NS // 5  # before a sample: of clocks that are lower for les
 MIN_EXPLAINED = 0.5  # of the slowdown, by the clocks: ratios near 1 are equal within any tolerance
 
 
-def _is_by_clocks(slowdown: float, clocks: float) -> bool:
-    is_equal = clocks > 1 and abs(slowdown / clocks - 1) <= TOLERANCE
-    return is_equal and clocks - 1 >= MIN_EXPLAINED * (slowdown - 1)
-
-
 def find(case: Case) -> Iterator[Finding]:
     """Seconds with a reason for lower clocks, in which the device was slower by the ratio of the clocks."""
     if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or not len(case.epochs):
@@ -69,6 +64,12 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         evidence={"slowdown": round(slowdown, 3), "clock ratio": round(clocks, 3), "reason": why},
     )
+
+
+def _is_by_clocks(slowdown: float, clocks: float) -> bool:
+    """Whether a slowdown is that of the clocks, and not mostly of something else."""
+    is_equal = clocks > 1 and abs(slowdown / clocks - 1) <= TOLERANCE
+    return is_equal and clocks - 1 >= MIN_EXPLAINED * (slowdown - 1)
 
 
 RULE = Rule(
