@@ -12,9 +12,12 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
 from ingero.store.records import Window
+from ingero.store.spans import Spans
+from ingero.units import SECOND_NS
 
 _SAME_WORK = 1.1  # workers whose work per step grew by less compute as they did
 _LITTLE = 0.5  # of the seconds of the worker seen longest; less may be one second at the edge that reaches out
+_INSIDE = 0.99  # of a second
 _COUNTED = ("run", "runq")  # states of a worker whose time per step its clocks tell, whoever waited for it
 
 Growth = Mapping[tuple[int, str], float]
@@ -49,8 +52,13 @@ def work_growth(
 
 
 def _per_step(evidence: Evidence, process: int, steps: Steps) -> tuple[float, dict[str, float]]:
-    """For how many seconds it was there, and its time by state."""
+    """For how many seconds it was there, and its time by state.
+
+    Of seconds that lie inside, where there are any: at the edge of a stall there is work of a healthy loop.
+    """
     rows = evidence.clock_seconds(steps.windows, process)
+    inside = Spans(steps.windows).shares(rows["start_ns"], rows["start_ns"] + rows["period_s"] * SECOND_NS) > _INSIDE
+    rows = rows[inside] if inside.any() else rows
     seconds = float(rows["period_s"].sum())
     ns = {state: float(rows["clock_ns"][:, CLOCKS.index(state)].sum()) for state in _COUNTED}
     return seconds, {state: one / seconds / 1e9 * steps.step_ns if seconds else 0.0 for state, one in ns.items()}
