@@ -55,11 +55,12 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
 
     text: with {who}, {lost} and {takers}.
     """
-    found = answers(case)
-    claims = claim(case, found.shares[taker])
+    found, takers = answers(case), of_kind(case, taker)
+    chosen = _not_yet_charged(case, takers)
+    left = sum(one.lost_ns for one in chosen) / max(sum(one.lost_ns for one in takers), 1)
+    claims = claim(case, found.shares[taker] * left)
     if not claims:
         return None
-    chosen = _not_yet_charged(case, of_kind(case, taker))
     culprits = weighty(chosen)
     if taker is Taker.OWN:
         culprits = _by_thread(case, culprits)
@@ -144,9 +145,9 @@ def _by_thread(case: Case, takers: list[Culprit]) -> list[Culprit]:
 
 
 def _not_yet_charged(case: Case, takers: list[Culprit]) -> list[Culprit]:
-    """Without those whose time a higher priority explains already, where there are others."""
+    """Without those whose time a higher priority explains already."""
     charged = {one.pid for finding in case.findings if finding.cause == PRIORITY for one in finding.culprits}
-    return [one for one in takers if one.pid not in charged] or takers
+    return [one for one in takers if one.pid not in charged]
 
 
 def _kind(case: Case, one: Culprit) -> Taker:
