@@ -12,6 +12,7 @@ from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagno
 
 AUGMENT = (("/srv/job/images.py", 29, "augment"), ("/srv/job/images.py", 20, "__getitem__"))
 FEEDER = (("/usr/lib/python3.12/multiprocessing/reduction.py", 51, "dumps"), *AUGMENT[1:])
+STALL_S = 8.9  # the end of a second that began healthy
 ITERATED = (*AUGMENT, ("/usr/lib/python3/site-packages/torch/utils/data/dataloader.py", 701, "__next__"))
 
 
@@ -173,6 +174,24 @@ def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path, to_cpu_ms: f
     assert incident.cause == "data-starvation"
     assert incident.evidence["worker was"] == "disk"
     assert incident.explained_ratio > 0.9
+
+
+def test_what_a_worker_computes_beside_a_stall_is_no_reason(tmp_path: Path) -> None:
+    """The stall begins and ends within a second, whose rest is that of a healthy loop and of as many of its steps."""
+
+    def slow_disk(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for second in range(int(LENGTH_S)):
+            stalled = min(max(second + 1 - STALL_S, 0), 1)
+            scene.second(worker, second, run=1 / 13.05 * 1000 * stalled + 1 / 6.55 * 1000 * (1 - stalled))
+        scene.train(trainer, QUIET_S, STALL_S, Step())
+        for begin, _, _ in scene.train(trainer, STALL_S, LENGTH_S, Step(empty_ms=7.0, empty={"sleep": 6.5})):
+            scene.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
+            scene.off_cpu(worker, begin - 0.0065, begin + 0.0055, "io", waker="block")
+
+    incident = diagnosed(tmp_path, slow_disk).incidents[0]
+    assert (incident.cause, incident.evidence["worker was"]) == ("data-starvation", "disk")
+    assert "worker on-cpu (ns)" not in incident.evidence
 
 
 def test_a_forked_worker_is_not_at_its_parents_line(tmp_path: Path) -> None:

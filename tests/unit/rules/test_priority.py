@@ -12,6 +12,7 @@ from ingero.store.tables import Value
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 LATE_MS = 2.0
+NOBODY = -1
 
 
 def hogged(
@@ -73,6 +74,25 @@ def test_weights_of_groups_that_are_not_side_by_side_mean_nothing(tmp_path: Path
         hogged(scene, trainer, {"cpu_weight": 100}, {"cpu_weight": 1000}, cgroup_id=7)
 
     assert causes(diagnosed(tmp_path, heavier, cgroup_id=1)) == ["cpu-contention"]
+
+
+def test_the_wait_for_a_worker_is_charged_once(tmp_path: Path) -> None:
+    """What nobody is named for is not an equal's that took a hundredth of it beside a process that goes first."""
+
+    def starved(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        scene.scheduling(worker.pid, 0, process=worker.number)
+        scene.scheduling(900, QUIET_S, nice=-14)
+        scene.scheduling(50, QUIET_S)
+        for begin, _, end in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=6.5, empty={"sleep": 6})):
+            scene.off_cpu(trainer, begin, begin + 0.006, "sleep", waker=worker)
+            scene.off_cpu(worker, begin, begin + 0.0059, "runq", culprit=(900, "hog"))
+            scene.took(worker, 900, "hog", int(end), 4.8)
+            scene.took(worker, 50, "kworker", int(end), 0.05)
+            scene.took(worker, NOBODY, "", int(end), 1.05)
+
+    (incident,) = diagnosed(tmp_path, starved).incidents
+    assert (incident.cause, [one.name for one in incident.culprits]) == ("priority", ["hog"])
 
 
 @pytest.mark.parametrize("nice", [0, 2, 19])
