@@ -17,10 +17,13 @@ from bench.incidents.agent import tracing
 from bench.incidents.ambient import MAX_OTHERS, Usage
 from bench.incidents.scenario import Planned, Scenario
 from bench.incidents.workload import Running, completions, gate_of, in_dose, running
+from bench.timers import longest_pauses_ns, watched_timers
 from ingero.demo.gpusim.build import build, environment
+from ingero.units import SECOND_NS
 
-DATABASE, LABEL = "recording.db", "label.json"
+DATABASE, LABEL, TIMERS = "recording.db", "label.json", "timers"
 DRIFT_STEPS = 5
+_TIMER_NS = 20_000_000
 _SCRATCH = Path("/var/tmp")  # on a disk: there is no direct I/O in memory
 
 
@@ -46,7 +49,7 @@ class Label:
     live: list[tuple[int, str]] = field(default_factory=list)
     losses: dict[str, int] = field(default_factory=dict)
     others: float = 0.0  # share of all CPUs that nobody of the run used
-    stolen_s: float = 0.0  # by the hypervisor, of all CPUs together
+    stolen_s: float = 0.0  # by the hypervisor, of all CPUs together; in pauses that no steal clock tells, at most
 
     @property
     def is_disturbed(self) -> bool:
@@ -73,7 +76,9 @@ def record(planned: Planned, keep: Path) -> Label:
         folder = Path(name)
         label = _run(planned, folder)
         after = Usage.now()
-        label.others, label.stolen_s = after.others_since(before), after.stolen_s - before.stolen_s
+        label.others = after.others_since(before)
+        paused_s = longest_pauses_ns(folder / TIMERS, period_ns=_TIMER_NS) / SECOND_NS
+        label.stolen_s = max(after.stolen_s - before.stolen_s, paused_s)
         kept = planned.folder(keep)
         kept.mkdir(parents=True, exist_ok=True)
         shutil.move(folder / DATABASE, kept / DATABASE)
@@ -112,6 +117,7 @@ def _run(planned: Planned, folder: Path) -> Label:
             stack.enter_context(_spell(workload, label))
         time.sleep(1)  # the first steps fill caches and queues
         driver = environment(build(), ctl=folder / "gpu.knobs")
+        stack.enter_context(watched_timers(folder / TIMERS, period_ns=_TIMER_NS))
         with tracing(folder / DATABASE, workload.traced, driver) as live:
             label.begin_ns = time.monotonic_ns()
             label.offset_ns = time.time_ns() - label.begin_ns

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bench.timers import mean_lateness_ns, watched_timers
 from ingero.demo.faults import Fault
 from ingero.demo.faults.model import Target
 from ingero.demo.gpusim.build import build, environment
@@ -23,7 +24,6 @@ from ingero.demo.workloads.program import Program
 from ingero.demo.workloads.steps import Step
 from ingero.events import EpochFlag
 from ingero.store.reader import open_reader
-from tests.integration.timers import mean_lateness_ns, watched_timers
 from tests.integration.tracing import tracing
 
 Array = np.ndarray[Any, np.dtype[Any]]

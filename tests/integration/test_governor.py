@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.timers import watched_timers
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.probes import ProbeMode
 from ingero.capture.recorder import Recorder, RecorderOptions
@@ -31,7 +32,6 @@ from tests.integration.epoch_cases import Recording, Run, flagged, load, matched
 from tests.integration.targets import rows
 from tests.integration.test_counts import recorded_counts, true_counts
 from tests.integration.test_epochs import unseen_ns, without_late_timers
-from tests.integration.timers import watched_timers
 
 pytestmark = pytest.mark.integration
 

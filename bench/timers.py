@@ -22,16 +22,17 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _PERIOD_NS = 10_000_000
+_PAUSE_NS = 1_000_000
 _PR_SET_TIMERSLACK = 29  # prctl.h
 _SAMPLE = np.dtype([("at_ns", "<i8"), ("late_ns", "<i8")])
 
 
 @contextmanager
-def watched_timers(log: Path) -> Iterator[None]:
+def watched_timers(log: Path, *, period_ns: int = _PERIOD_NS) -> Iterator[None]:
     """Measures beside what is in the block."""
     with (
         log.open("wb") as out,
-        subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=out) as program,
+        subprocess.Popen([sys.executable, __file__, str(period_ns)], stdin=subprocess.PIPE, stdout=out) as program,
     ):
         try:
             yield
@@ -50,18 +51,28 @@ def mean_lateness_ns(log: Path, start_ns: int, end_ns: int) -> int:
     return int(np.maximum(inside["late_ns"], 0).mean())
 
 
+def longest_pauses_ns(log: Path, *, period_ns: int = _PERIOD_NS) -> int:
+    """How long the machine may have been paused in all.
+
+    A timer that is late tells the end of a pause, and that it began after the timer before.
+    """
+    late: Array = np.fromfile(log, _SAMPLE)["late_ns"]
+    late = late[late > _PAUSE_NS]
+    return int(late.sum()) + len(late) * period_ns
+
+
 def _waited_for_a_cpu_ns() -> int:
     return int(Path("/proc/self/schedstat").read_text().split()[1])
 
 
-def _watch() -> None:
+def _watch(period_ns: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     ended = select.poll()
     ended.register(sys.stdin, select.POLLIN | select.POLLHUP)
     while not ended.poll(0):
         waited_ns = _waited_for_a_cpu_ns()
-        due_ns = time.monotonic_ns() + _PERIOD_NS
-        time.sleep(_PERIOD_NS / 1e9)
+        due_ns = time.monotonic_ns() + period_ns
+        time.sleep(period_ns / 1e9)
         at_ns = time.monotonic_ns()
         late_ns = at_ns - due_ns - (_waited_for_a_cpu_ns() - waited_ns)
         sys.stdout.buffer.write(np.array([(at_ns, late_ns)], _SAMPLE).tobytes())
@@ -69,4 +80,4 @@ def _watch() -> None:
 
 
 if __name__ == "__main__":
-    _watch()
+    _watch(int(sys.argv[1]))
