@@ -95,6 +95,7 @@ _RECORDED: Mapping[HostKey, tuple[str, str]] = {
     **{(Source.IO, int(op)): _BLOCK for op in IoOp},
     (Source.HOST, HostOp.DIRECT_RECLAIM): ("mm_vmscan_direct_reclaim_end, mm_vmscan_memcg_reclaim_end", _HELD_UP),
     (Source.HOST, HostOp.COMPACTION): ("mm_compaction_end", _HELD_UP),
+    (Source.HOST, HostOp.LATE_TIMER): ("hrtimer_expire_entry", "from 1 ms on; of those late at a time, one"),
     (Source.TCP, TcpOp.RETRANSMIT): ("tcp_retransmit_skb, tcp_retransmit_synack", "every one of the machine"),
     (Source.NET, NetOp.SEND): ("sock_send_length", _SOCKETS),
     (Source.NET, NetOp.RECEIVE): ("sock_recv_length", _SOCKETS),

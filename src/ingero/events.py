@@ -54,6 +54,7 @@ class HostKind(enum.IntEnum):
     TCP_RETRANSMIT = 7
     NET_SEND = 8
     NET_RECEIVE = 9
+    LATE_TIMER = 10
 
 
 class LifecycleKind(enum.IntEnum):

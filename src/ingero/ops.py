@@ -565,6 +565,7 @@ class HostOp(enum.IntEnum):
     COMPACTION = 31
     MAJOR_FAULT = 32
     STOP_SIGNAL = 33
+    LATE_TIMER = 34
 
 
 class IoOp(enum.IntEnum):

@@ -1,4 +1,4 @@
-"""The programs that watch the host (block I/O, memory, signals, sockets): what each needs; loads and attaches them."""
+"""The programs that watch the host (block I/O, memory, signals, timers, sockets): what each needs; attaches them."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ HOST_PROGRAMS: tuple[HostProgram, ...] = (
     _program("memory", "page_alloc", "mm_page_alloc", "page allocations of targets are not counted"),
     _program("memory", "mark_victim", "mark_victim", "OOM kills are seen as SIGKILL only"),
     _program("signals", "signal_generate", "signal_generate", "who stopped or killed a process is unknown"),
+    _program("timers", "timer_expired", "hrtimer_expire_entry", "pauses of the whole machine are not seen"),
     _program("tcp", "tcp_retransmit", "tcp_retransmit_skb", "TCP retransmits are not seen"),
     _program("tcp", "tcp_retransmit_synack", "tcp_retransmit_synack", "retransmits of a SYN-ACK are not seen"),
     _program("tcp", "socket_state", "inet_sock_set_state", "a retransmit's process is known after its first send only"),

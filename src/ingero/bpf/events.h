@@ -502,6 +502,7 @@ enum host_kind {
 	HOST_TCP_RETRANSMIT,
 	HOST_NET_SEND,
 	HOST_NET_RECEIVE,
+	HOST_LATE_TIMER,
 	HOST_KINDS,
 };
 
@@ -514,13 +515,13 @@ enum host_flag {
 
 #define HOST_MANY 16
 
-/* ring `host`: block I/O, reclaim, faults, network */
+/* ring `host`: block I/O, reclaim, faults, network, late timers */
 struct host_record {
 	u64 start_ns;
 	u64 duration_ns; /* 0: a point in time */
 	u64 size_bytes;
 	u64 cgroup_id;
-	u64 arg0; /* block: sector; sockets: ports (source << 16 | destination), 0 where there are none; reclaim: order */
+	u64 arg0; /* block: sector; sockets: ports (source << 16 | destination), 0: none; reclaim: order; timer: CPU */
 	u64 arg1; /* block: queue time ns; tcp: state | segments << 16; send, receive: family | calls << 16 */
 	u8 address[32]; /* sockets: source, destination; v4 mapped into v6 */
 	u32 pid;

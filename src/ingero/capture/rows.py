@@ -35,6 +35,7 @@ HOST_OPS: dict[int, tuple[Source, int]] = {
     HostKind.BLOCK_FLUSH: (Source.IO, IoOp.FLUSH),
     HostKind.DIRECT_RECLAIM: (Source.HOST, HostOp.DIRECT_RECLAIM),
     HostKind.COMPACTION: (Source.HOST, HostOp.COMPACTION),
+    HostKind.LATE_TIMER: (Source.HOST, HostOp.LATE_TIMER),
     HostKind.TCP_RETRANSMIT: (Source.TCP, TcpOp.RETRANSMIT),
     HostKind.NET_SEND: (Source.NET, NetOp.SEND),
     HostKind.NET_RECEIVE: (Source.NET, NetOp.RECEIVE),
@@ -182,7 +183,7 @@ class RowMaker:
         self._sink.append(tables.OFFCPU, rows)
 
     def host_events(self, batch: Array) -> None:
-        """Block I/O, reclaim, faults, network (`struct host_record`).
+        """Block I/O, reclaim, late timers, network (`struct host_record`).
 
         A socket outlives its process and a request may: by then the slot can be another process's.
         """

@@ -94,6 +94,7 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
     (Source.HOST, HostOp.COMPACTION): ("compaction", "the task moved pages itself", "", "order", ""),
     (Source.HOST, HostOp.MAJOR_FAULT): ("major_fault", "page read from disk", "", "address", ""),
     (Source.HOST, HostOp.STOP_SIGNAL): ("stop_signal", "signal that stops", "", "pid of the sender", "signal number"),
+    (Source.HOST, HostOp.LATE_TIMER): ("late_timer", "timer of the kernel that came late", "", "CPU", ""),
     (Source.IO, IoOp.READ): ("block_read", "block I/O read", "bytes", "sector", "device (dev_t)"),
     (Source.IO, IoOp.WRITE): ("block_write", "block I/O write", "bytes", "sector", "device (dev_t)"),
     (Source.IO, IoOp.DISCARD): ("block_discard", "block I/O discard", "bytes", "sector", "device (dev_t)"),

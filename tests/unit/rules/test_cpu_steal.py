@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import Diagnosis
+from ingero.ops import HostOp
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 SLOW = Step(busy_ms=12)  # 6 of 12.55 ms more
@@ -49,3 +51,52 @@ def test_a_part_that_may_have_been_stolen_leaves_the_device_without_a_verdict(tm
 def test_without_cpu_seconds_it_is_not_evaluated(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"cpu_seconds": "an older recording"})
     assert "cpu-steal" in {one.cause for one in found.not_evaluated}
+
+
+PAUSE_MS = 18.0
+RARE_S = 0.1  # a pause each
+
+
+def pausing(scene: Scene, trainer: Actor, *, late_ms: float = 12.0, moved_ms: float = 0.0) -> None:
+    """From QUIET_S on the machine is paused each RARE_S, as a device's work ends; no steal clock tells.
+
+    late_ms: how late the timer was that was due in it; 0: none was. moved_ms: how long before the wait's end it came.
+    """
+    scene.cpus(0, int(LENGTH_S), (0.2, 0.1))
+    for begin_s in np.arange(QUIET_S, LENGTH_S - RARE_S, RARE_S):
+        ((_, first, end),) = scene.train(trainer, begin_s, begin_s + 0.001, Step(busy_ms=6 + PAUSE_MS))
+        scene.train(trainer, end, begin_s + RARE_S - 0.001, Step())
+        if late_ms:
+            ended_s = end - 0.05e-3 - moved_ms / 1e3
+            scene.host_event(HostOp.LATE_TIMER, ended_s - late_ms / 1e3, ms=late_ms, arg1=0)
+            assert ended_s - late_ms / 1e3 > first
+
+
+def test_a_device_that_was_ready_as_a_pause_ended_was_not_slower(tmp_path: Path) -> None:
+    (incident,) = diagnosed(tmp_path, pausing).incidents
+    assert incident.cause == "cpu-steal"
+    assert incident.lost_ratio == pytest.approx(PAUSE_MS / (1e3 * RARE_S), rel=0.15)
+    assert incident.explained_ratio > 0.9
+    assert "timers of its kernel came up to 12.0 ms late" in incident.summary
+
+
+def test_a_pause_at_another_time_is_no_reason(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, lambda scene, trainer: pausing(scene, trainer, moved_ms=5))
+    assert "cpu-steal" not in causes(found)
+
+
+def test_work_that_a_pause_made_longer_was_held_up(tmp_path: Path) -> None:
+    def paused(scene: Scene, trainer: Actor) -> None:
+        """8 ms of each step before its first launch, in which a timer came 7 ms late."""
+        scene.cpus(0, int(LENGTH_S), (0.2, 0.1))
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5)):
+            scene.host_event(HostOp.LATE_TIMER, begin + 0.001, ms=7.5)
+
+    (incident,) = diagnosed(tmp_path, paused).incidents
+    assert incident.cause == "cpu-steal"
+    assert incident.lost_ratio == pytest.approx(7.5 / 14.55, rel=0.05)
+
+
+def test_single_steps_that_took_longer_do_not_make_a_device_slower(tmp_path: Path) -> None:
+    """Nothing tells why; the device was as fast as ever before and after each."""
+    assert causes(diagnosed(tmp_path, lambda scene, trainer: pausing(scene, trainer, late_ms=0))) == ["unexplained"]

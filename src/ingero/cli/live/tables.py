@@ -25,6 +25,7 @@ _HOST_NAMES = {(source, code): name for source, code, name, *_ in op_rows()}
 _HOST_ORDER: tuple[tuple[Source, int], ...] = (
     (Source.HOST, HostOp.OOM_KILL),
     (Source.HOST, HostOp.STOP_SIGNAL),
+    (Source.HOST, HostOp.LATE_TIMER),
     (Source.HOST, HostOp.DIRECT_RECLAIM),
     (Source.HOST, HostOp.COMPACTION),
     (Source.HOST, HostOp.MAJOR_FAULT),
@@ -45,6 +46,7 @@ _HOST_ORDER: tuple[tuple[Source, int], ...] = (
 _SEEN_BY: dict[tuple[Source, int], tuple[str, ...]] = {
     (Source.HOST, HostOp.STOP_SIGNAL): ("signal_generate",),
     (Source.HOST, HostOp.OOM_KILL): ("mark_victim",),
+    (Source.HOST, HostOp.LATE_TIMER): ("timer_expired",),
     (Source.HOST, HostOp.DIRECT_RECLAIM): ("direct_reclaim_begin", "direct_reclaim_end"),
     (Source.HOST, HostOp.COMPACTION): ("compaction_begin", "compaction_end"),
     (Source.TCP, TcpOp.RETRANSMIT): ("tcp_retransmit",),

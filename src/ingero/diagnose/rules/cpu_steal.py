@@ -1,4 +1,4 @@
-"""The hypervisor ran others on the machine's CPUs."""
+"""The hypervisor ran others on the machine's CPUs, or let the whole machine wait."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE, UNKNOWN
-from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.pauses import Paused, paused
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.stolen import stolen
-from ingero.units import format_percent
+from ingero.diagnose.stolen import Stolen, stolen
+from ingero.units import format_count, format_ns, format_percent
 
 CAUSE = "cpu-steal"
 _MOSTLY = 0.5  # of the loss: with less of it something else is slower, too
@@ -17,34 +18,74 @@ _LONGER = ("run", "sleep", UNKNOWN, DEVICE)  # what a guest sees of it: slices, 
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Time lost in the seconds, and at most by the amounts, that were stolen beyond the reference."""
+    """Time lost in the seconds, and at most by the amounts, that were stolen beyond the reference; or in pauses."""
     if case.kind is not FindingKind.INCIDENT:
         return
-    found = stolen(case)
-    if found is None or found.usual_ratio is None or found.share < _MOSTLY:
+    clock, late = stolen(case), paused(case)
+    by_clock = clock.share if clock and clock.usual_ratio is not None else 0.0
+    by_timers = late.share if late else 0.0
+    if max(by_clock, by_timers) < _MOSTLY:
         return
-    claims = case.take(Part, _LONGER, found.share * case.loss_ns)
-    if not claims:
-        return
-    lost = sum(claims.values())
-    yield Finding(
+    claims = case.take(Part, _LONGER, max(by_clock, by_timers) * case.loss_ns)
+    if claims and clock and by_clock >= by_timers:
+        yield _by_clock(case, claims, clock)
+    elif claims and late:
+        yield _by_timers(case, claims, late)
+
+
+def _by_clock(case: Case, claims: dict[Bucket, int], found: Stolen) -> Finding:
+    usual_ratio = found.usual_ratio or 0.0
+    return _finding(
+        claims,
+        summary=f"{case.who} lost {case.amount(sum(claims.values()))} because the hypervisor ran others on the CPUs of "
+        f"this machine: {format_percent(found.ratio)} of one was stolen meanwhile (usually "
+        f"{format_percent(usual_ratio)})",
+        link=Link(
+            text="the hypervisor took CPUs away",
+            seen_ns=int(found.ratio * case.wall_ns),
+            expected_ns=int(usual_ratio * case.wall_ns),
+            structure="the kernel's steal clock of each CPU; no more is charged than was stolen in the same second",
+            order="in the seconds in which the time was lost",
+        ),
+        fix=Fix(text="ask for CPUs that are not shared, or move to another host", command="vmstat 1  # column st"),
+        evidence={"stolen (ratio)": round(found.ratio, 3), "usually stolen (ratio)": round(usual_ratio, 3)},
+    )
+
+
+def _by_timers(case: Case, claims: dict[Bucket, int], found: Paused) -> Finding:
+    return _finding(
+        claims,
+        summary=f"{case.who} lost {case.amount(sum(claims.values()))} because the whole machine was paused from "
+        f"outside, {format_count(found.count)} times: timers of its kernel came up to "
+        f"{format_ns(found.longest_ns)} late",
+        link=Link(
+            text="the hypervisor, or the firmware, let none of this machine run",
+            seen_ns=sum(claims.values()),
+            structure="timers of the kernel that were due in the pauses and came as they ended; the steal clock tells "
+            "no such pause where a hypervisor limits a machine as a whole",
+            order="the waits for the device ended with the pauses, or the work was longer by them",
+        ),
+        fix=Fix(
+            text="ask who limits this virtual machine: a CPU quota, or a host that is overbooked; on hardware of its "
+            "own the firmware does (SMIs)",
+            command="ingero query \"SELECT timestamp, duration_ns FROM events WHERE op_name = 'late_timer'\"",
+        ),
+        evidence={"pauses": found.count, "longest pause (ns)": found.longest_ns},
+    )
+
+
+def _finding(
+    claims: dict[Bucket, int], *, summary: str, link: Link, fix: Fix, evidence: dict[str, int | float]
+) -> Finding:
+    return Finding(
         cause=CAUSE,
         resource="cpu",
         root="hypervisor",
-        summary=f"{case.who} lost {case.amount(lost)} because the hypervisor ran others on the CPUs of this machine: "
-        f"{format_percent(found.ratio)} of one was stolen meanwhile (usually {format_percent(found.usual_ratio)})",
+        summary=summary,
         claims=claims,
-        chain=(
-            Link(
-                text="the hypervisor took CPUs away",
-                seen_ns=int(found.ratio * case.wall_ns),
-                expected_ns=int(found.usual_ratio * case.wall_ns),
-                structure="the kernel's steal clock of each CPU; no more is charged than was stolen in the same second",
-                order="in the seconds in which the time was lost",
-            ),
-        ),
-        fixes=(Fix(text="ask for CPUs that are not shared, or move to another host", command="vmstat 1  # column st"),),
-        evidence={"stolen (ratio)": round(found.ratio, 3), "usually stolen (ratio)": round(found.usual_ratio, 3)},
+        chain=(link,),
+        fixes=(fix,),
+        evidence=dict(evidence),
     )
 
 
@@ -53,9 +94,12 @@ RULE = Rule(
     title="the hypervisor took the CPU",
     order=15,
     needs=("epochs", "cpu_seconds"),
+    wants=("HOST",),
     shows="the steal time of the worst CPU, second by second, against the reference, and that the time was lost in "
-    "those seconds",
+    "those seconds; or how often the whole machine was paused, by timers of its kernel that came late, and that waits "
+    "ended with the pauses",
     limits="a guest does not see which thread it hit: what the CPU's own steal clock allows for is the most that is "
-    "charged; where that is less than half of a loss, or the reference shorter than a second, nothing is claimed",
+    "charged; where that is less than half of a loss, or the reference shorter than a second, nothing is claimed; a "
+    "pause is seen as far as a timer was due in it, on a CPU that runs within 10 ms, on one that idles within 20 ms",
     find=find,
 )

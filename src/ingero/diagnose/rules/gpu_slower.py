@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ingero.diagnose.cases import Case
 from ingero.diagnose.devices import gpu_name
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.more_to_do import has_more_to_do
+from ingero.diagnose.pauses import paused
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.stolen import stolen
 
 CAUSE = "gpu-slower"
 _STOLEN = 0.2  # of the loss, by a hypervisor
+_ALONE = 4  # times as much as the epochs before and after it
+_MOSTLY = 0.5  # of the device's lost time
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -22,7 +27,8 @@ def find(case: Case) -> Iterator[Finding]:
         return
     if case.process.rank is not None and case.evidence.missing(("NCCL", "communicators")):
         return  # a wait for another rank looks the same
-    if (taken := stolen(case)) and taken.share >= _STOLEN:
+    held_up = (one.share for one in (stolen(case), paused(case)) if one)
+    if max(held_up, default=0.0) >= _STOLEN or _is_of_lone_epochs(case):
         return  # an interrupt that comes late looks like a device that is
     claims = case.take((Part.DEVICE,), (DEVICE,))
     if not claims:
@@ -54,6 +60,19 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         evidence={"slowdown": round(seen / max(usual, 1), 3)},
     )
+
+
+def _is_of_lone_epochs(case: Case) -> bool:
+    """Whether most was lost in single epochs among others that were as fast as ever: nothing was slower then."""
+    if case.is_sampled:
+        return False
+    lost = np.zeros(len(case.epochs))
+    for key, one in case.usual.items():
+        mine = case.epochs["class_key"] == key
+        lost[mine] = np.maximum(case.epochs["x_ns"][mine] - one.reference.x_ns, 0)
+    around = np.pad(lost, 1)
+    lone = lost[lost > _ALONE * np.maximum(around[:-2], around[2:])]
+    return float(lone.sum()) > _MOSTLY * float(lost.sum())
 
 
 RULE = Rule(

@@ -1,0 +1,62 @@
+"""Pauses of the whole machine: its hypervisor, or its firmware, lets none of it run for some milliseconds.
+
+No clock of a thread shows one: who ran seems to have run on, who slept to have slept. But timers of the kernel that
+were due meanwhile come as it ends (`late_timer`), and so does the interrupt of a device that was ready.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.ops import HostOp, Source
+from ingero.store.records import Window
+from ingero.store.spans import Spans
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_AT_ONCE_NS = 1_000_000  # what is held up by a pause comes as it ends, in the order that CPUs and timers are served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """count, longest_ns: of the pauses meanwhile, as far as timers were due in them. share: of the loss, at most."""
+
+    count: int
+    longest_ns: int
+    share: float
+
+
+def paused(case: Case) -> Paused | None:
+    """None where no timer was late while time was lost."""
+    late = [one for one in case.evidence.host_events(case.window, Source.HOST) if one.op == HostOp.LATE_TIMER]
+    spans = Spans(Window(begin_ns=one.start_ns, end_ns=one.start_ns + (one.duration_ns or 0)) for one in late)
+    mine = [one for one in spans.windows if one.end_ns > case.window.begin_ns]
+    if not mine or not len(case.epochs):
+        return None
+    lost = np.maximum(case.excess_ns, 0)
+    claimed = np.where(_ends_a_wait(case.epochs, spans), lost, np.minimum(lost, _while_at_work_ns(case.epochs, spans)))
+    return Paused(
+        count=len(mine),
+        longest_ns=max(one.duration_ns for one in mine),
+        share=float(claimed.sum()) / max(float(lost.sum()), 1.0),
+    )
+
+
+def _ends_a_wait(epochs: Array, spans: Spans) -> Array:
+    """Epochs whose device was seen to be ready just as a pause ended, which is then why it was no sooner."""
+    ends = np.array([one.end_ns for one in spans.windows])
+    after = np.minimum(np.searchsorted(ends, epochs["r_ns"] - _AT_ONCE_NS), len(ends) - 1)
+    ended: Array = (np.abs(epochs["r_ns"] - ends[after]) <= _AT_ONCE_NS) & (ends[after] > epochs["s_ns"])
+    return ended
+
+
+def _while_at_work_ns(epochs: Array, spans: Spans) -> Array:
+    """How long each epoch was held up outside its wait for the device."""
+    parts = (("a_ns", "s_ns"), ("r_ns", "b_ns"))
+    held = [spans.shares(epochs[begin], epochs[end]) * (epochs[end] - epochs[begin]) for begin, end in parts]
+    total: Array = held[0] + held[1]
+    return total
