@@ -109,7 +109,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
         for finding in _guarded(rule, rule.find(case), failed) if rule.find and can_see(rule, case) else ():
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
-    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)  # the loss as a whole is worth its surroundings
+    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)  # the whole loss is worth its surroundings
     findings = joined(case.findings, case.amount)
     for part in (one for one in findings if not one.is_whole):
         case.give_back(part)
