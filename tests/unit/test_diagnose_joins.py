@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ingero.diagnose.joins import joined
-from ingero.diagnose.model import Bucket, CodeLine, Fact, Finding, Part
+from ingero.diagnose.model import Bucket, CodeLine, Culprit, Fact, Finding, Part
 
 RUN, RUNQ = Bucket(Part.EMPTY, "run"), Bucket(Part.EMPTY, "runq")
 IO, SLEEP = Bucket(Part.EMPTY, "io"), Bucket(Part.EMPTY, "sleep")
@@ -19,6 +19,10 @@ def finding(cause: str, claims: dict[Bucket, int], line: CodeLine | None = None,
 
 def at(function: str, line: int = 1) -> CodeLine:
     return CodeLine(file="train.py", line=line, function=function)
+
+
+def took(name: str, ns: int) -> Culprit:
+    return Culprit(pid=1, name=name, lost_ns=ns)
 
 
 def test_writing_and_computing_in_one_function_is_one_incident() -> None:
@@ -92,6 +96,24 @@ def test_data_that_are_late_for_another_reason_are_an_incident_of_their_own() ->
 def test_crowding_belongs_to_the_work_that_it_is_for(work: Finding) -> None:
     [one] = joined([finding("self-oversubscription", {RUNQ: 300}), work])
     assert (one.cause, one.lost_ns) == (work.cause, 1200)
+
+
+@pytest.mark.parametrize(
+    ("held_ns", "holder", "causes"),
+    [
+        (400, "hog", ["gil"]),
+        (400, "other", ["self-oversubscription", "gil"]),
+        (100, "hog", ["self-oversubscription", "gil"]),
+    ],
+)
+def test_crowding_by_the_thread_that_holds_the_interpreter_lock_is_of_it(
+    held_ns: int, holder: str, causes: list[str]
+) -> None:
+    crowding = replace(finding("self-oversubscription", {RUNQ: 900}), culprits=(took("hog", 700), took("worker", 200)))
+    held = replace(finding("gil", {SLEEP: held_ns}), culprits=(took(holder, held_ns),))
+    found = joined([crowding, held])
+    assert [one.cause for one in found] == causes
+    assert sum(one.lost_ns for one in found) == 900 + held_ns
 
 
 @pytest.mark.parametrize(

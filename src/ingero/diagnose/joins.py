@@ -102,10 +102,19 @@ def _place(finding: Finding) -> tuple[str, str] | None:
 
 
 def _work_of(crowding: Finding, found: Iterable[Finding]) -> Finding | None:
-    """The larger finding whose work the threads crowd each other for."""
+    """The larger finding whose work the threads crowd each other for; or that of the very thread that took most."""
     busy = [one for one in found if one is not crowding and _computes(one)]
     work = max(busy, key=lambda one: one.lost_ns, default=None)
-    return work if work and work.lost_ns >= crowding.lost_ns else None
+    if work and work.lost_ns >= crowding.lost_ns:
+        return work
+    return next((one for one in busy if _is_of_who_took(crowding, one)), None)
+
+
+def _is_of_who_took(crowding: Finding, work: Finding) -> bool:
+    """Whether the thread that took most of the CPUs held the interpreter lock, for more than a moment."""
+    takers = [(one.pid, one.name) for one in (*crowding.culprits[:1], *work.culprits[:1])]
+    is_same = len(takers) == 2 and takers[0] == takers[1]
+    return is_same and work.cause == gil.CAUSE and not _is_little(work, crowding)
 
 
 def _computes(finding: Finding) -> bool:
