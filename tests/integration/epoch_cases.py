@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,19 +166,23 @@ class Recording:
 
 @contextmanager
 def recorded(
-    folder: Path, mode: Mode, *arguments: object, sync_every: int = 1
+    folder: Path,
+    mode: Mode,
+    *arguments: object,
+    sync_every: int = 1,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Run, list[Recording]]]:
-    """A trainer under `ingero trace`; on leaving the block, the list holds its recording."""
+    """A trainer under `ingero trace`, with these variables; on leaving the block, the list holds its recording."""
     gate, truth = folder / "go", folder / "truth.%p"
     knobs, host_knobs, log = folder / "knobs", folder / "host_knobs", folder / "steps.jsonl"
     timers = folder / "timers"
-    variables = environment(build(), ctl=knobs, trace=truth, sched=mode)
+    given = {**os.environ, **environment(build(), ctl=knobs, trace=truth, sched=mode), **(variables or {})}
     options = ["--gate", gate, "--seconds", LONGEST_RUN_S, "--out", log, "--knob", host_knobs]
     options += ["--sync-every", sync_every]
     result: list[Recording] = []
     with (
         watched_timers(timers),
-        Program.module("train", *options, *arguments, environment={**os.environ, **variables}) as program,
+        Program.module("train", *options, *arguments, environment=given) as program,
     ):
         pid = int(program.wait_for("loaded")[0])
         with tracing(folder, pids=[pid]) as tracer:

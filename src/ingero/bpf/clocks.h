@@ -146,6 +146,7 @@ struct thread {
 	u64 offcpu_tail; /* written by whoever empties */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */
 	u64 switches_missed;
+	u64 last_slept_ns; /* when the last sleep ended that was not for a disk, for the kernel, or for SIGCONT */
 	u64 python_stack; /* of the call that returns: see native_stack.h */
 	u64 native_stack;
 	u64 python_thread; /* where its interpreter keeps this thread, as last found */
@@ -289,10 +290,12 @@ INLINE void forget_waker(struct thread *thread)
 	thread->waker_pid = thread->waker_tid = 0;
 }
 
-/* A sleep has ended at `at`, by the waker that was noted last. */
-INLINE void note_woken(struct thread *thread, u64 at)
+/* A sleep in this state has ended at `at`, by the waker that was noted last. */
+INLINE void note_woken(struct thread *thread, u8 state, u64 at)
 {
 	thread->last_wake_ns = at;
+	if (state == STATE_SLEEP)
+		thread->last_slept_ns = at;
 	thread->woken_kind = thread->waker_kind;
 	thread->woken_tid = thread->waker_tid;
 }

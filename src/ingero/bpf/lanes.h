@@ -344,7 +344,8 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	if (is_flawed(call->flaws, at->flaws))
 		epoch->flags |= EPOCH_INCOMPLETE;
 	if (thread->last_wake_ns > call->start_ns && thread->last_off_ns >= call->start_ns) {
-		epoch->woken_ns = thread->last_wake_ns;
+		/* a page that is read, or memory that is freed first, afterwards: the device was ready before */
+		epoch->woken_ns = thread->last_slept_ns > call->start_ns ? thread->last_slept_ns : thread->last_wake_ns;
 		epoch->flags |= EPOCH_WOKEN;
 	}
 	if (thread->last_on_ns > call->start_ns || thread->last_off_ns >= call->start_ns) {

@@ -71,7 +71,7 @@ INLINE void book_repair(struct thread *thread, struct task_struct *task, struct 
 		move_to_clock(thread, STATE_RUNQ, repair->on_ns - repair->woken_ns);
 		if (repair->woken_ns == repair->on_ns)
 			forget_waker(thread);
-		note_woken(thread, repair->woken_ns);
+		note_woken(thread, state, repair->woken_ns);
 		count_loss(LOSS_WAKEUP_MISSED, 1);
 	} else {
 		move_to_clock(thread, STATE_THROTTLED, repair->throttled_ns);

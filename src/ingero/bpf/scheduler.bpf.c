@@ -125,7 +125,7 @@ INLINE void end_sleep(struct thread *thread, u8 state, u64 limit)
 	add_clock(thread, state, end - since);
 	thread->state = STATE_RUNQ;
 	thread->since_ns = end;
-	note_woken(thread, end);
+	note_woken(thread, state, end);
 	thread->throttled_at_off_ns = NO_THROTTLED_CLOCK;
 }
 
