@@ -30,7 +30,7 @@ int poll(struct pollfd *files, nfds_t count, int timeout_ms)
 	static int (*own)(struct pollfd *, nfds_t, int);
 	static int woken;
 	struct timespec held_up = {{ 0, {HELD_UP_MS}000000 }};
-	pid_t child;
+	static pid_t child;
 	int ready;
 
 	if (!own)
@@ -38,12 +38,13 @@ int poll(struct pollfd *files, nfds_t count, int timeout_ms)
 	ready = own(files, count, timeout_ms);
 	if (count != 2 || timeout_ms != 100 || ready < 1 || ++woken % 4)
 		return ready;
+	if (child)
+		waitpid(child, NULL, WNOHANG); /* gone for long: no other sleep is to end this wait */
 	child = vfork();
 	if (!child) {{
 		nanosleep(&held_up, NULL);
 		_exit(0);
 	}}
-	waitpid(child, NULL, 0);
 	return ready;
 }}
 """
