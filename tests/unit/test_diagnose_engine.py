@@ -13,7 +13,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import UNEXPLAINED, Finding
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.store.reader import open_reader
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 from tests.unit.rules.test_cpu_contention import hogged
 
 
@@ -57,3 +57,16 @@ def test_each_cause_of_a_loss_is_weighed_against_that_loss_and_not_its_surroundi
             scene.took(trainer, 900, "hog", int(end), 0.25)
 
     assert sorted(causes(diagnosed(tmp_path, two_causes))) == ["cpu-contention", "timer-sleep"]
+
+
+def test_the_best_seconds_may_lie_within_an_incident(tmp_path: Path) -> None:
+    """Hogs from the first second on, a little less of them for two: those are the reference, and slow as well."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin_s, end_s, hogged_ms in ((0, 5, 5.0), (5, 7, 4.0), (7, 12, 5.0)):
+            for _, _, end in scene.train(
+                trainer, begin_s, end_s, Step(late_ms=0.05 + hogged_ms, drain={"runq": hogged_ms})
+            ):
+                scene.took(trainer, 900, "hog", int(end), hogged_ms)
+    assert {one.cause for one in diagnosed_file(path).incidents} == {"cpu-contention"}

@@ -191,11 +191,14 @@ class Case:
 
     @cached_property
     def stretches(self) -> tuple[Window, ...]:
-        """The time that it is about: its window, of a bottleneck without the incidents that lie in it."""
+        """The time that it is about: its window, of a bottleneck without the incidents that lie in it.
+
+        The best seconds of all may lie within one, between two that lost more.
+        """
         if self.kind is FindingKind.INCIDENT:
             return (self.window,)
         mine = (one for one in self.siblings if one.process.process == self.process.process)
-        return left_out(self.window, (one.window for one in mine if one.kind is FindingKind.INCIDENT))
+        return left_out(self.window, (one.window for one in mine if one.kind is FindingKind.INCIDENT)) or (self.window,)
 
     @cached_property
     def takers(self) -> list[Culprit]:
