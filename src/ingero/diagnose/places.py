@@ -234,6 +234,13 @@ def spent(found: Sequence[Stay]) -> Spent:
     return Spent(ns=sum(one.ns for one in found), count=sum(one.count for one in found), line=line)
 
 
+def waited_at(evidence: Evidence, process: int, windows: Sequence[Window], waits: Iterable[Segment]) -> CodeLine | None:
+    """The line at which a process went to sleep for these waits in the kernel, or was seen in such ones."""
+    asleep = spent(stays(evidence, process, windows, spans_of(waits), SLEEP)).line
+    seen = (evidence.sampled_line(window, process, states=("io", "kernel_lock")) for window in windows)
+    return asleep or next((line for line in seen if line), None)
+
+
 def at(line: CodeLine | None) -> str:
     """The line in a sentence."""
     return f", {line}" if line else ""

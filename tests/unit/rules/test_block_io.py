@@ -98,6 +98,23 @@ def test_a_checkpoint_is_told_by_its_direction(tmp_path: Path) -> None:
     assert "async_save" in incident.fixes[0].command
 
 
+def test_what_is_computed_in_the_function_that_waits_for_the_disk_belongs_to_it(tmp_path: Path) -> None:
+    """Few of its sleeps were seen, but those that were looked at as they began tell the function, at another line."""
+
+    def saving(scene: Scene, trainer: Actor) -> None:
+        step = Step(empty_ms=5.5, empty={"io": 1, "run": 4})
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step):
+            scene.sample(trainer, begin + 0.002, (("/srv/job/train.py", 61, "save"),))
+            scene.off_cpu(
+                trainer, begin, begin + 0.001, "io", waker="block", stack=(("/srv/job/train.py", 62, "save"),)
+            )
+            scene.host_event(IoOp.WRITE, begin, actor=trainer, ms=1, arg0=4 << 20, arg2=DISK)
+
+    (incident,) = diagnosed(tmp_path, saving).incidents
+    assert (incident.cause, str(incident.line)) == ("block-io", "save() at /srv/job/train.py:62")
+    assert incident.lost_ratio == pytest.approx(5 / 11.55, rel=0.1)
+
+
 def reading(scene: Scene, trainer: Actor, wait_ms: float) -> None:
     """As many bytes a step as ever, each a little later, with nobody else on the disk."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.disk_waits import DiskWaits, Requests, device_name
-from ingero.diagnose.model import CodeLine, Culprit, Finding, Fix, Link
+from ingero.diagnose.model import Culprit, Finding, Fix, Link
+from ingero.diagnose.places import waited_at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import named, pids
 from ingero.diagnose.stretches import UNOWNED_RATIO
@@ -32,7 +33,8 @@ def find(case: Case) -> Iterator[Finding]:
     strangers = [culprit for culprit, _ in others if culprit.pid not in case.job]
     main = _longest(segments)
     issuer = f"{case.thread_name(main)} [{main.pid}]"
-    line = _line(case, main)
+    mine = [one for one in segments if one.pid == main.pid]
+    line = waited_at(case.evidence, main.process or case.process.process, case.stretches, mine)
     doing = _doing(requests, is_own=main.pid == case.process.pid)
     beside = _beside(others)
     yield Finding(
@@ -64,11 +66,6 @@ def _longest(segments: Sequence[Segment]) -> Segment:
     for one in segments:
         waited[one.pid] += one.duration_ns
     return max(segments, key=lambda one: (waited[one.pid], one.duration_ns))
-
-
-def _line(case: Case, main: Segment) -> CodeLine | None:
-    process = case.evidence.process_at(main.pid) or case.process
-    return case.evidence.sampled_line(case.window, process.process, states=("io", "kernel_lock"))
 
 
 def _doing(requests: Requests, *, is_own: bool) -> str:

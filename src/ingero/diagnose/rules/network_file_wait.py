@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ingero.diagnose.cases import Case
 from ingero.diagnose.disk_waits import DiskWaits, waker_of
 from ingero.diagnose.model import Culprit, Finding, Fix, Link
+from ingero.diagnose.places import waited_at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.waits import Segment
 from ingero.diagnose.workers import workers_of
@@ -40,7 +41,7 @@ def find(case: Case) -> Iterator[Finding]:
             servers[waker_of(case, one)] += one.duration_ns
     (pid, name), _ = issuers.most_common(1)[0]
     by = "".join(f", served by {server} [{number}]" for (number, server), _ in servers.most_common(1))
-    process = case.evidence.process_at(pid) or case.process
+    mine = [one for one in segments if one.pid == pid]
     yield Finding(
         cause=CAUSE,
         resource="file system",
@@ -49,7 +50,7 @@ def find(case: Case) -> Iterator[Finding]:
         f"(NFS, FUSE or the like){by}",
         claims=claims,
         culprits=tuple(Culprit(pid=number, name=server, lost_ns=ns) for (number, server), ns in servers.items()),
-        line=case.evidence.sampled_line(case.window, process.process, states=("io",)),
+        line=waited_at(case.evidence, mine[0].process or case.process.process, case.stretches, mine),
         chain=(
             Link(
                 text=f"{name} waited for file contents",
