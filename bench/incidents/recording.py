@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.agent import BenchError
 from bench.incidents.agent import tracing
 from bench.incidents.ambient import MAX_OTHERS, Usage
 from bench.incidents.scenario import Planned, Scenario
@@ -24,6 +25,7 @@ from ingero.units import SECOND_NS
 DATABASE, LABEL, TIMERS = "recording.db", "label.json", "timers"
 DRIFT_STEPS = 5
 _TIMER_NS = 20_000_000
+_EXIT_CODE = 49  # of the fields of /proc/PID/stat after the name
 _SCRATCH = Path("/var/tmp")  # on a disk: there is no direct I/O in memory
 
 
@@ -70,7 +72,11 @@ class Label:
 
 
 def record(planned: Planned, keep: Path) -> Label:
-    """Run it once; its recording and label lie in its folder below `keep` afterwards."""
+    """Run it once; its recording and label lie in its folder below `keep` afterwards.
+
+    Raises:
+        BenchError: the workload failed, or was over before it was recorded; what was said of it tells nothing.
+    """
     before = Usage.now()
     with TemporaryDirectory(prefix="ingero-incidents-", dir=_SCRATCH) as name:
         folder = Path(name)
@@ -125,12 +131,22 @@ def _run(planned: Planned, folder: Path) -> Label:
                 gate_of(folder).touch()
             _follow(scenario, workload, label)
             label.end_ns = time.monotonic_ns()
+            failed = failure_of(label.pid)
             stack.close()
         _note_steps(label, completions(workload.log))
+        if failed or not label.steps_ns:
+            raise BenchError(f"the workload {failed or 'made no step while it was recorded'}")
         label.live = list(live.incidents)
         label.losses = live.losses
         label.own_pids = sorted({*label.own_pids, *workload.pids(), *label.culprits, live.process.pid})
     return label
+
+
+def failure_of(pid: int) -> str:
+    """How a child ended that nobody has waited for; "" if it lives, has done its work, or was killed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    status = int(fields[_EXIT_CODE]) >> 8  # as wait(2) has it
+    return f"ended with status {status}" if fields[0] == "Z" and status else ""
 
 
 def _follow(scenario: Scenario, workload: Running, label: Label) -> None:

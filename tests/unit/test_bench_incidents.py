@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from bench.incidents.log import Log
 from bench.incidents.plan import all_scenarios, control_of
 from bench.incidents.plan.doses import launch_us, more_ms, pcie_gbps, storm_duty
 from bench.incidents.plan.kinds import KINDS
-from bench.incidents.recording import Label
+from bench.incidents.recording import Label, failure_of
 from bench.incidents.results import Result, Results
 from bench.incidents.scenario import INJECTED, Disturbance, Expected, Place, Planned, Scenario
 from bench.incidents.score import Scored, Total, table, totals
@@ -268,3 +270,18 @@ def test_the_table_has_a_row_for_each_cause() -> None:
 
 def test_a_recording_has_a_folder_of_its_own() -> None:
     assert Planned(scenario=HOG, seed=2).folder(Path("kept")) == Path("kept/hog.s2")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("sleep 9", ""), ("exit 0", ""), ("kill -9 $$", ""), ("exit 3", "ended with status 3")],
+)
+def test_a_workload_that_failed_is_known(command: str, said: str) -> None:
+    process = subprocess.Popen(["/bin/sh", "-c", command])
+    try:
+        if not command.startswith("sleep"):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert failure_of(process.pid) == said
+    finally:
+        process.kill()
+        process.wait()
