@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # a governed recording leaves out what costs too much; options that follow win
 UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")
 _MOST_TOLD_BYTES = 1 << 24  # libbpf alone says 1 MB with --debug
+_LONGEST_START_S = 60.0  # 1.2 to 1.5 s; once in many hundred starts it had not begun after two minutes
 _BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
@@ -121,6 +123,17 @@ _Agent = TypeVar("_Agent", bound=Agent)
 
 
 @contextmanager
+def _at_most(seconds: float, process: subprocess.Popen[str]) -> Iterator[None]:
+    """Ends a process that takes longer for what is in the block; its stderr says where its threads were."""
+    timer = threading.Timer(seconds, process.send_signal, [signal.SIGABRT])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
 def launched(
     kind: type[_Agent],
     database: Path,
@@ -129,7 +142,11 @@ def launched(
     options: Sequence[str],
     environment: Mapping[str, str],
 ) -> Iterator[_Agent]:
-    """An agent that has attached its probes; killed if not stopped. environment: beside this process's own."""
+    """An agent that has attached its probes; killed if not stopped. environment: beside this process's own.
+
+    Raises:
+        BenchError: it ended before, or took so long that it was ended; with what it said.
+    """
     command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database)]
     command += [*UNGOVERNED, *options]
     if pids:
@@ -142,12 +159,13 @@ def launched(
             stderr=stderr,
             text=True,
             start_new_session=True,
-            env={**os.environ, RUN_FOLDER_VARIABLE: str(database.parent), **environment},
+            env={**os.environ, RUN_FOLDER_VARIABLE: str(database.parent), "PYTHONFAULTHANDLER": "1", **environment},
         ) as process,
     ):
         try:
             running = kind(process, database, stderr=stderr)
-            running.wait_for("started")
+            with _at_most(_LONGEST_START_S, process):
+                running.wait_for("started")
             yield running
         finally:
             if process.poll() is None:
