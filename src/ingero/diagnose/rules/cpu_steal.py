@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE, UNKNOWN
-from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.model import Bucket, Fact, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.pauses import Paused, paused
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.stolen import Stolen, stolen
@@ -74,9 +74,7 @@ def _by_timers(case: Case, claims: dict[Bucket, int], found: Paused) -> Finding:
     )
 
 
-def _finding(
-    claims: dict[Bucket, int], *, summary: str, link: Link, fix: Fix, evidence: dict[str, int | float]
-) -> Finding:
+def _finding(claims: dict[Bucket, int], *, summary: str, link: Link, fix: Fix, evidence: Mapping[str, Fact]) -> Finding:
     return Finding(
         cause=CAUSE,
         resource="cpu",
@@ -85,7 +83,7 @@ def _finding(
         claims=claims,
         chain=(link,),
         fixes=(fix,),
-        evidence=dict(evidence),
+        evidence=evidence,
     )
 
 
