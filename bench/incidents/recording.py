@@ -16,6 +16,7 @@ from typing import Any
 from bench.agent import BenchError
 from bench.incidents.agent import tracing
 from bench.incidents.ambient import MAX_OTHERS, Usage
+from bench.incidents.plan.kinds import KINDS
 from bench.incidents.scenario import Planned, Scenario
 from bench.incidents.workload import Running, completions, gate_of, in_dose, running
 from bench.timers import longest_pauses_ns, watched_timers
@@ -131,7 +132,7 @@ def _run(planned: Planned, folder: Path) -> Label:
                 gate_of(folder).touch()
             _follow(scenario, workload, label)
             label.end_ns = time.monotonic_ns()
-            failed = failure_of(label.pid)
+            failed = "" if _may_end(scenario) else failure_of(label.pid)
             stack.close()
         _note_steps(label, completions(workload.log))
         if failed or not label.steps_ns:
@@ -140,6 +141,10 @@ def _run(planned: Planned, folder: Path) -> Label:
         label.losses = live.losses
         label.own_pids = sorted({*label.own_pids, *workload.pids(), *label.culprits, live.process.pid})
     return label
+
+
+def _may_end(scenario: Scenario) -> bool:
+    return not scenario.is_control and any(KINDS[one.kind].ends_workload for one in scenario.disturbances)
 
 
 def failure_of(pid: int) -> str:

@@ -49,6 +49,7 @@ class Kind:
     recipe: makes it for a dose (the share of wall time that is to be lost, 0-1) and a way of waiting. expected: the
     right answer, None where nothing is lost. arguments: of the workload, with and without the disturbance. knobs: host
     knobs that stand for the whole run, for a dose. drifts: it can be applied again and again in growing doses.
+    ends_workload: the workload fails of it, as without memory; another that fails spoils its run.
     """
 
     recipe: Callable[[float, Sched], Recipe]
@@ -58,6 +59,7 @@ class Kind:
     knobs: Callable[[float], Mapping[str, float]] = lambda _dose: NOTHING
     allowed: frozenset[str] = frozenset()
     drifts: bool = False
+    ends_workload: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

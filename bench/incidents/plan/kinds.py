@@ -282,6 +282,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 is_event=True,
             ),
             allowed=names("gpu-memory-leak", "allocator-retry"),
+            ends_workload=True,
         ),
         "launch_slow": Kind(
             recipe=lambda dose, _sched: DeviceKnob(launch_us=launch_us(dose)), expected=one("launch-bound"), drifts=True
