@@ -22,7 +22,8 @@ def test_whoever_stops_a_recording_waits_for_a_last_look_only_if_it_is_quick(
 ) -> None:
     has_looked, looks = threading.Event(), 0
 
-    def look(_diagnosis: LiveDiagnosis) -> list[Change]:
+    def look(_diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+        del is_last
         nonlocal looks
         looks += 1
         has_looked.set()
@@ -45,7 +46,8 @@ def test_calls_that_do_not_return_are_looked_at_whatever_looks_have_cost(
 ) -> None:
     has_looked = threading.Semaphore(0)
 
-    def look(_diagnosis: LiveDiagnosis) -> list[Change]:
+    def look(_diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+        del is_last
         has_looked.release()
         return []
 
@@ -68,7 +70,8 @@ def test_after_a_look_that_fails_looking_begins_anew(
 ) -> None:
     has_looked_again, looked = threading.Event(), list[LiveDiagnosis]()
 
-    def look(diagnosis: LiveDiagnosis) -> list[Change]:
+    def look(diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+        del is_last
         looked.append(diagnosis)
         if len(looked) == 1:
             raise ZeroDivisionError

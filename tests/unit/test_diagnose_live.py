@@ -58,6 +58,7 @@ class Live:
         hog: Hog | None = None,
         busy_s: float = 1.0,
         is_looked_at: bool = True,
+        is_last: bool = False,
     ) -> None:
         for _ in range(count):
             second, self._second = self._second, self._second + 1
@@ -70,7 +71,7 @@ class Live:
                 hog(self._scene, self._trainer, second)
             self._scene.flush()
             if is_looked_at:
-                self.changes += [(self._second, change) for change in self._look()]
+                self.changes += [(self._second, change) for change in self._look(is_last=is_last)]
 
     def passing(self, count: int) -> list[int]:
         """Processes that have come and gone by now; their numbers."""
@@ -371,6 +372,63 @@ def test_what_is_slow_at_best_goes_on_beside_an_incident_and_after_it(tmp_path: 
     assert (ChangeKind.OPENED, FindingKind.INCIDENT) in kinds
     assert (ChangeKind.CLOSED, FindingKind.INCIDENT) in kinds
     assert (ChangeKind.CLOSED, FindingKind.BOTTLENECK) not in kinds
+
+
+def test_an_incident_that_goes_on_as_it_was_told_is_explained_every_five_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained = _counting_explanations(monkeypatch)
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(20, HOGGED, hog=stress)
+        assert 4 <= len(explained) <= 7, "two until it is told, then one each five seconds"
+        recording.seconds(10)
+        (closed,) = [change.incident for _, change in recording.changes if change.kind is ChangeKind.CLOSED]
+        assert closed.lost_ns == pytest.approx(20 * SECOND_NS * 2.45 / 9, rel=0.03), "the seconds between count, too"
+        assert closed.end_ns is not None
+        assert (closed.end_ns - BEGIN_NS) / 1e9 == pytest.approx(28, abs=0.2)
+
+
+def test_what_comes_on_top_of_an_incident_is_told_as_soon_as_by_itself(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(9, HOGGED, hog=stress)
+        recording.seconds(3, replace(HOGGED, busy_ms=8.0), hog=stress)
+        opened = {change.incident.cause: second for second, change in recording.changes}
+    assert opened["gpu-slower"] <= 17 + 2
+
+
+def test_a_loss_whose_cause_is_not_told_yet_is_explained_each_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained = _counting_explanations(monkeypatch)
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(3, replace(HEALTHY, empty_ms=3.0, empty={"sleep": 3.0}))
+        assert len(explained) >= 3
+
+
+def test_the_last_look_explains_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    explained = _counting_explanations(monkeypatch)
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(12, HOGGED, hog=stress)
+        before = len(explained)
+        recording.seconds(1, HOGGED, hog=stress, is_last=True)
+        assert len(explained) == before + 1
+
+
+def _counting_explanations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An item for each time that cases are shown to the rules."""
+    found: list[int] = []
+
+    def counted(evidence: Evidence, rules: Iterable[Rule], cases: Sequence[Case] | None = None) -> Diagnosis:
+        if any(one.kind is FindingKind.INCIDENT for one in cases or ()):
+            found.append(1)
+        return diagnose_evidence(evidence, rules, cases)
+
+    monkeypatch.setattr(live_module, "diagnose_evidence", counted)
+    return found
 
 
 @pytest.mark.parametrize("is_live", [True, False])

@@ -16,18 +16,18 @@ from ingero.diagnose.model import (
     Fact,
     FindingKind,
     Fix,
+    Identity,
     Incident,
     Victim,
     severity_of,
 )
 
-_Key = tuple[str, str, str, bool]
 _SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two stretches of one fault
 
 
 def merge(found: Iterable[Found]) -> tuple[Incident, ...]:
     """Incidents, worst first; numbered by their begin."""
-    groups: dict[_Key, list[Found]] = defaultdict(list)
+    groups: dict[Identity, list[Found]] = defaultdict(list)
     for one in _absorbed(with_bases(found)):
         finding = one.finding
         groups[finding.cause, finding.resource, finding.root, one.kind is FindingKind.BOTTLENECK].append(one)

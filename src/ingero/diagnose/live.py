@@ -18,12 +18,13 @@ from ingero.diagnose.case_search import CaseSearch
 from ingero.diagnose.changes import Change
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.going_on import Explained
 from ingero.diagnose.kept_answers import Answer, KeptAnswers
 from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.regimes import usual_epochs
 from ingero.diagnose.rule import Rule, all_rules
-from ingero.diagnose.tracking import IncidentTracker
+from ingero.diagnose.tracking import UPDATE_NS, IncidentTracker
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
@@ -39,6 +40,7 @@ LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; bef
 _MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a second: a look reads 30 MB at most
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
+_EXPLAIN_AGAIN_NS = UPDATE_NS  # what goes on as it was told; sooner than one that is over is closed
 _AT_BEST_NS = 10 * SECOND_NS  # so often what is slow at best is looked at: a share of a minute, told after half of one
 
 
@@ -52,12 +54,16 @@ class LiveDiagnosis:
         # by second: its begin, epochs that ended in it
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
         self._reads, self._answers = KeptReads(), KeptAnswers()
+        self._explained: Explained | None = None
         self._at_best: tuple[Incident, ...] = ()
         self._at_best_ns = 0  # when that was looked at; 0: it is to be looked at anew
         self.tracker = IncidentTracker(first_number)
 
-    def look(self) -> list[Change]:
-        """What has changed since the last look; nothing where no second has been stored since."""
+    def look(self, *, is_last: bool = False) -> list[Change]:
+        """What has changed since the last look; nothing where no second has been stored since.
+
+        What goes on as it was told is explained anew only now and then; by the last look it is.
+        """
         until_ns = self._reader.counted_until_ns()
         if until_ns <= self._until_ns:
             return []
@@ -66,19 +72,28 @@ class LiveDiagnosis:
         if until_ns - self._forgot_ns >= _FORGET_NS:
             self._forgot_ns = until_ns
             self._forget(until_ns)
-        changes = self.tracker.update(self._diagnosis(until_ns), until_ns)
+        changes = self.tracker.update(self._diagnosis(until_ns, is_last=is_last), until_ns)
         self._reads.end_look()
         self._answers.end_look()
         return changes
 
-    def _diagnosis(self, until_ns: int) -> Diagnosis:
+    def _diagnosis(self, until_ns: int, *, is_last: bool) -> Diagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
         evidence = _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads, self._answers)
         search = CaseSearch(evidence)
         incidents = search.incidents()
+        known = self._explained
         if incidents:  # which say what was slow before, too
             self._at_best_ns = 0
-            return diagnose_evidence(evidence, all_rules(), incidents + search.bottlenecks())
+            is_due = is_last or not known or until_ns - known.at_ns >= _EXPLAIN_AGAIN_NS
+            if not is_due and known and self.tracker.is_settled and known.holds(incidents):
+                watched = diagnose_evidence(evidence, all_rules(), ())
+                if known.covers(watched.incidents):
+                    return replace(watched, incidents=known.until(until_ns, incidents, watched.incidents))
+            found = diagnose_evidence(evidence, all_rules(), incidents + search.bottlenecks())
+            self._explained = Explained(incidents, found.incidents, until_ns)
+            return found
+        self._explained = None
         found = diagnose_evidence(evidence, all_rules(), ())
         if until_ns - self._at_best_ns >= _AT_BEST_NS:
             self._at_best = diagnose_evidence(evidence, _rules_of_cases(), search.bottlenecks()).incidents

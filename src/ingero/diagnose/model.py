@@ -15,6 +15,7 @@ from ingero.store.records import Window
 from ingero.units import format_ns, format_time_of_day
 
 Fact: TypeAlias = "int | float | str | bool | None"
+Identity: TypeAlias = "tuple[str, str, str, bool]"  # cause, resource, root, whether it is counted against zero
 
 UNEXPLAINED = "unexplained"  # stands where a cause would, if there is none
 HIGH_RATIO = 0.20  # of wall time
@@ -219,6 +220,11 @@ class Incident:
     evidence: Mapping[str, Fact] = field(default_factory=dict)
     impact: Impact | None = None
     timeline: tuple[Moment, ...] = ()
+
+    @property
+    def identity(self) -> Identity:
+        """What it is the same incident by, as it grows; a bottleneck is one of its own."""
+        return (self.cause, self.resource, self.root, self.kind is FindingKind.BOTTLENECK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 
 from ingero.diagnose.bases import speaks_for
 from ingero.diagnose.changes import Change, ChangeKind
-from ingero.diagnose.model import UNEXPLAINED, Diagnosis, FindingKind, Incident
+from ingero.diagnose.model import UNEXPLAINED, Diagnosis, FindingKind, Identity, Incident
 from ingero.units import SECOND_NS
-
-_Key = tuple[str, str, str, bool]
 
 QUIET_NS = 6 * SECOND_NS  # an incident is over this long after its last loss; stretches bridge four quiet seconds
 SAME_NS = 10 * SECOND_NS  # it is the same one when it comes back within
@@ -48,9 +46,9 @@ class IncidentTracker:
 
     def __init__(self, first_number: int = 1) -> None:
         self._next_number = first_number
-        self._open: dict[_Key, _Tracked] = {}
-        self._closed: dict[_Key, _Tracked] = {}
-        self._waiting: dict[_Key, int] = {}  # since when a finding lasts that is not told yet
+        self._open: dict[Identity, _Tracked] = {}
+        self._closed: dict[Identity, _Tracked] = {}
+        self._waiting: dict[Identity, int] = {}  # since when a finding lasts that is not told yet
 
     @property
     def earliest_start_ns(self) -> int | None:
@@ -63,9 +61,15 @@ class IncidentTracker:
         known = self._open.keys() | self._closed.keys()
         return any(key[0] in _AT_SECOND_SIGHT and not key[3] for key in self._waiting.keys() - known)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that the last look found has been told, but for bottlenecks, which take their time."""
+        known = self._open.keys() | self._closed.keys()
+        return all(key[3] for key in self._waiting.keys() - known)
+
     def update(self, diagnosis: Diagnosis, now_ns: int) -> list[Change]:
         """What has changed by this diagnosis of the time until now_ns."""
-        latest = {_key(one): one for one in sorted(diagnosis.incidents, key=lambda one: one.start_ns)}
+        latest = {one.identity: one for one in sorted(diagnosis.incidents, key=lambda one: one.start_ns)}
         changes = [change for key, one in latest.items() for change in self._see(key, one, diagnosis.incidents, now_ns)]
         self._waiting = {key: since for key, since in self._waiting.items() if key in latest}
         kept_from_ns = diagnosis.window.begin_ns - _KEPT_NS
@@ -80,7 +84,7 @@ class IncidentTracker:
         """Closes what is open: nobody watches any more."""
         return [self._close(key) for key in list(self._open)]
 
-    def _see(self, key: _Key, one: Incident, everything: Sequence[Incident], now_ns: int) -> list[Change]:
+    def _see(self, key: Identity, one: Incident, everything: Sequence[Incident], now_ns: int) -> list[Change]:
         end_ns = one.end_ns if one.end_ns is not None else now_ns
         if key in self._open:
             return self._go_on(self._open[key], one, end_ns, now_ns)
@@ -120,14 +124,10 @@ class IncidentTracker:
         tracked.told_ns, tracked.told_lost_ns = now_ns, tracked.incident.lost_ns
         return [Change(ChangeKind.UPDATED, tracked.incident)]
 
-    def _close(self, key: _Key) -> Change:
+    def _close(self, key: Identity) -> Change:
         tracked = self._closed[key] = self._open.pop(key)
         tracked.incident = replace(tracked.incident, end_ns=tracked.last_end_ns)
         return Change(ChangeKind.CLOSED, tracked.incident)
-
-
-def _key(one: Incident) -> _Key:
-    return (one.cause, one.resource, one.root, one.kind is FindingKind.BOTTLENECK)
 
 
 def _hold_ns(one: Incident, now_ns: int) -> int:
