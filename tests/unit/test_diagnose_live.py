@@ -408,6 +408,17 @@ def test_a_loss_whose_cause_is_not_told_yet_is_explained_each_second(
         assert len(explained) >= 3
 
 
+def test_what_is_unexplained_is_explained_each_second_after_it_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained = _counting_explanations(monkeypatch)
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(9, HOGGED)
+        assert ("opened", "unexplained") in recording.told()
+        assert len(explained) >= 8
+
+
 def test_the_last_look_explains_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explained = _counting_explanations(monkeypatch)
     with live(tmp_path) as recording:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Bucket, FindingKind, Identity, Incident
+from ingero.diagnose.model import UNEXPLAINED, Bucket, FindingKind, Identity, Incident
 from ingero.diagnose.stretches import MIN_RATIO
 
 _CaseKey: TypeAlias = "tuple[int, int]"
@@ -29,10 +29,10 @@ class Explained:
 
     def __init__(self, cases: Iterable[Case], incidents: Sequence[Incident], at_ns: int) -> None:
         self.at_ns = at_ns
-        self._weights = {_key(one): _Weight(one.window.end_ns, one.wall_ns, dict(one.buckets)) for one in cases}
+        cases = tuple(cases)
         self._incidents = tuple(incidents)
-        lost = (one for one in incidents if one.kind is FindingKind.INCIDENT)
-        self._explained = {victim.process for one in lost for victim in one.victims}
+        self._weights = {_key(one): _Weight(one.window.end_ns, one.wall_ns, dict(one.buckets)) for one in cases}
+        self._has_cause_for_all = all(any(_is_cause_of(one, case) for one in incidents) for case in cases)
 
     def holds(self, cases: Iterable[Case]) -> bool:
         """Whether these are the same cases, all with a cause, and lose no more in any bucket than they lost before.
@@ -41,8 +41,8 @@ class Explained:
         """
         now = {_key(one): one for one in cases}
         return (
-            now.keys() == self._weights.keys()
-            and all(process in self._explained for process, _ in now)
+            self._has_cause_for_all
+            and now.keys() == self._weights.keys()
             and all(_goes_on(self._weights[key], one) for key, one in now.items())
         )
 
@@ -68,6 +68,15 @@ class Explained:
 
 def _key(case: Case) -> _CaseKey:
     return (case.process.process, case.window.begin_ns)
+
+
+def _is_cause_of(incident: Incident, case: Case) -> bool:
+    """Whether it says where a case's time, or a part of it, went to."""
+    window = case.window
+    end_ns = window.end_ns if incident.end_ns is None else incident.end_ns
+    is_then = incident.start_ns < window.end_ns and end_ns > window.begin_ns
+    is_victim = any(victim.process == case.process.process for victim in incident.victims)
+    return incident.kind is FindingKind.INCIDENT and incident.cause != UNEXPLAINED and is_then and is_victim
 
 
 def _goes_on(before: _Weight, now: Case) -> bool:

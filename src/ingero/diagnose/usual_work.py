@@ -71,11 +71,14 @@ def beyond_usual(
 
     path: latest first. before: what led to a piece.
     """
+    usual = [one for one in path if _share(one, growth) < 1]
+    if not usual:
+        return list(path)
     kept = _grown(path, growth)
     usual_ns = _length_ns(path) - _length_ns(kept)
     if usual_ns <= 0:
         return kept
-    first = min((one for one in path if _share(one, growth) < 1), key=lambda one: one.begin_ns)
+    first = min(usual, key=lambda one: one.begin_ns)
     late = _grown(before(first), growth)
     return kept + _shortened(late, min(1.0, usual_ns / max(_length_ns(late), 1)))
 
@@ -91,6 +94,8 @@ def _share(one: Segment, growth: Growth) -> float:
 def _shortened(segments: Iterable[Segment], share: float) -> list[Segment]:
     if share >= 1:
         return list(segments)
+    if share <= 0:
+        return []
     short = (replace(one, begin_ns=one.end_ns - round(one.duration_ns * share)) for one in segments)
     return [one for one in short if one.duration_ns > 0]
 
