@@ -54,13 +54,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One run. incidents: causes named that are about the workload. wrong: those of them that are not true."""
+    """One run. incidents: causes named that are about the workload. wrong: those of them that are not true.
+
+    live_false: what was told while it ran though nothing was to be told; None: something was, or nobody noted it.
+    """
 
     parts: tuple[Part, ...]
     incidents: int
     wrong: tuple[str, ...]
     unexplained: int
     dose: float | None
+    live_false: tuple[str, ...] | None = None
 
     @property
     def is_right(self) -> bool:
@@ -85,7 +89,15 @@ def judge(scenario: Scenario, label: Label, truth: Truth | None, found: Iterable
         wrong=wrong,
         unexplained=sum(not one.is_named for one in about),
         dose=dose,
+        live_false=None if scenario.expected else tuple(sorted(_live_false(scenario, label))),
     )
+
+
+def _live_false(scenario: Scenario, label: Label) -> set[str]:
+    told = {cause for _, cause in label.live} - scenario.allowed
+    if label.stolen_s:
+        told.discard("cpu-steal")
+    return told - _OF_THE_HOST if label.is_disturbed else told
 
 
 def _is_expected(found: Found, scenario: Scenario) -> bool:

@@ -101,6 +101,7 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
     parts = [part for run in faults for part in run.judgement.parts if part.verdict not in UNSCORED]
     named = [run for run in faults if any(part.verdict is Verdict.RIGHT for part in run.judgement.parts)]
     false = sum(len(run.judgement.wrong) + run.judgement.unexplained for run in quiet)
+    live_false = [len(run.judgement.live_false) for run in quiet if run.judgement.live_false is not None]
     wrong = sum(bool(run.judgement.wrong) for run in own)
     single = [run.judgement.incidents == len(run.scenario.expected) for run in named]
     return [
@@ -119,6 +120,11 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
         ),
         Total(promise=f"quiet runs (>= {QUIET_RUNS})", figure=str(len(quiet)), is_kept=len(quiet) >= QUIET_RUNS),
         Total(promise="findings in quiet runs (0)", figure=str(false), is_kept=false == 0 if quiet else None),
+        Total(
+            promise="told in quiet runs while they ran (0)",
+            figure=f"{sum(live_false)} in {len(live_false)} runs",
+            is_kept=not any(live_false) if live_false else None,
+        ),
     ]
 
 

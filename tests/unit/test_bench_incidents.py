@@ -263,6 +263,18 @@ def test_the_totals_say_which_promise_is_broken() -> None:
     assert bad["runs with a wrong cause"].is_kept is False
 
 
+def test_what_was_told_while_a_quiet_run_went_on_counts_though_the_report_is_silent(tmp_path: Path) -> None:
+    told = label(live=[(1, "nccl-straggler"), (2, "nccl-straggler")])
+    judged = judge(QUIET, told, None, [])
+    assert judged.is_right
+    Log(tmp_path / "log").add(Planned(scenario=QUIET, seed=1), judged, "silence")
+    again = list(Log(tmp_path / "log").scored({"quiet": QUIET}))
+    assert kept(again)["told in quiet runs while they ran"].figure == "1 in 1 runs"
+    assert judge(QUIET, label(live=[(1, "cpu-steal")], stolen_s=0.5), None, []).live_false == ()
+    assert judge(QUIET, label(live=[(1, "cpu-contention")], others=0.5), None, []).live_false == ()
+    assert judge(HOG, told, None, []).live_false is None
+
+
 def test_the_table_has_a_row_for_each_cause() -> None:
     rows = table([scored(HOG, "cpu-contention"), scored(HOG)])
     assert rows[1][:4] == ("cpu-contention", "1", "0", "1")
