@@ -53,6 +53,23 @@ def _wait_for(
             scene.off_cpu(worker, begin - 0.001, begin - 0.0005, "sleep", waker="timer")
 
 
+def test_a_bottleneck_has_lost_its_share_of_all_the_time_that_is_in_no_incident(tmp_path: Path) -> None:
+    """The best seconds say what it is; it has been there in the others, too, which took a hundredth or two longer."""
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        _wait_for(scene, trainer, worker, 0, 2, late_ms=0.15)
+        _wait_for(scene, trainer, worker, 2, 4)
+        _wait_for(scene, trainer, worker, 4, LENGTH_S, late_ms=0.15)
+    (found,) = diagnosed_file(tmp_path / "scene.db").incidents
+    assert (found.cause, found.kind) == ("data-starvation", FindingKind.BOTTLENECK)
+    assert found.end_ns is not None
+    assert found.end_ns - found.start_ns == pytest.approx(LENGTH_S * SECOND_NS, rel=0.02)
+    share = BASE_MS / 8.4  # of a step
+    assert found.lost_ns == pytest.approx(share * LENGTH_S * SECOND_NS, rel=0.1)
+    assert found.lost_ratio == pytest.approx(share, rel=0.1)
+
+
 def test_a_disk_that_makes_a_slow_worker_slower_is_one_incident_that_says_so(tmp_path: Path) -> None:
     (incident,) = starving(tmp_path).incidents
     assert (incident.cause, incident.kind) == ("block-io", FindingKind.INCIDENT)

@@ -20,6 +20,7 @@ from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_str
 from ingero.diagnose.timeline import timeline
 from ingero.events import CLOCKS
 from ingero.store.records import Process, Window
+from ingero.store.spans import Spans
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,21 +75,23 @@ class _Lane:
         if found and self._resynced_case:
             self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
         self._usual = usual_epochs(self._epochs)
+        self._excess = excess_ns(self._epochs, self._usual)
+        self._stretches = lossy_stretches(self._epochs, self._usual, self._excess)
 
     def incidents(self) -> Iterator[Case]:
         """The stretches that lost time."""
         if self._resynced_case:
             yield self._resynced_case
-        excess = excess_ns(self._epochs, self._usual)
-        stretches = lossy_stretches(self._epochs, self._usual, excess)
-        if stretches:
+        if self._stretches:
             self._usual = with_clocks(self._usual, self._whole)
-        for stretch in stretches:
-            yield self._incident(self._usual, excess, stretch)
+        for stretch in self._stretches:
+            yield self._incident(self._usual, self._excess, stretch)
 
     def bottleneck(self) -> Case | None:
-        """Where the device is kept waiting even at best."""
-        return self._bottleneck(self._recent(at_best(self._epochs, self._usual)))
+        """Where the device is kept waiting even at best, and for as long as that went on: outside of incidents."""
+        is_best = self._recent(at_best(self._epochs, self._usual))
+        is_lossy = Spans([one.window for one in self._stretches]).have_inside(self._epochs["b_ns"])
+        return self._bottleneck(is_best, self._recent(is_best | ~is_lossy))
 
     def _whole(self, window: Window) -> Array:
         """The whole epochs that ended in a window."""
@@ -157,28 +160,27 @@ class _Lane:
         recent = chosen & (self._epochs["b_ns"] >= self._evidence.window.begin_ns)
         return recent if recent.any() else chosen
 
-    def _bottleneck(self, is_best: Array) -> Case | None:
-        """Where the device is kept waiting even at best; nothing where that is little of the time, idle or not."""
-        wall = int(self._elapsed_ns[is_best].sum())
-        waited = sum(float(length[is_best].sum()) for length in _host_lengths(self._epochs).values())
-        if waited < BOTTLENECK_RATIO * wall or waited < MIN_LOSS_NS:
-            return None
-        best = self._epochs[is_best]
-        epochs = self._sample(best)
+    def _bottleneck(self, is_best: Array, is_as_ever: Array) -> Case | None:
+        """Nothing where it is little of the time, idle or not. is_best: what the rest of is_as_ever is judged by."""
+        waits = np.sum(list(_host_lengths(self._epochs).values()), axis=0)
+        for chosen in (is_best, is_as_ever):
+            if waits[chosen].sum() < max(BOTTLENECK_RATIO * self._elapsed_ns[chosen].sum(), MIN_LOSS_NS):
+                return None
+        members, epochs = self._epochs[is_as_ever], self._sample(self._epochs[is_best])
         against_zero = host_share(epochs)
-        seen = sum(against_zero.values())
-        scale = waited / seen if len(epochs) < len(best) and seen else 1.0
+        seen, waited = sum(against_zero.values()), float(waits[is_as_ever].sum())
+        scale = waited / seen if len(epochs) < len(members) and seen else 1.0
         against_zero = {bucket: int(ns * scale) for bucket, ns in against_zero.items()}
-        lost = sum(against_zero.values())
-        if lost < BOTTLENECK_RATIO * wall or lost < MIN_LOSS_NS:
+        wall, lost = int(self._elapsed_ns[is_as_ever].sum()), sum(against_zero.values())
+        if lost < max(BOTTLENECK_RATIO * wall, MIN_LOSS_NS):
             return None
         return Case(
             evidence=self._evidence,
             process=self._process,
             kind=FindingKind.BOTTLENECK,
-            window=Window(begin_ns=int(best["a_ns"][0]), end_ns=int(best["b_ns"][-1]) + 1),
+            window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
             epochs=epochs,
-            epoch_count=len(best),
+            epoch_count=len(members),
             usual=self._usual,
             excess_ns=(epochs["b_ns"] - epochs["a_ns"]).astype(np.float64),
             wall_ns=wall,
