@@ -77,6 +77,7 @@ class Case:
     findings: list[Finding] = field(default_factory=list)
     siblings: Sequence[Case] = ()  # every case of the window, this one, too
     _paths: dict[Part, Paths] = field(default_factory=dict, init=False, repr=False)
+    is_recorders_start: bool = False  # over before the recorder had started, which takes CPUs from who is recorded
     resynced: Resynced | None = None  # its epochs are cut otherwise than in the reference: compared per launch
 
     def __post_init__(self) -> None:

@@ -105,7 +105,8 @@ def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) ->
 
 def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[Finding]:
     """The findings of one case, or that it is unexplained."""
-    for rule in rules:
+    asked = (rule for rule in rules if rule.explains_start or not case.is_recorders_start)
+    for rule in asked:
         for finding in _guarded(rule, rule.find(case), failed) if rule.find and can_see(rule, case) else ():
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
@@ -117,6 +118,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     told = [one for one in findings if one.lost_ns >= _least_ns(case, one, least_ns)] or _main(case, findings)
     named = [one for one in told if not _is_its_work(case, one)]
     hidden = [one for one in findings if one.kind is FindingKind.EVENT and not one.claims]
+    if case.is_recorders_start:
+        return named + hidden
     explained = explained_ratio(case)
     rest_ns = (1 - explained) * case.loss_ns
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns

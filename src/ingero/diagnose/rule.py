@@ -26,6 +26,7 @@ class Rule:
     needs: names of `evidence` tables or sources without which it is not evaluated. wants: without these a part of it is
     not seen.
     find: called for each case; it answers findings whose claims come from `case.take`.
+    explains_start: whether also for what was lost while the recorder started; by others that would be told of itself.
     watch: called once; for causes that matter without lost time on a lane.
     shows: the evidence it gives; limits: what it cannot tell, both for docs/detections.md.
     """
@@ -38,6 +39,7 @@ class Rule:
     limits: str
     wants: tuple[str, ...] = ()
     find: OfCase | None = None
+    explains_start: bool = False
     watch: OfRecording | None = None
 
 

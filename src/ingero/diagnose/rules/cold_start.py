@@ -144,5 +144,6 @@ RULE = Rule(
     shows="the first calls of a process that began while it was recorded, against its later ones",
     limits="a process that ran before the recording began has no first steps in it",
     find=find,
+    explains_start=True,
     watch=watch,
 )

@@ -1,0 +1,49 @@
+"""What is lost while the recorder starts is its own doing, unless it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.diagnose.live import LiveDiagnosis
+from ingero.events import CLOCKS
+from ingero.store import tables
+from ingero.store.reader import open_reader
+from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
+
+HOGGED = Step(late_ms=2.5, drain={"runq": 2.5, "sleep": 5.0})
+
+
+def hogged_from_the_start(folder: Path, *, until_s: float) -> Path:
+    """A program older than the recording, and a hog that is there from its first second on."""
+    path = folder / "start.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, until_s, HOGGED)
+        scene.train(trainer, until_s, LENGTH_S, Step())
+        for second in range(int(LENGTH_S)):
+            if second < until_s:
+                scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+            clocks = {f"{name}_ns": 0 for name in CLOCKS}
+            scene.append(tables.CLOCK_SECONDS, start_ns=scene.at(second), process=trainer.number, **clocks)
+    return path
+
+
+@pytest.mark.parametrize(("until_s", "expected"), [(2.0, []), (4.0, ["cpu-contention"])])
+def test_a_loss_of_the_first_seconds_is_told_if_it_goes_on(tmp_path: Path, until_s: float, expected: list[str]) -> None:
+    assert causes(diagnosed_file(hogged_from_the_start(tmp_path, until_s=until_s))) == expected
+
+
+@pytest.mark.parametrize(("until_s", "expected"), [(2.0, set()), (4.0, {"cpu-contention"})])
+def test_so_it_is_while_recording(tmp_path: Path, until_s: float, expected: set[str]) -> None:
+    told: set[str] = set()
+    with open_reader(hogged_from_the_start(tmp_path, until_s=until_s)) as reader:
+        diagnosis = LiveDiagnosis(reader, begin_ns=BEGIN_NS)
+        last_ns = reader.counted_until_ns()
+        for until_ns in range(BEGIN_NS + 1_000_000_000, last_ns + 1, 1_000_000_000):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(reader, "counted_until_ns", lambda until_ns=until_ns: until_ns)
+                told |= {change.incident.cause for change in diagnosis.look()}
+    assert told == expected
