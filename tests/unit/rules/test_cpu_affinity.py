@@ -59,6 +59,28 @@ def test_a_narrowed_mask_owns_less_where_others_came_at_the_same_time(tmp_path: 
     assert incident.evidence["partly cpu-affinity (ratio)"] == pytest.approx(0.45, abs=0.07)
 
 
+@pytest.mark.parametrize(("is_new", "expected"), [(True, ["cpu-affinity"]), (False, [])])
+def test_a_mask_that_was_always_there_is_not_what_made_a_minute_a_little_worse(
+    tmp_path: Path, is_new: bool, expected: list[str]
+) -> None:
+    """4 % more waiting, and 2 % more computing as where a CPU takes longer for the same work."""
+
+    def crowded(scene: Scene, trainer: Actor) -> None:
+        late_ms, run_ms = 0.27, 0.65
+        step = Step(empty_ms=run_ms, empty={"run": run_ms}, late_ms=0.05 + late_ms, drain={"runq": late_ms})
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        scene.train(trainer, QUIET_S, LENGTH_S, step)
+        for second in range(int(LENGTH_S)):
+            scene.took(trainer, worker.pid, worker.name, second, 40 if second >= QUIET_S else 0, switches=100)
+            scene.second(worker, second, run=300)
+        if is_new:
+            scene.scheduling(trainer.pid, 0, process=trainer.number)
+        scene.scheduling(trainer.pid, QUIET_S + 0.5 if is_new else 0, process=trainer.number, cpus_allowed="0")
+        scene.cpus(0, int(LENGTH_S), ONE_BUSY)
+
+    assert causes(diagnosed(tmp_path, crowded)) == expected
+
+
 def test_a_confined_worker_is_named(tmp_path: Path) -> None:
     def worker_pinned(scene: Scene, trainer: Actor) -> None:
         worker = scene.process(101, "pt_data_worker", parent=trainer)

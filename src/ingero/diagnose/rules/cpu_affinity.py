@@ -13,6 +13,7 @@ from ingero.diagnose.model import Bucket, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS, RUNNABLE, named, weighty
 from ingero.diagnose.scheduler_facts import CpuSet, SchedulerFacts
+from ingero.diagnose.stretches import UNOWNED_RATIO
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list, format_percent, parse_cpu_list
 
@@ -100,6 +101,7 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
         summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU: {name} may run on CPU {mask} only{was}, while "
         f"CPU {others} stood idle {format_percent(facts.idle_cpus(outside) / len(outside))} of the time{instead}",
         claims=claims,
+        least_ratio=0.0 if worst.was else UNOWNED_RATIO,  # an old mask is not what has changed
         culprits=tuple(one for one in takers if one.pid not in case.job),
         chain=(
             Link(
