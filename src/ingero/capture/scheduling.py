@@ -20,7 +20,7 @@ from ingero.discover.scheduling import SchedulingPolicy, read_scheduling
 from ingero.store import tables
 from ingero.store.tables import Row
 
-TAKES_NS = 50_000_000  # who took less from all targets together in a second is not looked at
+TAKES_NS = 10_000_000  # who took less from all targets together in a second is not looked at
 REPEAT_NS = 600_000_000_000  # unchanged rows are written again, so that the size limit never takes the last one
 _SHORTEST_NS = 900_000_000
 _GROUPS_A_SECOND = 8  # finding a process's group and its limits takes 0.1 ms; with more processes each has its turn

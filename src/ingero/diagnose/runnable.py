@@ -15,6 +15,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use, would_fit_alone
 from ingero.diagnose.longest_wait import first_of, longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
+from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list
 
@@ -95,20 +96,23 @@ def answers(case: Case) -> Answers:
 
     Threads of one job take from each other whatever the cause. So its own answer only where they took most, for
     everything but what a large share of others took. Where they crowd each other because others use the other CPUs, or
-    came to if there is a reference, those answer for all of it, if enough of them were seen to be named. The recorder
-    answers for what it took itself: it works more while it looks at a loss.
+    came to if there is a reference, those answer for all of it, if enough of them were seen to be named. Who runs only
+    where nobody else wants to (policy "idle") answers for what it took, and crowds nobody. The recorder answers for
+    what it took itself: it works more while it looks at a loss.
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
     own, agent, known = taken[Taker.OWN], taken[Taker.AGENT], sum(taken.values())
     external = known - own - agent
+    does_yield = external > 0 and external - _yielding(case, everyone) <= MIN_SHARE * known
     grown, enough = grown_use(case), _WORTH * case.total(HOST_PARTS, RUNNABLE) / max(case.window.duration_ns, 1)
     if grown is None:
-        is_own = not would_fit_alone(case)
+        is_own = does_yield or not would_fit_alone(case)
         is_others = not is_own
     else:
-        is_own = grown.own >= max(enough, grown.others + grown.agent)
-        is_others = grown.others > max(enough, grown.own)
+        others = 0.0 if does_yield else grown.others
+        is_own = grown.own >= max(enough, others + grown.agent)
+        is_others = others > max(enough, grown.own)
     if is_others and external > MIN_SHARE * known:
         more = (known - agent) / external
         return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent})
@@ -118,6 +122,17 @@ def answers(case: Case) -> Answers:
     if is_own and external < _TOO_MANY_OTHERS * known:
         taken = dict.fromkeys(Taker, 0.0) | {Taker.OWN: known - agent, Taker.AGENT: agent}
     return Answers(taken, is_own)
+
+
+def _yielding(case: Case, everyone_ns: int) -> float:
+    """The share of takers outside the job that leave a CPU as soon as its threads want it."""
+    facts = SchedulerFacts(case)
+    victim = facts.in_force(case.process.pid, facts.path_thread)
+    if victim and victim.policy == IDLE_POLICY:
+        return 0.0
+    others = (one for kind in (Taker.NEIGHBOUR, Taker.OTHER) for one in of_kind(case, kind))
+    rows = ((one, facts.in_force(one.pid, one.pid)) for one in others)
+    return sum(one.lost_ns for one, row in rows if row and row.policy == IDLE_POLICY) / max(everyone_ns, 1)
 
 
 def of_kind(case: Case, kind: Taker) -> list[Culprit]:

@@ -14,6 +14,8 @@ from ingero.units import SECOND_NS
 
 CpuSet = frozenset[int]
 
+IDLE_POLICY = "idle"  # runs only where nobody else wants to
+
 
 class SchedulerFacts:
     """The rows of `raw_scheduling` and `raw_cpu_seconds` as far as they concern one case."""

@@ -97,6 +97,23 @@ def test_where_others_came_to_use_the_other_cpus_these_are_named(tmp_path: Path)
     assert (incident.cause, [one.pid for one in incident.culprits]) == ("cpu-contention", [900])
 
 
+@pytest.mark.parametrize(("policy", "cause"), [("other", "cpu-contention"), ("idle", "unexplained")])
+def test_who_runs_only_where_nobody_else_wants_to_crowds_nobody(tmp_path: Path, policy: str, cause: str) -> None:
+    """Who fills what is idle uses more when the job does less, for whatever reason."""
+
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 0.9, (900, "folding"): 0.1})
+        for second in range(int(LENGTH_S)):
+            scene.second(worker, second, run=400)
+        scene.scheduling(trainer.pid, process=trainer.number)
+        scene.scheduling(900, policy=policy)
+        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (1.0, 1.0))
+
+    assert causes(diagnosed(tmp_path, crowd)) == [cause]
+
+
 @pytest.mark.parametrize(
     ("runs_ms", "waits_ms", "busy", "cause"),
     [

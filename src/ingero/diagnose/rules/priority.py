@@ -22,7 +22,7 @@ from ingero.diagnose.runnable import (
     renice,
     weighty,
 )
-from ingero.diagnose.scheduler_facts import SchedulerFacts
+from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
 from ingero.diagnose.weights import LOWEST_NICE, raise_own
 from ingero.store.machine import Scheduling
 
@@ -80,7 +80,7 @@ def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Sche
     if is_neighbour:
         return ""
     if _groups(case, taker.pid) <= {case.process.cgroup_id or 0, 0}:
-        if victim.policy == "idle" and row.policy != "idle":
+        if victim.policy == IDLE_POLICY and row.policy != IDLE_POLICY:
             return f"policy {row.policy} against idle"
         return f"nice {row.nice} against {victim.nice}" if victim.nice - row.nice >= MIN_NICE else ""
     is_heavier = (row.cpu_weight or 0) >= MIN_WEIGHT * (victim.cpu_weight or math.inf)
@@ -152,7 +152,7 @@ def _fixes(case: Case, victim: Scheduling, takers: list[Culprit], why: str) -> I
         )
     elif why.startswith("CPU weight"):
         yield raise_own(case, takers)
-    elif victim.policy == "idle":
+    elif victim.policy == IDLE_POLICY:
         yield Fix(text="give the victim its policy back", command=f"sudo chrt --other -a -p 0 {victim.pid}")
     else:
         yield Fix(
