@@ -104,13 +104,13 @@ def answers(case: Case) -> Answers:
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
     own, agent, known = taken[Taker.OWN], taken[Taker.AGENT], sum(taken.values())
     external = known - own - agent
-    does_yield = external > 0 and external - _yielding(case, everyone) <= MIN_SHARE * known
+    has_fillers = _has_fillers(case)
     grown, enough = grown_use(case), _WORTH * case.total(HOST_PARTS, RUNNABLE) / max(case.window.duration_ns, 1)
     if grown is None:
-        is_own = does_yield or not would_fit_alone(case)
+        is_own = has_fillers or not would_fit_alone(case)
         is_others = not is_own
     else:
-        others = 0.0 if does_yield else grown.others
+        others = 0.0 if has_fillers else grown.others  # theirs is whatever is left
         is_own = grown.own >= max(enough, others + grown.agent)
         is_others = others > max(enough, grown.own)
     if is_others and external > MIN_SHARE * known:
@@ -124,15 +124,14 @@ def answers(case: Case) -> Answers:
     return Answers(taken, is_own)
 
 
-def _yielding(case: Case, everyone_ns: int) -> float:
-    """The share of takers outside the job that leave a CPU as soon as its threads want it."""
+def _has_fillers(case: Case) -> bool:
+    """Whether somebody outside the job runs wherever a CPU is idle, and leaves it as soon as its threads want it."""
     facts = SchedulerFacts(case)
     victim = facts.in_force(case.process.pid, facts.path_thread)
     if victim and victim.policy == IDLE_POLICY:
-        return 0.0
-    others = (one for kind in (Taker.NEIGHBOUR, Taker.OTHER) for one in of_kind(case, kind))
-    rows = ((one, facts.in_force(one.pid, one.pid)) for one in others)
-    return sum(one.lost_ns for one, row in rows if row and row.policy == IDLE_POLICY) / max(everyone_ns, 1)
+        return False
+    others = {pid for pid, _ in case.evidence.scheduling} - case.job
+    return any(row is not None and row.policy == IDLE_POLICY for row in (facts.in_force(pid, pid) for pid in others))
 
 
 def of_kind(case: Case, kind: Taker) -> list[Culprit]:
