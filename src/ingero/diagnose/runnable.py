@@ -97,23 +97,21 @@ def answers(case: Case) -> Answers:
     Threads of one job take from each other whatever the cause. So its own answer only where they took most, for
     everything but what a large share of others took. Where they crowd each other because others use the other CPUs, or
     came to if there is a reference, those answer for all of it, if enough of them were seen to be named. Who runs only
-    where nobody else wants to (policy "idle") answers for what it took, and crowds nobody. The recorder answers for
-    what it took itself: it works more while it looks at a loss.
+    where nobody else wants to (policy "idle") uses whatever is left: where such a one is there, what others use proves
+    nothing, and each answers for what it took. The recorder always does: it works more while it looks at a loss.
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
     own, agent, known = taken[Taker.OWN], taken[Taker.AGENT], sum(taken.values())
     external = known - own - agent
-    has_fillers = _has_fillers(case)
     grown, enough = grown_use(case), _WORTH * case.total(HOST_PARTS, RUNNABLE) / max(case.window.duration_ns, 1)
     if grown is None:
-        is_own = has_fillers or not would_fit_alone(case)
+        is_own = not would_fit_alone(case)
         is_others = not is_own
     else:
-        others = 0.0 if has_fillers else grown.others  # theirs is whatever is left
-        is_own = grown.own >= max(enough, others + grown.agent)
-        is_others = others > max(enough, grown.own)
-    if is_others and external > MIN_SHARE * known:
+        is_own = grown.own >= max(enough, grown.others + grown.agent)
+        is_others = grown.others > max(enough, grown.own)
+    if is_others and external > MIN_SHARE * known and not _has_fillers(case):
         more = (known - agent) / external
         return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent})
     if own < _OWN_ANSWERS * known:

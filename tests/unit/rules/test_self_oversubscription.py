@@ -114,6 +114,26 @@ def test_who_runs_only_where_nobody_else_wants_to_crowds_nobody(tmp_path: Path, 
     assert causes(diagnosed(tmp_path, crowd)) == [cause]
 
 
+def test_a_build_beside_who_fills_idle_cpus_is_not_held_against_the_job(tmp_path: Path) -> None:
+    """From the first second on: how much of the CPUs the build has, and how much the other, nobody knows."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        steps = scene.train(trainer, 0, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        for second in range(int(LENGTH_S)):
+            waited_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+            scene.second(worker, second, run=400, runq=100)
+            scene.took(trainer, worker.pid, worker.name, second, 0.85 * waited_ms)
+            scene.took(trainer, 900, "build", second, 0.1 * waited_ms)
+            scene.took(trainer, 901, "folding", second, 0.05 * waited_ms)
+        scene.scheduling(trainer.pid, process=trainer.number)
+        scene.scheduling(900)
+        scene.scheduling(901, policy="idle")
+        scene.cpus(0, int(LENGTH_S), (0.4, 0.9, 0.0, 0.0))
+    assert causes(diagnosed_file(path)) == ["unexplained"]
+
+
 @pytest.mark.parametrize(
     ("runs_ms", "waits_ms", "busy", "cause"),
     [
