@@ -194,7 +194,10 @@ def _planned(options: argparse.Namespace, log: Log | None) -> list[Planned]:
     chosen = [one for one in all_scenarios() if any(fnmatch.fnmatch(one.name, wanted) for wanted in options.only)]
     if options.fast:
         chosen = [one for one in chosen if one.is_fast]
-    planned = [Planned(scenario=one, seed=seed) for one in chosen for seed in range(1, _seeds(one, options) + 1)]
+    if options.quiet:
+        chosen = [one for one in chosen if not one.expected]
+    first = options.first_seed
+    planned = [Planned(scenario=one, seed=first + at) for one in chosen for at in range(_seeds(one, options))]
     planned.sort(key=lambda one: one.seed)
     shard, _, shards = options.shard.partition("/")
     mine = [one for one in planned[int(shard) - 1 :: int(shards)] if log is None or one not in log]
@@ -211,6 +214,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fast", action="store_true", help="the subset of make test")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="this part of N")
     parser.add_argument("--seeds", type=int, help=f"runs of each scenario (default {SEEDS}, quiet ones {QUIET_SEEDS})")
+    parser.add_argument("--first-seed", type=int, default=1, help="runs that nobody has seen: from this seed on")
+    parser.add_argument("--quiet", action="store_true", help="only the runs in which nothing is to be found")
     parser.add_argument("--keep", type=Path, default=KEEP, help=f"folder of recordings and results (default {KEEP})")
     parser.add_argument("--log", type=Path, help="file of judgements: add to it, leave out what it holds, and score it")
     parser.add_argument("--plain", action="store_true", help="do not compress the recordings")
