@@ -13,6 +13,7 @@ from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.diagnose.queue_full import was_full
+from ingero.diagnose.recorders_start import recorders_start
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows, weighted_windows
@@ -24,7 +25,6 @@ from ingero.store.spans import Spans
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SETTLING_NS = 2_500_000_000  # from a recording's begin: it reads libraries, and takes 0.6 s of CPU more than later
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 _DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 _BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
@@ -88,12 +88,6 @@ class _Lane:
         for stretch in self._stretches:
             yield self._incident(self._usual, self._excess, stretch)
 
-    @property
-    def _settled_ns(self) -> int:
-        """When the recorder had started."""
-        began = (one.started_ns for one in self._evidence.sessions if one.session == self._process.session)
-        return next(began, 0) + SETTLING_NS
-
     def bottleneck(self) -> Case | None:
         """Where the device is kept waiting even at best, and for as long as that went on: outside of incidents."""
         is_best = self._recent(at_best(self._epochs, self._usual))
@@ -136,7 +130,7 @@ class _Lane:
             loss_ns=stretch.loss_ns,
             peak_ratio=stretch.peak_ratio,
             buckets=_extrapolated(heavy, spread, usual, stretch.loss_ns),
-            is_recorders_start=stretch.window.end_ns < self._settled_ns,
+            recorders_start=recorders_start(self._evidence, self._process.session, self._epochs, excess, stretch),
             timeline=timeline(self._epochs, excess, stretch.window),
         )
 

@@ -104,6 +104,11 @@ class Evidence:
             if one.started_ns < self.window.end_ns and (one.stopped_ns or one.last_seen_ns) >= self.window.begin_ns
         ]
 
+    def counting_since_ns(self, session: int) -> int:
+        """Begin of the first second of a recording; 0 where that does not touch the window."""
+        started = (one.started_ns for one in self.sessions if one.session == session)
+        return next((self.reader.counting_since_ns(at) for at in started), 0)
+
     @cached_property
     def not_traced(self) -> dict[str, str]:
         """Sources of which nothing can be in the recording, with the reason."""

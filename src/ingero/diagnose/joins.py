@@ -26,13 +26,13 @@ from ingero.diagnose.rules import (
     page_fault_storm,
     self_oversubscription,
 )
+from ingero.diagnose.stretches import NEVER_RATIO
 from ingero.diagnose.workers import COLLECTING, DISK, NETWORK, ON_CPU, PASSING
 from ingero.units import format_ns
 
 _OF_ALLOCATOR = frozenset({allocation_churn.CAUSE, allocator_retry.CAUSE})
 _OF_MEMORY = frozenset({memory_pressure.CAUSE, page_fault_storm.CAUSE})
 _LITTLE = 0.25
-_NEVER = 1.0  # of wall time
 _SOURCES = {DISK: block_io.CAUSE, NETWORK: network_retransmit.CAUSE}
 _AT_WORK = frozenset({ON_CPU, COLLECTING, PASSING})
 
@@ -53,7 +53,7 @@ def joined(findings: Sequence[Finding], amount: Callable[[int], str] = format_ns
         owner = owner_of(part, found) if part else None
         if part and owner:
             found = [_join(one, part, more, amount) if one is owner else one for one in found if one is not part]
-    return [replace(one, least_ratio=_NEVER) if _is_rest_of_waits(one, found) else one for one in found]
+    return [replace(one, least_ratio=NEVER_RATIO) if _is_rest_of_waits(one, found) else one for one in found]
 
 
 def explained_ratio(case: Case) -> float:

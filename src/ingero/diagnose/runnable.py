@@ -15,7 +15,9 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use, would_fit_alone
 from ingero.diagnose.longest_wait import first_of, longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
+from ingero.diagnose.recorders_start import RecordersStart
 from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
+from ingero.diagnose.stretches import NEVER_RATIO
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list
 
@@ -51,10 +53,13 @@ class Answers:
     is_own_proven: bool = False
 
 
-def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterable[Fix]) -> Finding | None:
+def contention(
+    case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterable[Fix], least_ratio: float = 0.0
+) -> Finding | None:
     """A finding about the runnable time that takers of this kind had; None where they had none.
 
-    text: with {who}, {lost} and {takers}.
+    text: with {who}, {lost} and {takers}. least_ratio: as in the finding, which never is told where most of the loss
+    was that of the recorder's start.
     """
     found, takers = answers(case), of_kind(case, taker)
     chosen = _not_yet_charged(case, takers)
@@ -74,6 +79,7 @@ def contention(case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterab
         resource="cpu",
         root=INGERO if taker is Taker.AGENT else "host",
         is_whole=taker is not Taker.OWN or found.is_own_proven,
+        least_ratio=NEVER_RATIO if case.recorders_start is RecordersStart.MOST else least_ratio,
         summary=text.format(who=case.who, lost=case.amount(lost), takers=named(culprits)),
         claims=claims,
         culprits=tuple(culprits),
@@ -111,7 +117,7 @@ def answers(case: Case) -> Answers:
     else:
         is_own = grown.own >= max(enough, grown.others + grown.agent)
         is_others = grown.others > max(enough, grown.own)
-    if is_others and external > MIN_SHARE * known and not _has_fillers(case):
+    if is_others and external > MIN_SHARE * known and not _fillers(case):
         more = (known - agent) / external
         return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent})
     if own < _OWN_ANSWERS * known:
@@ -122,14 +128,21 @@ def answers(case: Case) -> Answers:
     return Answers(taken, is_own)
 
 
-def _has_fillers(case: Case) -> bool:
-    """Whether somebody outside the job runs wherever a CPU is idle, and leaves it as soon as its threads want it."""
+def filled_ratio(case: Case, takers: Iterable[Culprit]) -> float:
+    """Which share of what these took went to such as run only where nobody else wants to."""
+    takers, fillers = list(takers), _fillers(case)
+    filled_ns = sum(one.lost_ns for one in takers if one.pid in fillers)
+    return filled_ns / max(sum(one.lost_ns for one in takers), 1)
+
+
+def _fillers(case: Case) -> set[int]:
+    """Who, outside the job, runs wherever a CPU is idle, and is to leave it as soon as its threads want it."""
     facts = SchedulerFacts(case)
     victim = facts.in_force(case.process.pid, facts.path_thread)
     if victim and victim.policy == IDLE_POLICY:
-        return False
+        return set()
     others = {pid for pid, _ in case.evidence.scheduling} - case.job
-    return any(row is not None and row.policy == IDLE_POLICY for row in (facts.in_force(pid, pid) for pid in others))
+    return {pid for pid in others if (row := facts.in_force(pid, pid)) is not None and row.policy == IDLE_POLICY}
 
 
 def of_kind(case: Case, kind: Taker) -> list[Culprit]:

@@ -17,6 +17,7 @@ _Bins: TypeAlias = "tuple[int, int]"  # first and last
 
 MIN_RATIO = 0.03  # of wall time; below, silence is right
 UNOWNED_RATIO = 0.05  # of wall time; what is lost below that by nobody's doing is what two healthy minutes differ by
+NEVER_RATIO = 1.0  # for what owns lost time, and is not told by itself
 NOISE_FACTOR = 3
 MIN_EPOCHS = 5
 ONE_LOSS_NS = 250_000_000  # a single stall this long needs no company

@@ -48,6 +48,22 @@ def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(
     assert "16 % of its time is lost so even at its best" in more.summary
 
 
+@pytest.mark.parametrize(
+    ("policy", "late_ms", "expected"),
+    [("other", 0.3, ["cpu-contention"]), ("idle", 0.3, []), ("idle", LATE_MS, ["cpu-contention"])],
+)
+def test_who_only_fills_idle_cpus_is_told_from_five_percent_on(
+    tmp_path: Path, policy: str, late_ms: float, expected: list[str]
+) -> None:
+    def filled(scene: Scene, trainer: Actor) -> None:
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + late_ms, drain={"runq": late_ms}))
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.took(trainer, 900, "folding", second, late_ms * sum(int(end) == second for _, _, end in steps))
+        scene.scheduling(900, policy=policy)
+
+    assert causes(diagnosed(tmp_path, filled)) == expected
+
+
 def recorded_hard(scene: Scene, trainer: Actor, lost_ms: float) -> None:
     """The recorder works more than before, on the trainer's CPU."""
     steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + lost_ms, drain={"runq": lost_ms}))

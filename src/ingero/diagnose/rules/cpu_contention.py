@@ -9,16 +9,23 @@ from ingero.diagnose.captures import delayed_graphs
 from ingero.diagnose.cases import Case
 from ingero.diagnose.limit_commands import cap
 from ingero.diagnose.model import Finding, Fix
+from ingero.diagnose.recorders_start import settled_at_ns
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, apart, contention, of_kind, weighty
-from ingero.diagnose.stretches import UNOWNED_RATIO
+from ingero.diagnose.runnable import Taker, apart, contention, filled_ratio, of_kind, weighty
+from ingero.diagnose.stretches import NEVER_RATIO, UNOWNED_RATIO
 from ingero.diagnose.weights import lower
+from ingero.store.records import Window
 
 CAUSE = "cpu-contention"
+_MOST = 0.5  # of what was taken
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Runnable time that named processes of the same container, of the host, or the recorder itself took."""
+    """Runnable time that named processes of the same container, of the host, or the recorder itself took.
+
+    Who only fills idle CPUs is let run for the little that it costs: the thread that wants its CPU waits for a timer
+    tick where the kernel does not preempt. That is told from the share on that two healthy minutes differ by.
+    """
     others = weighty(of_kind(case, Taker.OTHER))
     finding = contention(
         case,
@@ -26,6 +33,7 @@ def find(case: Case) -> Iterator[Finding]:
         Taker.OTHER,
         text="{who} lost {lost} waiting for a CPU while {takers} ran",
         fixes=lower(case, others),  # asks for their control groups only where there is something to repair
+        least_ratio=UNOWNED_RATIO if filled_ratio(case, others) > _MOST else 0.0,
     )
     if finding:
         graphs, move = delayed_graphs(case, finding.claims), apart(case, others)
@@ -40,15 +48,32 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _of_the_recorder(case: Case) -> Finding | None:
-    """What ingero took itself, told where that is more than what two healthy minutes differ by."""
-    finding = contention(
+    """What ingero took itself, told where that is more than two healthy minutes differ by, without its start."""
+    later = _share_since_start(case)
+    return contention(
         case,
         CAUSE,
         Taker.AGENT,
         text="{who} lost {lost} waiting for a CPU while ingero itself ran: {takers}",
         fixes=(Fix(text="record less", command="sudo ingero trace --stack=false"),),
+        least_ratio=UNOWNED_RATIO / later if later else NEVER_RATIO,
     )
-    return replace(finding, least_ratio=UNOWNED_RATIO) if finding else None
+
+
+def _share_since_start(case: Case) -> float:
+    """Of what the recorder took from the job, the share that it took after it had started."""
+    settled_ns, window = settled_at_ns(case.evidence, case.process.session), case.window
+    if window.begin_ns >= settled_ns:
+        return 1.0
+    if window.end_ns <= settled_ns:
+        return 0.0
+    later = Window(begin_ns=settled_ns, end_ns=window.end_ns)
+    return _taken_ns(case, later) / max(_taken_ns(case, window), 1)
+
+
+def _taken_ns(case: Case, window: Window) -> int:
+    charges = (one for number in case.members for one in case.evidence.culprits((window,), number))
+    return sum(one.ns for one in charges if one.culprit_pid in case.evidence.agent_pids)
 
 
 RULE = Rule(

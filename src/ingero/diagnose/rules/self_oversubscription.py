@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, Fix
@@ -31,9 +30,10 @@ def find(case: Case) -> Iterator[Finding]:
             ),
             *([fewer] if workers > 1 else []),
         ),
+        least_ratio=UNOWNED_RATIO,  # threads of one job crowd each other in healthy minutes, too
     )
     if finding:
-        yield replace(finding, least_ratio=UNOWNED_RATIO)  # threads of one job crowd each other in healthy minutes, too
+        yield finding
 
 
 RULE = Rule(

@@ -15,6 +15,8 @@ from ingero.units import SECOND_NS
 # A recorder commits every half second; ten missed commits mean that it is gone.
 _LIVE_NS = 5 * SECOND_NS
 
+_START_NS = 30 * SECOND_NS  # attaching to very many processes
+
 # Where recorded time begins and ends. Folded rows say it only to the minute; the bare columns are found by index.
 _TIMES = (
     ("start_ns", "raw_events", 0),
@@ -131,6 +133,14 @@ class ContentQuestions(Questions):
         end_ns = int(self._rows("SELECT coalesce((SELECT max(start_ns) FROM raw_clock_seconds), 0)")[0][0]) + SECOND_NS
         seen = self._rows(f"SELECT max(time_ns) FROM raw_in_flight WHERE time_ns < {end_ns + SECOND_NS // 2}")
         return max(end_ns, int(seen[0][0] or 0) + 1)
+
+    def counting_since_ns(self, started_ns: int) -> int:
+        """The first second of the recording that started then; its start where that second is not kept any more."""
+        if not self.is_recorded("raw_clock_seconds"):
+            return started_ns
+        within = f"start_ns BETWEEN {started_ns} AND {started_ns + _START_NS}"
+        (first,) = self._rows(f"SELECT min(start_ns) FROM raw_clock_seconds WHERE {within}")[0]
+        return started_ns if first is None else int(first)
 
     def stored_calls(self) -> int:
         """How many recorded calls and host events the file holds, at most."""
