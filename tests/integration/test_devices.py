@@ -55,7 +55,8 @@ def test_a_call_is_on_the_device_that_its_thread_chose(recorded: Recorded, scena
 
 
 def test_no_call_was_lost_on_the_way(recorded: Recorded) -> None:
-    assert {name for name in recorded.losses if "unmatched" in name or "stale" in name} == set()
+    of_calls = recorded.losses.keys() - {"block_io_unmatched"}  # of anybody on the machine
+    assert {name for name in of_calls if "unmatched" in name or "stale" in name} == set()
 
 
 def test_what_was_chosen_before_tracing_is_not_known_but_new_threads_are(tmp_path: Path) -> None:
