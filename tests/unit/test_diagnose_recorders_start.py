@@ -13,34 +13,43 @@ from ingero.store import tables
 from ingero.store.reader import open_reader
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
 
-A_LITTLE, MUCH = 1.0, 2.5  # ms of a step: 13 and 27 % of the time
+A_LITTLE = Step(late_ms=1.0, drain={"runq": 1.0, "sleep": 5.0})  # 13 % of the time
+MUCH = Step(late_ms=2.5, drain={"runq": 2.5, "sleep": 5.0})  # 27 %
+NOBODYS = Step(empty_ms=1.5, empty={"sleep": 1.2})
 
 
-def hogged_from_the_start(
-    folder: Path, *, until_s: float, late_ms: float = A_LITTLE, taker: tuple[int, str] = (900, "stress-ng")
+def slow_from_the_start(
+    folder: Path, *, until_s: float, step: Step = A_LITTLE, taker: tuple[int, str] = (900, "stress-ng")
 ) -> Path:
     """A program older than the recording, and a hog that is there from its first second on."""
     path = folder / "start.db"
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
-        scene.train(trainer, 0, until_s, Step(late_ms=late_ms, drain={"runq": late_ms, "sleep": 5.0}))
+        scene.train(trainer, 0, until_s, step)
         scene.train(trainer, until_s, LENGTH_S, Step())
         for second in range(int(LENGTH_S)):
-            if second < until_s:
+            if second < until_s and "runq" in step.drain:
                 scene.took(trainer, *taker, second, 300, switches=100)
             clocks = {f"{name}_ns": 0 for name in CLOCKS}
             scene.append(tables.CLOCK_SECONDS, start_ns=scene.at(second), process=trainer.number, **clocks)
     return path
 
 
-CASES = [(2.0, A_LITTLE, []), (2.8, A_LITTLE, []), (4.0, A_LITTLE, ["cpu-contention"]), (2.0, MUCH, ["cpu-contention"])]
+CASES = [
+    (2.0, A_LITTLE, []),
+    (2.8, A_LITTLE, []),
+    (4.0, A_LITTLE, ["cpu-contention"]),
+    (2.0, MUCH, ["cpu-contention"]),
+    (2.8, NOBODYS, []),
+    (8.0, NOBODYS, ["unexplained"]),
+]
 
 
-@pytest.mark.parametrize(("until_s", "late_ms", "expected"), CASES)
+@pytest.mark.parametrize(("until_s", "step", "expected"), CASES)
 def test_a_loss_of_the_first_seconds_is_told_if_it_goes_on_or_is_more_than_a_start_takes(
-    tmp_path: Path, until_s: float, late_ms: float, expected: list[str]
+    tmp_path: Path, until_s: float, step: Step, expected: list[str]
 ) -> None:
-    assert causes(diagnosed_file(hogged_from_the_start(tmp_path, until_s=until_s, late_ms=late_ms))) == expected
+    assert causes(diagnosed_file(slow_from_the_start(tmp_path, until_s=until_s, step=step))) == expected
 
 
 @pytest.mark.parametrize(("until_s", "expected"), [(4.0, []), (9.0, ["cpu-contention"])])
@@ -48,14 +57,14 @@ def test_what_the_recorder_takes_counts_since_it_has_started(
     tmp_path: Path, until_s: float, expected: list[str]
 ) -> None:
     """Of 530 ms of the first four seconds 330 are of its start; of nine, most is not."""
-    path = hogged_from_the_start(tmp_path, until_s=until_s, taker=(AGENT_PID, "ingero"))
+    path = slow_from_the_start(tmp_path, until_s=until_s, taker=(AGENT_PID, "ingero"))
     assert causes(diagnosed_file(path)) == expected
 
 
-@pytest.mark.parametrize(("until_s", "late_ms", "expected"), CASES)
-def test_so_it_is_while_recording(tmp_path: Path, until_s: float, late_ms: float, expected: list[str]) -> None:
+@pytest.mark.parametrize(("until_s", "step", "expected"), CASES)
+def test_so_it_is_while_recording(tmp_path: Path, until_s: float, step: Step, expected: list[str]) -> None:
     told: set[str] = set()
-    with open_reader(hogged_from_the_start(tmp_path, until_s=until_s, late_ms=late_ms)) as reader:
+    with open_reader(slow_from_the_start(tmp_path, until_s=until_s, step=step)) as reader:
         diagnosis = LiveDiagnosis(reader, begin_ns=BEGIN_NS)
         last_ns = reader.counted_until_ns()
         for until_ns in range(BEGIN_NS + 1_000_000_000, last_ns + 1, 1_000_000_000):

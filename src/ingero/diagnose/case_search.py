@@ -13,7 +13,7 @@ from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.diagnose.queue_full import was_full
-from ingero.diagnose.recorders_start import recorders_start
+from ingero.diagnose.recorders_start import is_recorders_start
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows, weighted_windows
@@ -130,7 +130,7 @@ class _Lane:
             loss_ns=stretch.loss_ns,
             peak_ratio=stretch.peak_ratio,
             buckets=_extrapolated(heavy, spread, usual, stretch.loss_ns),
-            recorders_start=recorders_start(self._evidence, self._process.session, self._epochs, excess, stretch),
+            is_recorders_start=is_recorders_start(self._evidence, self._process.session, self._epochs, excess, stretch),
             timeline=timeline(self._epochs, excess, stretch.window),
         )
 

@@ -14,7 +14,6 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.host_time import HostStays, host_stays
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
 from ingero.diagnose.paths import Paths, growth_of_workers, late_waits, paths, slowest
-from ingero.diagnose.recorders_start import RecordersStart
 from ingero.diagnose.regimes import Usual, reference_windows
 from ingero.diagnose.resynced import Resynced
 from ingero.diagnose.usual_work import Growth
@@ -78,7 +77,7 @@ class Case:
     findings: list[Finding] = field(default_factory=list)
     siblings: Sequence[Case] = ()  # every case of the window, this one, too
     _paths: dict[Part, Paths] = field(default_factory=dict, init=False, repr=False)
-    recorders_start: RecordersStart = RecordersStart.NONE
+    is_recorders_start: bool = False  # what was lost after it is not worth telling
     resynced: Resynced | None = None  # its epochs are cut otherwise than in the reference: compared per launch
 
     def __post_init__(self) -> None:

@@ -31,7 +31,6 @@ from ingero.diagnose.model import (
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
-from ingero.diagnose.recorders_start import RecordersStart
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.stretches import MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.verdicts import verdict, without_steps
@@ -106,8 +105,7 @@ def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) ->
 
 def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[Finding]:
     """The findings of one case, or that it is unexplained."""
-    is_start = case.recorders_start is RecordersStart.ALL
-    asked = (rule for rule in rules if rule.explains_start or not is_start)
+    asked = (rule for rule in rules if rule.explains_start or not case.is_recorders_start)
     for rule in asked:
         for finding in _guarded(rule, rule.find(case), failed) if rule.find and can_see(rule, case) else ():
             case.accept(finding)
@@ -120,7 +118,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     told = [one for one in findings if one.lost_ns >= _least_ns(case, one, least_ns)] or _main(case, findings)
     named = [one for one in told if not _is_its_work(case, one)]
     hidden = [one for one in findings if one.kind is FindingKind.EVENT and not one.claims]
-    if is_start:
+    if case.is_recorders_start:
         return named + hidden
     explained = explained_ratio(case)
     rest_ns = (1 - explained) * case.loss_ns

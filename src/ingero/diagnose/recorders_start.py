@@ -1,8 +1,7 @@
-"""How much of a loss is the recorder's start, which takes CPUs from who is recorded."""
+"""Whether a loss is that of the recorder's start, which takes CPUs from who is recorded."""
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import numpy as np
@@ -16,26 +15,19 @@ SETTLING_NS = 2_500_000_000  # from the first second on: reading libraries takes
 _MOST_RATIO = 0.2  # of wall time; on two busy CPUs a start took 4 to 19 %
 
 
-class RecordersStart(enum.Enum):
-    """What of a loss lies in the first seconds of its recording."""
-
-    NONE = "nothing that matters"
-    MOST = "so much that the rest is not worth telling by itself"
-    ALL = "all of it"
-
-
 def settled_at_ns(evidence: Evidence, session: int) -> int:
     """When the recorder of a session had started."""
     return evidence.counting_since_ns(session) + SETTLING_NS
 
 
-def recorders_start(evidence: Evidence, session: int, epochs: Array, excess: Array, stretch: Stretch) -> RecordersStart:
-    """Of a stretch of these epochs. What loses more than a start takes has another reason."""
+def is_recorders_start(evidence: Evidence, session: int, epochs: Array, excess: Array, stretch: Stretch) -> bool:
+    """Whether what a stretch of these epochs lost later is not worth telling by itself.
+
+    What loses more than a start takes has another reason.
+    """
     settled_ns, window = settled_at_ns(evidence, session), stretch.window
     if window.begin_ns >= settled_ns or stretch.loss_ns >= _MOST_RATIO * stretch.wall_ns:
-        return RecordersStart.NONE
-    if window.end_ns < settled_ns:
-        return RecordersStart.ALL
+        return False
     later = (epochs["b_ns"] >= settled_ns) & (epochs["b_ns"] < window.end_ns)
     loss_ns, wall_ns = excess[later].sum(), (epochs["b_ns"] - epochs["a_ns"])[later].sum()
-    return RecordersStart.NONE if loss_ns >= max(MIN_LOSS_NS, MIN_RATIO * wall_ns) else RecordersStart.MOST
+    return bool(loss_ns < max(MIN_LOSS_NS, MIN_RATIO * wall_ns))

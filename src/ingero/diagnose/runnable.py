@@ -15,9 +15,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use, would_fit_alone
 from ingero.diagnose.longest_wait import first_of, longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
-from ingero.diagnose.recorders_start import RecordersStart
 from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
-from ingero.diagnose.stretches import NEVER_RATIO
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list
 
@@ -58,8 +56,7 @@ def contention(
 ) -> Finding | None:
     """A finding about the runnable time that takers of this kind had; None where they had none.
 
-    text: with {who}, {lost} and {takers}. least_ratio: as in the finding, which never is told where most of the loss
-    was that of the recorder's start.
+    text: with {who}, {lost} and {takers}. least_ratio: as in the finding.
     """
     found, takers = answers(case), of_kind(case, taker)
     chosen = _not_yet_charged(case, takers)
@@ -79,7 +76,7 @@ def contention(
         resource="cpu",
         root=INGERO if taker is Taker.AGENT else "host",
         is_whole=taker is not Taker.OWN or found.is_own_proven,
-        least_ratio=NEVER_RATIO if case.recorders_start is RecordersStart.MOST else least_ratio,
+        least_ratio=least_ratio,
         summary=text.format(who=case.who, lost=case.amount(lost), takers=named(culprits)),
         claims=claims,
         culprits=tuple(culprits),
