@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.cases import Case
 from ingero.diagnose.engine import FAILED, diagnose_evidence
@@ -70,3 +72,19 @@ def test_the_best_seconds_may_lie_within_an_incident(tmp_path: Path) -> None:
             ):
                 scene.took(trainer, 900, "hog", int(end), hogged_ms)
     assert {one.cause for one in diagnosed_file(path).incidents} == {"cpu-contention"}
+
+
+@pytest.mark.parametrize(("stolen", "expected"), [(0.0, ["gpu-slower"]), (0.6, [])])
+def test_what_was_stolen_makes_little_of_something_else_not_enough(
+    tmp_path: Path, stolen: float, expected: list[str]
+) -> None:
+    """Of 5 % one cause of two is named; 2.5 % beside 3 % that were stolen are none."""
+
+    def a_little(scene: Scene, trainer: Actor) -> None:
+        step = Step(busy_ms=6.2, late_ms=0.24, drain={"runq": 0.19})
+        for _, _, end in scene.train(trainer, QUIET_S, LENGTH_S, step):
+            scene.took(trainer, 900, "hog", int(end), 0.19)
+        scene.cpus(0, int(QUIET_S), (0.2, 0.1))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.2, 0.1), stolen=stolen)
+
+    assert causes(diagnosed(tmp_path, a_little)) == expected

@@ -32,6 +32,7 @@ from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
+from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.verdicts import verdict, without_steps
 from ingero.ops import Kind
@@ -134,14 +135,16 @@ def _least_ns(case: Case, finding: Finding, least_ns: float) -> float:
     return max(least_ns, finding.least_ratio * case.around_ns)
 
 
-def _main(case: Case, findings: Iterable[Finding]) -> list[Finding]:
+def _main(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """The weightiest cause of an incident that lost enough, but by several things at once, none of them that much.
 
-    What two healthy minutes differ by is no cause: threads of a job in each other's way, a CPU that takes longer.
+    What two healthy minutes differ by is no cause: threads of a job in each other's way, a CPU that takes longer. Nor
+    does what was stolen make little of something else enough.
     """
     sure = (one for one in findings if not one.least_ratio and 2 * _computed_ns(one) <= one.lost_ns)
     most = max(sure, key=lambda one: one.lost_ns, default=None)
-    is_enough = case.kind is FindingKind.INCIDENT and case.loss_ns >= UNOWNED_RATIO * case.around_ns
+    stolen_ns = sum(one.lost_ns for one in findings if one.cause == cpu_steal.CAUSE)
+    is_enough = case.kind is FindingKind.INCIDENT and case.loss_ns - stolen_ns >= UNOWNED_RATIO * case.around_ns
     return [most] if most and is_enough and most.lost_ns >= _MAIN_SHARE * case.loss_ns else []
 
 
