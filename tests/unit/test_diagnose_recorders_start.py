@@ -52,6 +52,21 @@ def test_a_loss_of_the_first_seconds_is_told_if_it_goes_on_or_is_more_than_a_sta
     assert causes(diagnosed_file(slow_from_the_start(tmp_path, until_s=until_s, step=step))) == expected
 
 
+def test_what_begins_soon_after_the_start_has_its_own_begin(tmp_path: Path) -> None:
+    """Two seconds of the recorder's start and three quiet ones are no part of it."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin_s, end_s, step in ((0, 2, A_LITTLE), (2, 5, Step()), (5, 8, A_LITTLE), (8, LENGTH_S, Step())):
+            for _, _, end in scene.train(trainer, begin_s, end_s, step):
+                scene.took(trainer, 900, "stress-ng", int(end), step.drain.get("runq", 0.0))
+        clocks = {f"{name}_ns": 0 for name in CLOCKS}
+        scene.append(tables.CLOCK_SECONDS, start_ns=scene.at(0), process=trainer.number, **clocks)
+    (incident,) = diagnosed_file(path).incidents
+    assert incident.start_ns == pytest.approx(BEGIN_NS + 5e9, abs=0.2e9)
+    assert incident.lost_ratio == pytest.approx(1 / 8.5, rel=0.1)
+
+
 @pytest.mark.parametrize(("until_s", "expected"), [(4.0, []), (9.0, ["cpu-contention"])])
 def test_what_the_recorder_takes_counts_since_it_has_started(
     tmp_path: Path, until_s: float, expected: list[str]

@@ -56,12 +56,13 @@ def steady(seconds: float, ms: float) -> Array:
     return lengths
 
 
-def stretches(*parts: Array) -> list[tuple[float, float]]:
+def stretches(*parts: Array, apart_s: float = 0.0) -> list[tuple[float, float]]:
     """From when to when time was lost, s after the begin."""
     epochs = lane(np.concatenate(parts))
     usual = usual_epochs(epochs)
     begin = epochs["a_ns"][0]
-    found = [one.window for one in lossy_stretches(epochs, usual, excess_ns(epochs, usual))]
+    apart_ns = int(begin) + int(apart_s * 1e9)
+    found = [one.window for one in lossy_stretches(epochs, usual, excess_ns(epochs, usual), apart_ns=apart_ns)]
     return [((one.begin_ns - begin) / 1e9, (one.end_ns - begin) / 1e9) for one in found]
 
 
@@ -73,6 +74,14 @@ def test_a_little_that_was_lost_some_seconds_before_is_no_part_of_a_loss() -> No
 def test_losses_that_come_and_go_are_one_stretch() -> None:
     (found,) = stretches(steady(4, 7), *[steady(1, 10), steady(2, 7)] * 3, steady(3, 7))
     assert found == pytest.approx((4, 11), abs=0.1)
+
+
+def test_losses_before_and_after_a_moment_are_two_stretches_if_a_quiet_second_lies_between() -> None:
+    """The recorder's start, and what came later; a loss that goes on through that moment is one."""
+    found = stretches(steady(2, 8), steady(3, 7), steady(6, 8.4), steady(2, 7), apart_s=2.5)
+    assert found == [pytest.approx((0, 2), abs=0.1), pytest.approx((5, 11), abs=0.1)]
+    (found,) = stretches(steady(6, 8), steady(3, 7), steady(6, 8.4), steady(2, 7), apart_s=2.5)
+    assert found == pytest.approx((0, 15), abs=0.1)
 
 
 def test_single_stalls_seconds_apart_are_looked_at_together() -> None:

@@ -13,7 +13,7 @@ from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.diagnose.queue_full import was_full
-from ingero.diagnose.recorders_start import is_recorders_start
+from ingero.diagnose.recorders_start import is_recorders_start, settled_at_ns
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows, weighted_windows
@@ -77,7 +77,8 @@ class _Lane:
             self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
         self._usual = usual_epochs(self._epochs)
         self._excess = excess_ns(self._epochs, self._usual)
-        self._stretches = lossy_stretches(self._epochs, self._usual, self._excess)
+        started_ns = settled_at_ns(evidence, process.session)
+        self._stretches = lossy_stretches(self._epochs, self._usual, self._excess, apart_ns=started_ns)
 
     def incidents(self) -> Iterator[Case]:
         """The stretches that lost time."""

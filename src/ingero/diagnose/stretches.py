@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -64,8 +64,11 @@ def excess_ns(epochs: Array, usual: Mapping[int, Usual]) -> Array:
     return excess
 
 
-def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array) -> list[Stretch]:
-    """The stretches with a finding's worth of loss, in order of time; `excess` as `excess_ns` answers it."""
+def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array, *, apart_ns: int = 0) -> list[Stretch]:
+    """The stretches with a finding's worth of loss, in order of time; `excess` as `excess_ns` answers it.
+
+    apart_ns: what was lost before and after that moment is bridged by no quiet second.
+    """
     if not len(epochs) or not usual:
         return []
     begin_ns = int(epochs["a_ns"][0])
@@ -82,7 +85,8 @@ def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array) ->
         ratios = loss[first : last + 1] / np.maximum(wall[first : last + 1], 1)
         return _stretch(epochs[begin:end], excess[begin:end], usual, float(ratios.max()), factor)
 
-    return [one for run in _runs(is_lossy, _GAP_BINS) for one in _of_run(run, is_lossy, wall, between)]
+    runs = _parted(_runs(is_lossy, _GAP_BINS), is_lossy, (apart_ns - begin_ns) // SECOND_NS)
+    return [one for run in runs for one in _of_run(run, is_lossy, wall, between)]
 
 
 def _of_run(run: _Bins, is_lossy: Array, wall: Array, between: Callable[[int, int], Stretch | None]) -> list[Stretch]:
@@ -135,6 +139,17 @@ def _runs(is_lossy: Array, gap: int) -> Iterator[tuple[int, int]]:
     firsts = [0, *(breaks + 1).tolist()]
     lasts = [*breaks.tolist(), len(where) - 1]
     yield from ((int(where[first]), int(where[last])) for first, last in zip(firsts, lasts, strict=True))
+
+
+def _parted(runs: Iterable[_Bins], is_lossy: Array, at: int) -> Iterator[_Bins]:
+    """The same, the one around a second cut where the loss until that was over."""
+    for first, last in runs:
+        if not first <= at < last:
+            yield (first, last)
+            continue
+        lossy = first + np.flatnonzero(is_lossy[first : last + 1])
+        end, begin = int(lossy[lossy <= at][-1]), int(lossy[lossy > at][0])
+        yield from [(first, last)] if begin == end + 1 else [(first, end), (begin, last)]
 
 
 def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], peak: float, factor: float) -> Stretch | None:
