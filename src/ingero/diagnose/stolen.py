@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.alike import alike_ns
 from ingero.diagnose.cases import Case
 from ingero.store.records import Window
 from ingero.store.spans import Spans
@@ -18,6 +19,7 @@ from ingero.store.spans import Spans
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _NONE = 0.02  # of a CPU: as much is stolen of any virtual machine
+_OF_ALL = 0.2  # of a CPU: as much may make every wait longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +27,13 @@ class Stolen:
     """ratio, usual_ratio: of the worst CPU while time was lost, and in the reference. share: of the loss, at most.
 
     usual_ratio None: no second lies wholly in the reference, which may be the moments without; then it counts as 0.
+    alike_ns: of the device's lost time, what it cannot have made.
     """
 
     ratio: float
     usual_ratio: float | None
     share: float
+    alike_ns: int
 
 
 def stolen(case: Case) -> Stolen | None:
@@ -38,14 +42,18 @@ def stolen(case: Case) -> Stolen | None:
     if not ratios.any():
         return None
     lost = _lost_in(case, begins, ends)
-    if not lost.sum() or np.average(ratios, weights=lost) < _NONE:
+    ratio = float(np.average(ratios, weights=lost)) if lost.sum() else 0.0
+    if ratio < _NONE:
         return None
     usual_ratio = _usual_ratio(case)
     beyond = np.maximum(ratios - (usual_ratio or 0.0), 0) * (ends - begins)
+    alike = alike_ns(case) if ratio < _OF_ALL else 0
+    rest = lost * (1 - min(alike / max(case.loss_ns, 1), 1.0))
     return Stolen(
-        ratio=float(np.average(ratios, weights=lost)),
+        ratio=ratio,
         usual_ratio=usual_ratio,
-        share=float(np.minimum(lost, beyond).sum() / lost.sum()),
+        share=float(np.minimum(rest, beyond).sum() / lost.sum()),
+        alike_ns=alike,
     )
 
 

@@ -44,8 +44,33 @@ def test_what_was_not_stolen_or_always_was_is_no_reason(tmp_path: Path, stolen: 
     assert causes(diagnosis(tmp_path, stolen, before)) == ["gpu-slower"]
 
 
+def in_turns(tmp_path: Path, stolen: float, step: Step) -> list[str]:
+    """From QUIET_S on every third tenth of a second is slower, and so much of each CPU was stolen."""
+
+    def slower_in_turns(scene: Scene, trainer: Actor) -> None:
+        for part in range(round((LENGTH_S - QUIET_S) * 10)):
+            begin_s = QUIET_S + part / 10
+            scene.train(trainer, begin_s, begin_s + 0.1, Step() if part % 3 else step)
+        scene.cpus(0, int(QUIET_S), (0.2, 0.1))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.2, 0.1), stolen=stolen)
+
+    return causes(diagnosed(tmp_path, slower_in_turns))
+
+
 def test_a_part_that_may_have_been_stolen_leaves_the_device_without_a_verdict(tmp_path: Path) -> None:
-    assert causes(diagnosis(tmp_path, 0.15)) == ["unexplained"]
+    assert in_turns(tmp_path, 0.15, Step(busy_ms=18)) == ["unexplained"]
+
+
+@pytest.mark.parametrize(("stolen", "expected"), [(0.08, ["gpu-slower"]), (0.3, ["cpu-steal"])])
+def test_what_every_step_lost_alike_was_not_stolen_now_and_then(
+    tmp_path: Path, stolen: float, expected: list[str]
+) -> None:
+    """6 % of the time is lost: where a tenth of a CPU is stolen some steps lose more, and some nothing."""
+    assert causes(diagnosis(tmp_path, stolen, step=Step(busy_ms=6.5))) == expected
+
+
+def test_what_some_steps_lost_was_stolen(tmp_path: Path) -> None:
+    assert in_turns(tmp_path, 0.08, Step(busy_ms=7.5)) == ["cpu-steal"]
 
 
 def test_without_cpu_seconds_it_is_not_evaluated(tmp_path: Path) -> None:

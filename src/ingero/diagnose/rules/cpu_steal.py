@@ -14,6 +14,7 @@ from ingero.units import format_count, format_ns, format_percent
 
 CAUSE = "cpu-steal"
 _MOSTLY = 0.5  # of the loss: with less of it something else is slower, too
+_DEVICE = Bucket(Part.DEVICE, DEVICE)
 _LONGER = ("run", "sleep", UNKNOWN, DEVICE)  # what a guest sees of it: slices, timers and interrupts that take longer
 
 
@@ -27,6 +28,8 @@ def find(case: Case) -> Iterator[Finding]:
     if max(by_clock, by_timers) < _MOSTLY:
         return
     claims = case.take(Part, _LONGER, max(by_clock, by_timers) * case.loss_ns)
+    if clock and claims.get(_DEVICE, 0) > (rest := max(case.left.get(_DEVICE, 0) - clock.alike_ns, 0)):
+        claims[_DEVICE] = rest
     if claims and clock and by_clock >= by_timers:
         yield _by_clock(case, claims, clock)
     elif claims and late:

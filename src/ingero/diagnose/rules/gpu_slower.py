@@ -9,7 +9,7 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.devices import gpu_name
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.pauses import paused
 from ingero.diagnose.rule import Rule
@@ -27,10 +27,9 @@ def find(case: Case) -> Iterator[Finding]:
         return
     if case.process.rank is not None and case.evidence.missing(("NCCL", "communicators")):
         return  # a wait for another rank looks the same
-    held_up = (one.share for one in (stolen(case), paused(case)) if one)
-    if max(held_up, default=0.0) >= _STOLEN or _is_of_lone_epochs(case):
-        return  # an interrupt that comes late looks like a device that is
-    claims = case.take((Part.DEVICE,), (DEVICE,))
+    if _is_of_lone_epochs(case):
+        return
+    claims = case.take((Part.DEVICE,), (DEVICE,), _own_ns(case))
     if not claims:
         return
     lost = sum(claims.values())
@@ -60,6 +59,18 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         evidence={"slowdown": round(seen / max(usual, 1), 3)},
     )
+
+
+def _own_ns(case: Case) -> float:
+    """What can be the device's own: an interrupt that comes late looks like a device that does.
+
+    Where much was held up from outside, what every epoch lost alike.
+    """
+    clock, late = stolen(case), paused(case)
+    held_up = max((one.share for one in (clock, late) if one), default=0.0)
+    if held_up < _STOLEN:
+        return case.left.get(Bucket(Part.DEVICE, DEVICE), 0)
+    return clock.alike_ns if clock else 0
 
 
 def _is_of_lone_epochs(case: Case) -> bool:
