@@ -26,7 +26,9 @@ _UNEXPLAINED_HOLD_NS = 3 * SECOND_NS
 _BOTTLENECK_HOLD_NS = 30 * SECOND_NS
 
 # What is left when nothing better is seen: a second more of samples and sums often has a better name for it.
-_AT_SECOND_SIGHT = frozenset({"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower"})
+_AT_SECOND_SIGHT = frozenset(
+    {"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower", "lock-contention"}
+)
 _SECOND_SIGHT_NS = 9 * SECOND_NS // 10  # looks are a second apart
 _SEEN_ENOUGH_NS = 5 * SECOND_NS // 4  # of a loss at first sight: more than a second of sums and samples is at hand
 
