@@ -124,6 +124,18 @@ def test_a_machine_that_was_slower_all_the_time_has_lost_nothing(first_step: int
     assert measured.dose == pytest.approx(0.0, abs=0.002)
 
 
+def test_a_loop_that_waits_for_every_eighth_step_is_as_fast_as_that_step_says() -> None:
+    """What the others take is how long enqueuing takes, of which nothing is waited for."""
+
+    def ended(enqueuing: int) -> list[int]:
+        return [n // 8 * 56 * MS + n % 8 * enqueuing for n in range(400)]
+
+    run = label(steps_ns=ended(MS), spells=[(1000 * MS, 2000 * MS)], end_ns=ended(MS)[-1])
+    measured = truth(run, label(steps_ns=ended(MS * 9 // 10)))
+    assert measured is not None
+    assert measured.dose == pytest.approx(0.0, abs=0.01)
+
+
 def test_a_run_that_never_comes_back_has_lost_all_that_was_left() -> None:
     control = label(steps_ns=[n * 10 * MS for n in range(200)])
     run = label(steps_ns=[n * 10 * MS for n in range(50)], spells=[(500 * MS, 1500 * MS)], end_ns=1500 * MS)
