@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ingero.diagnose.cases import Case
 
 _MORE = 1.25  # times the samples of the reference,
-_SIGMAS = 2  # and by so much more than chance, of both counts
+_CHANCE = 0.01  # of as many where nothing has changed: several kinds of time and many places are asked for
 
 
 class HostStays(NamedTuple):
@@ -47,8 +47,19 @@ def run_growth(case: Case) -> Mapping[Doing, Spent]:
 
 def is_more(count: int, usual: int, scale: float) -> bool:
     """Whether so many samples are beyond those of the reference, each worth `scale` of them, and beyond chance."""
-    chance = math.sqrt(count + scale * scale * max(usual, 1))
-    return count > max(_MORE * scale * usual, scale * usual + _SIGMAS * chance)
+    return count > _MORE * scale * usual and _chance_of(count, count + usual, scale / (1 + scale)) < _CHANCE
+
+
+def _chance_of(least: int, count: int, share: float) -> float:
+    """Of at least so many of `count` samples in a part of the time in which this share of them is to be expected.
+
+    That is how two counts of rare events are compared if neither rate is known (Przyborowski and Wilenski, 1940).
+    """
+    if not 0 < share < 1:
+        return float(share >= 1)
+    logs = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(least, count + 1))
+    odds = ((k, one + k * math.log(share) + (count - k) * math.log1p(-share)) for k, one in enumerate(logs, least))
+    return math.fsum(math.exp(one) for _, one in odds)
 
 
 def count_of(found: Sequence[Stay]) -> int:

@@ -27,8 +27,7 @@ def more_computing(case: Case) -> Spent | None:
     Against zero everything is more. None where nothing is.
     """
     now, before, scale = _computing(case)
-    slower = scale * min(_SLOWEST, max(1.0, count_of(now) / max(scale * count_of(before), 1.0)))
-    busier = [(_busier(now, before, slower, place_of), place_of) for place_of in (_function, _line)]
+    busier = [(_busier(now, before, scale, place_of), place_of) for place_of in (_function, _line)]
     mine, usual = (
         [one for one in found if any(place_of(one) in places for places, place_of in busier)] for found in (now, before)
     )
@@ -46,9 +45,18 @@ def _computing(case: Case) -> HostStays:
 
 
 def _busier(now: Sequence[Stay], before: Sequence[Stay], scale: float, place_of: _PlaceOf) -> set[_Place]:
-    """The places with more samples than all would have if they took longer alike."""
+    """The places with more samples than if they took longer as the others do, or as all if those are few."""
     counts, usual = _by_place(now, place_of), _by_place(before, place_of)
-    return {place for place, count in counts.items() if not before or is_more(count, usual[place], scale)}
+    total, usual_total = count_of(now), count_of(before)
+
+    def is_busier(place: _Place, count: int) -> bool:
+        now_others, others = total - count, usual_total - usual[place]
+        if others < MIN_SAMPLES:
+            now_others, others = total, usual_total
+        slower = now_others / max(scale * others, 1.0)
+        return is_more(count, usual[place], scale * min(_SLOWEST, max(1.0, slower)))
+
+    return {place for place, count in counts.items() if not before or is_busier(place, count)}
 
 
 def _by_place(found: Sequence[Stay], place_of: _PlaceOf) -> Counter[_Place]:
