@@ -41,7 +41,7 @@ _MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a secon
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
 _EXPLAIN_AGAIN_NS = UPDATE_NS  # what goes on as it was told; sooner than one that is over is closed
-_AT_BEST_NS = 10 * SECOND_NS  # so often what is slow at best is looked at: a share of a minute, told after half of one
+_AT_BEST_NS = 10 * SECOND_NS  # so often what is slow at best is looked at, a share of a minute; at first after 1, 2, 4
 
 
 class LiveDiagnosis:
@@ -49,7 +49,7 @@ class LiveDiagnosis:
 
     def __init__(self, reader: Reader, *, begin_ns: int, first_number: int = 1) -> None:
         self._reader = reader
-        self._until_ns = self._forgot_ns = begin_ns
+        self._began_ns = self._until_ns = self._forgot_ns = begin_ns
         self._lanes: dict[_Key, Lane] = {}
         # by second: its begin, epochs that ended in it
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
@@ -95,7 +95,7 @@ class LiveDiagnosis:
             return found
         self._explained = None
         found = diagnose_evidence(evidence, all_rules(), ())
-        if until_ns - self._at_best_ns >= _AT_BEST_NS:
+        if until_ns - self._at_best_ns >= min(_AT_BEST_NS, (until_ns - self._began_ns) // 2):
             self._at_best = diagnose_evidence(evidence, _rules_of_cases(), search.bottlenecks()).incidents
             self._at_best_ns = until_ns
         since_ns = until_ns - self._at_best_ns

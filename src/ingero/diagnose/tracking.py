@@ -25,6 +25,10 @@ _GROWN = 1.2  # an update is worth telling when the loss has grown by this
 _UNEXPLAINED_HOLD_NS = 3 * SECOND_NS
 _BOTTLENECK_HOLD_NS = 30 * SECOND_NS
 
+# Nobody means a program to be kept from running for so much of its time: that needs no minute to be told.
+_BY_OTHERS = frozenset({"cpu-contention", "noisy-neighbor", "priority", "cpu-throttled"})
+_MUCH = 0.2
+
 # What is left when nothing better is seen: a second more of samples and sums often has a better name for it.
 _AT_SECOND_SIGHT = frozenset(
     {"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower", "lock-contention"}
@@ -134,7 +138,7 @@ class IncidentTracker:
 
 def _hold_ns(one: Incident, now_ns: int) -> int:
     if one.kind is FindingKind.BOTTLENECK:
-        return _BOTTLENECK_HOLD_NS
+        return _SECOND_SIGHT_NS if one.cause in _BY_OTHERS and one.lost_ratio >= _MUCH else _BOTTLENECK_HOLD_NS
     if one.cause == UNEXPLAINED:
         return _UNEXPLAINED_HOLD_NS
     is_late = one.cause in _AT_SECOND_SIGHT and now_ns - one.start_ns < _SEEN_ENOUGH_NS
