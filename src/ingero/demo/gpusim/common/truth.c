@@ -92,10 +92,10 @@ static void add(uint64_t *counter, uint64_t amount)
 
 struct gpusim_call gpusim_enter(const struct gpusim_entry *entry)
 {
-	struct gpusim_call call = { .thread = gpusim_thread() };
+	/* first: a runtime's first call finds its thread in a driver that is yet to be loaded */
+	struct gpusim_call call = { .enter_ns = entry->truth ? now_ns() : 0 };
 
-	if (entry->truth)
-		call.enter_ns = now_ns();
+	call.thread = gpusim_thread();
 	if (__builtin_expect(is_stale, 0))
 		reopen();
 	if (call.thread->depth++ == 0) {
