@@ -11,6 +11,7 @@ import pytest
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder, RecorderOptions
+from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.demo.faults import Fault, Target
 from ingero.demo.gpusim.build import build, environment
@@ -99,6 +100,40 @@ def test_epochs_of_a_second_that_their_ring_has_no_room_for_are_all_kept(
     print(f"\n{most} epochs in the fullest second, room for {FEW_EPOCHS_BYTES // record_bytes}")
     assert not losses["epochs_ring_full"]
     assert most > FEW_EPOCHS_BYTES // record_bytes
+
+
+def test_a_hurried_second_is_half_of_one_and_its_rows_end_with_it(
+    tmp_path: Path, trained: tuple[dict[str, str], Path, Path]
+) -> None:
+    """Whoever looks at what is stored takes for complete all that lies before the end of the last second."""
+    variables, _, _ = trained
+    database, found = tmp_path / "recording.db", list[Second]()
+    ends: list[tuple[int, int]] = []
+
+    with Program.module("train", "--seconds", 60, environment=variables) as trainer:
+        trainer.wait_for("ready")
+        with (
+            KernelSide(KernelSizes()) as kernel,
+            Writer(database, session=session_facts([trainer.pid]), node="node") as sink,
+            Recorder(kernel, sink, RecorderOptions(pids=[trainer.pid])) as recorder,
+        ):
+
+            def note(second: Second) -> None:
+                found.append(second)
+                sink.flush()
+                with open_reader(database) as reader:
+                    ends.append((reader.counted_until_ns(), second.time_ns))
+
+            recorder.start()
+            recorder.run(
+                should_stop=lambda: len(found) >= 8,
+                on_second=note,
+                is_hurried=lambda: 3 <= len(found) < 6,
+            )
+    lengths = [second.elapsed_s for second in found]
+    print("\n", [f"{one:.2f}" for one in lengths])
+    assert max(lengths[4:6]) < min(lengths[1:3]), "with the drain's patience they are 0.5 to 0.75 s"
+    assert all(counted <= end for counted, end in ends[1:])
 
 
 def test_a_group_at_its_quota_is_recorded_as_throttled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,33 @@ def test_after_a_look_that_fails_looking_begins_anew(
             has_looked_again.wait(0.01)
     assert looked[0] is not looked[-1]
     assert "a look failed" in caplog.text
+
+
+def test_the_second_after_a_look_that_saw_a_loss_begin_is_hurried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, has_looked = [True, False], threading.Semaphore(0)
+    hurried: list[bool] = []
+
+    def look(diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+        hurried.append(findings.is_hurried())
+        diagnosis.sees_a_beginning = not is_last and begin.pop(0)
+        has_looked.release()
+        return []
+
+    monkeypatch.setattr(LiveDiagnosis, "look", look)
+    with (
+        Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=1), node="n") as writer,
+        LiveFindings(writer, lambda _change: None) as findings,
+    ):
+        assert not findings.is_hurried()
+        findings.second_stored()
+        assert has_looked.acquire(timeout=30)
+        until_s = time.monotonic() + 30
+        while not findings.is_hurried() and time.monotonic() < until_s:
+            pass
+        assert findings.is_hurried()
+        findings.second_stored()
+        assert has_looked.acquire(timeout=30)
+    assert not findings.is_hurried()
+    assert hurried == [False] * 3, "a look has begun"

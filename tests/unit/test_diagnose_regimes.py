@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingero.diagnose.regimes import usual_epochs
-from ingero.diagnose.stretches import MIN_RATIO, excess_ns, lossy_stretches
+from ingero.diagnose.stretches import MIN_RATIO, begins_to_lose, excess_ns, lossy_stretches
 from ingero.store import arrays
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -114,3 +114,23 @@ def test_a_loss_amid_minutes_of_a_little_is_weighed_against_a_minute() -> None:
 def test_two_losses_far_apart_are_not_thinned_by_the_little_between_them() -> None:
     found = stretches(*uneasy(50), steady(6, 14), *uneasy(600), steady(6, 14), *uneasy(50))
     assert [begin for begin, _ in found] == pytest.approx([50, 656], abs=2.5)
+
+
+def begins(*parts: Array, since_s: float = 0.0) -> bool:
+    epochs = lane(np.concatenate(parts))
+    usual = usual_epochs(epochs)
+    excess = excess_ns(epochs, usual)
+    told = lossy_stretches(epochs, usual, excess)
+    since_ns = int(epochs["a_ns"][0]) + int(since_s * 1e9)
+    return begins_to_lose(epochs, usual, excess, told, since_ns=since_ns)
+
+
+def test_a_loss_that_is_too_little_yet_to_be_told_is_seen_to_begin() -> None:
+    assert begins(steady(10, 7), steady(1.2, 7.5))
+    assert not begins(steady(11, 7))
+
+
+def test_nothing_begins_that_is_told_or_over_or_was_there_before() -> None:
+    assert not begins(steady(10, 7), steady(4, 8))
+    assert not begins(steady(10, 7), steady(1.2, 7.5), steady(3, 7))
+    assert not begins(steady(10, 7), steady(1.2, 7.5), since_s=10.5)

@@ -47,6 +47,7 @@ class LiveFindings:
         self._writer, self._on_change = writer, on_change
         self._is_due, self._is_over, self._ends_pause = (threading.Event() for _ in range(3))
         self._urgent_since_s = -math.inf
+        self._is_hurried = False
         self._begin_ns = time.time_ns()
         self._thread = threading.Thread(target=self._run, name="ingero-diagnosis", daemon=True)
 
@@ -70,6 +71,10 @@ class LiveFindings:
             self._urgent_since_s = now_s
         if open_calls and now_s - self._urgent_since_s < _URGENT_FOR_S:
             self._ends_pause.set()
+
+    def is_hurried(self) -> bool:
+        """Whether the next look is wanted soon: the last one saw what another will tell, or that a loss begins."""
+        return self._is_hurried
 
     def close(self) -> None:
         """Looks a last time, and closes what is open."""
@@ -112,6 +117,7 @@ class LiveFindings:
         while True:
             self._is_due.wait()
             self._is_due.clear()
+            self._is_hurried = False
             is_last = self._is_over.is_set()
             if is_last and took_s > _LONGEST_WAIT_S:
                 log.debug("no last look: one takes %.1f s; ingero explain will look", took_s)
@@ -121,6 +127,7 @@ class LiveFindings:
             if is_last:
                 break
             is_owed = diagnosis.tracker.is_undecided and not is_owed
+            self._is_hurried = is_owed or (diagnosis.sees_a_beginning and not pause_s)
             self._ends_pause.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
             self._ends_pause.clear()  # what closing has set, too: that is due
 

@@ -47,6 +47,7 @@ from ingero.store.tables import Row
 logger = logging.getLogger(__name__)
 
 _TICK_NS = 1_000_000_000
+_HURRIED_TICK_NS = 500_000_000
 _IDLE_TICKS = 5  # readings without a target before the programs are detached; attaching again takes 50 ms
 _CROWDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread that has ended
 
@@ -177,20 +178,33 @@ class Recorder:
         if not any(self.targets):
             self._kernel.pause(keep_clocks=self.pickup.is_open)
 
-    def run(self, *, should_stop: Callable[[], bool], on_second: Callable[[Second], None]) -> None:
-        """Records until told to stop; `on_second` gets each second after it is stored."""
+    def run(
+        self,
+        *,
+        should_stop: Callable[[], bool],
+        on_second: Callable[[Second], None],
+        is_hurried: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Records until told to stop; `on_second` gets each second after it is stored.
+
+        is_hurried: whether somebody waits for this second, which then ends after half of it.
+        """
         last_ns = time.monotonic_ns()
         while not should_stop():
-            self._drainer.wait(last_ns + _TICK_NS)
+            self._drainer.wait(last_ns + self._tick_ns(is_hurried()))
             self.pickup.catch_up()
             self._watch_host()
             self._samples.write_parked()
             now_ns = time.monotonic_ns()
-            tick_ns = _CROWDED_TICK_NS if self.targets.is_crowded else _TICK_NS
-            if now_ns - last_ns >= tick_ns or self.governor.ends_second():
+            if now_ns - last_ns >= self._tick_ns(is_hurried()) or self.governor.ends_second():
                 on_second(self._tick(now_ns - last_ns))
                 last_ns = now_ns
         on_second(self._finish(time.monotonic_ns() - last_ns))
+
+    def _tick_ns(self, is_hurried: bool) -> int:
+        if self.targets.is_crowded:
+            return _CROWDED_TICK_NS
+        return _HURRIED_TICK_NS if is_hurried else _TICK_NS
 
     def _tick(self, elapsed_ns: int) -> Second:
         self.pickup.tick()
@@ -236,9 +250,10 @@ class Recorder:
         # run, and an epoch that comes after them is not looked at while tracing goes on.
         self._drainer.empty_buffers()
         self._drainer.drain_backlog()
-        self._wakers.write(self.clock.now_ns() - elapsed_ns)
+        elapsed_s = max(elapsed_ns, 1) / 1e9
+        self._wakers.write(self.seconds.start_ns(self.clock.now_ns(), elapsed_s))
         self._communicators.write()
-        second = self.seconds.read(self.clock.now_ns(), max(elapsed_ns, 1) / 1e9)
+        second = self.seconds.read(self.clock.now_ns(), elapsed_s)
         self._count_own_losses(second)
         self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
         records, self._records = self._records, 0

@@ -102,6 +102,7 @@ class SecondReader:
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         self._open_since = OpenSince(clock)
+        self._began_ns = clock.now_ns()
         self.sites = CallSiteRows(sink, targets)
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
@@ -115,9 +116,17 @@ class SecondReader:
         self.backlog: Callable[[], Backlog] = Backlog  # records that are not yet handed over
         self.on_forget: list[Callable[[int], None]] = []  # whoever else keeps something by slot
 
+    def start_ns(self, now_ns: int, elapsed_s: float) -> int:
+        """When the second that ends now is said to have begun, unix ns.
+
+        Its rows stand for a whole second. One that was ended early reaches back into the one before: were it to reach
+        beyond its end, whoever reads what is stored would take for complete what is yet to come.
+        """
+        return max(now_ns - int(max(elapsed_s, 1.0) * 1e9), self._began_ns)
+
     def read(self, now_ns: int, elapsed_s: float) -> Second:
         """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
-        start_ns = now_ns - int(elapsed_s * 1e9)
+        start_ns = self.start_ns(now_ns, elapsed_s)
         threads, ended = self._read_accounts()
         cells = self.cells.read(elapsed_s)
         self._write_op_stats(cells, start_ns)

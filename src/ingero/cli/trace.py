@@ -86,7 +86,11 @@ def _record(settings: TraceSettings) -> None:
         has_ended = _stop(was_stopped, settings, recorder)
         stored = [lambda second: findings.second_stored(second.in_flight)] if findings else []
         on_second = _each([*stored, *metrics.on_second, view.second])
-        recorder.run(should_stop=lambda: output.is_closed or has_ended(), on_second=on_second)
+        recorder.run(
+            should_stop=lambda: output.is_closed or has_ended(),
+            on_second=on_second,
+            is_hurried=findings.is_hurried if findings else lambda: False,
+        )
         if findings:
             findings.close()
         try:

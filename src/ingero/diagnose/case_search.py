@@ -17,7 +17,7 @@ from ingero.diagnose.recorders_start import is_recorders_start, settled_at_ns
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows, weighted_windows
-from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, excess_ns, lossy_stretches
+from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, begins_to_lose, excess_ns, lossy_stretches
 from ingero.diagnose.timeline import timeline
 from ingero.events import CLOCKS
 from ingero.store.records import Process, Window
@@ -54,6 +54,10 @@ class CaseSearch:
         """What lost time against its best regime."""
         return [case for lane in self._lanes for case in lane.incidents()]
 
+    def sees_a_beginning(self) -> bool:
+        """Whether something begins to lose time, and has not lost enough to be a case."""
+        return any(lane.begins_to_lose() for lane in self._lanes)
+
     def bottlenecks(self) -> list[Case]:
         """What keeps a device waiting in that regime, too."""
         return [case for lane in self._lanes if (case := lane.bottleneck())]
@@ -77,8 +81,8 @@ class _Lane:
             self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
         self._usual = usual_epochs(self._epochs)
         self._excess = excess_ns(self._epochs, self._usual)
-        started_ns = settled_at_ns(evidence, process.session)
-        self._stretches = lossy_stretches(self._epochs, self._usual, self._excess, apart_ns=started_ns)
+        self._started_ns = settled_at_ns(evidence, process.session)
+        self._stretches = lossy_stretches(self._epochs, self._usual, self._excess, apart_ns=self._started_ns)
 
     def incidents(self) -> Iterator[Case]:
         """The stretches that lost time."""
@@ -88,6 +92,10 @@ class _Lane:
             self._usual = with_clocks(self._usual, self._whole)
         for stretch in self._stretches:
             yield self._incident(self._usual, self._excess, stretch)
+
+    def begins_to_lose(self) -> bool:
+        """Whether the last seconds lose time, and no stretch holds them yet; not while the recorder starts."""
+        return begins_to_lose(self._epochs, self._usual, self._excess, self._stretches, since_ns=self._started_ns)
 
     def bottleneck(self) -> Case | None:
         """Where the device is kept waiting even at best, and for as long as that went on: outside of incidents."""

@@ -58,6 +58,7 @@ class LiveDiagnosis:
         self._at_best: tuple[Incident, ...] = ()
         self._at_best_ns = 0  # when that was looked at; 0: it is to be looked at anew
         self.tracker = IncidentTracker(first_number)
+        self.sees_a_beginning = False  # something began to lose time, too little yet to be told
 
     def look(self, *, is_last: bool = False) -> list[Change]:
         """What has changed since the last look; nothing where no second has been stored since.
@@ -81,6 +82,7 @@ class LiveDiagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
         evidence = _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads, self._answers)
         search = CaseSearch(evidence)
+        self.sees_a_beginning = search.sees_a_beginning()
         incidents = search.incidents()
         known = self._explained
         if incidents:  # which say what was slow before, too

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ ONE_LOSS_NS = 250_000_000  # a single stall this long needs no company
 MIN_LOSS_NS = 100_000_000  # a hiccup of a tenth of a second wakes nobody
 _GAP_BINS = 4  # quiet seconds between two lossy ones of one stretch
 _NEAR_BINS = 1  # the same for seconds that are looked at together
+_YOUNG_BINS = 3  # a loss that has lasted for so many seconds and is not told yet needs time, not hurry
 _AROUND_BINS = 30  # on either side: a look at a recording that goes on sees no more, and is to answer the same
 
 
@@ -71,22 +72,54 @@ def lossy_stretches(epochs: Array, usual: Mapping[int, Usual], excess: Array, *,
     """
     if not len(epochs) or not usual:
         return []
+    seconds = _by_second(epochs, usual, excess)
+    factor = _noise_factor(len(seconds.loss))
+
+    def between(first: int, last: int) -> Stretch | None:
+        begin, end = np.searchsorted(seconds.bins, (first, last + 1))
+        ratios = seconds.loss[first : last + 1] / np.maximum(seconds.wall[first : last + 1], 1)
+        return _stretch(epochs[begin:end], excess[begin:end], usual, float(ratios.max()), factor)
+
+    is_lossy = seconds.is_lossy
+    runs = _parted(_runs(is_lossy, _GAP_BINS), is_lossy, (apart_ns - seconds.begin_ns) // SECOND_NS)
+    return [one for run in runs for one in _of_run(run, is_lossy, seconds.wall, between)]
+
+
+def begins_to_lose(
+    epochs: Array, usual: Mapping[int, Usual], excess: Array, told: Sequence[Stretch], *, since_ns: int = 0
+) -> bool:
+    """Whether the last seconds lose more than is usual, since a moment ago, and none of these stretches tells of it.
+
+    since_ns: what began before is none.
+    """
+    if not len(epochs) or not usual:
+        return False
+    seconds = _by_second(epochs, usual, excess)
+    first, last = next(reversed(list(_runs(seconds.is_lossy, _NEAR_BINS))), (-1, -1))
+    newest, began_ns = len(seconds.loss) - 1, seconds.begin_ns + first * SECOND_NS
+    is_young = first >= 0 and last >= newest - 1 and first >= newest - _YOUNG_BINS
+    return is_young and began_ns >= since_ns and all(one.window.end_ns <= began_ns for one in told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seconds:
+    """A lane by the second since `begin_ns`. bins: of each epoch, the second in which it ended."""
+
+    begin_ns: int
+    bins: Array
+    loss: Array
+    wall: Array
+    is_lossy: Array
+
+
+def _by_second(epochs: Array, usual: Mapping[int, Usual], excess: Array) -> _Seconds:
     begin_ns = int(epochs["a_ns"][0])
     bins = (epochs["b_ns"] - begin_ns) // SECOND_NS
     count = int(bins.max()) + 1
     loss = np.bincount(bins, weights=excess, minlength=count)
     wall = np.bincount(bins, weights=epochs["b_ns"] - epochs["a_ns"], minlength=count)
-    limit = _limits(epochs, usual, bins, count)
-    is_lossy = loss > np.maximum(limit * np.maximum(wall, 1), 0)
-    factor = _noise_factor(count)
-
-    def between(first: int, last: int) -> Stretch | None:
-        begin, end = np.searchsorted(bins, (first, last + 1))
-        ratios = loss[first : last + 1] / np.maximum(wall[first : last + 1], 1)
-        return _stretch(epochs[begin:end], excess[begin:end], usual, float(ratios.max()), factor)
-
-    runs = _parted(_runs(is_lossy, _GAP_BINS), is_lossy, (apart_ns - begin_ns) // SECOND_NS)
-    return [one for run in runs for one in _of_run(run, is_lossy, wall, between)]
+    is_lossy = loss > np.maximum(_limits(epochs, usual, bins, count) * np.maximum(wall, 1), 0)
+    return _Seconds(begin_ns, bins, loss, wall, is_lossy)
 
 
 def _of_run(run: _Bins, is_lossy: Array, wall: Array, between: Callable[[int, int], Stretch | None]) -> list[Stretch]:

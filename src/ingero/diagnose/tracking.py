@@ -33,7 +33,7 @@ _MUCH = 0.2
 _AT_SECOND_SIGHT = frozenset(
     {"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower", "lock-contention"}
 )
-_SECOND_SIGHT_NS = 9 * SECOND_NS // 10  # looks are a second apart
+_SECOND_SIGHT_NS = 4 * SECOND_NS // 10  # looks are a second apart, and half of one where the second is hurried
 _SEEN_ENOUGH_NS = 5 * SECOND_NS // 4  # of a loss at first sight: more than a second of sums and samples is at hand
 
 
