@@ -20,7 +20,7 @@ from ingero.decode.epochs import (
     op_ids,
     work_keys,
 )
-from ingero.events import EpochFlag
+from ingero.events import CLOCKS, EpochFlag
 
 MS = 1_000_000
 US = 1_000
@@ -28,7 +28,12 @@ LAUNCHES = 8
 EPOCH = np.dtype(
     [(name, "<u8") for name in ("begin_ns", "first_ns", "drain_ns", "woken_ns", "return_ns", "last_off_ns")]
     + [(name, "<u8") for name in ("last_on_ns", "away_ns", "launches", "size_bytes", "graph", "step")]
-    + [("op_set", "<u8", (4,)), ("checkpoint_ns", "<u8", (8,)), ("flags", "u1")]
+    + [
+        ("op_set", "<u8", (4,)),
+        ("checkpoint_ns", "<u8", (8,)),
+        ("drain_clock_ns", "<u8", (len(CLOCKS),)),
+        ("flags", "u1"),
+    ]
 )
 
 
@@ -44,6 +49,8 @@ def epoch(start: int = 0, *, s: int, b: int, off: int | None = None, on: int | N
         made["away_ns"] = first + fields.pop("away", off)
     if "woken" in fields:
         made["woken_ns"], made["flags"] = first + fields.pop("woken"), EpochFlag.WOKEN
+    for name in fields.keys() & set(CLOCKS):
+        made["drain_clock_ns"][0, CLOCKS.index(name)] = fields.pop(name)
     for name, value in fields.items():
         made[name] = value
     return made
@@ -79,6 +86,23 @@ def test_a_long_drain_that_kept_the_cpu_polled_until_the_device_was_ready() -> N
 def test_where_drains_sleep_one_that_did_not_sleep_did_not_wait() -> None:
     sleepers = [epoch(k * 20 * MS, s=MS, b=7 * MS, woken=6 * MS) for k in range(3)]
     assert judged(*sleepers, epoch(60 * MS, s=8 * MS, b=9 * MS)) == (8 * MS, 8 * MS, 8 * MS)
+
+
+def held_up(start: int) -> Any:
+    """Freeing memory on its way to the device, and back from it; the last time off the CPU is one of many."""
+    return epoch(start, s=MS, b=618 * MS, off=600 * MS, on=617 * MS, woken=617 * MS, kernel_lock=610 * MS)
+
+
+def test_where_drains_sleep_one_that_only_the_kernel_held_up_did_not_wait_that_long_for_the_device() -> None:
+    sleepers = [epoch(k * 20 * MS, s=MS, b=7 * MS, woken=6 * MS, sleep=5 * MS) for k in range(5)]
+    low, ready, _ = judged(*sleepers, held_up(100 * MS))
+    assert low == MS
+    assert ready == pytest.approx(6 * MS, rel=0.01)
+
+
+def test_a_driver_may_wait_without_being_interruptible() -> None:
+    waiting = [epoch(k * 20 * MS, s=MS, b=7 * MS, woken=6 * MS, kernel_lock=5 * MS) for k in range(5)]
+    assert judged(*waiting, held_up(100 * MS)) == (617 * MS, 617 * MS, 617 * MS)
 
 
 def test_a_thread_descheduled_while_it_polled_bounds_the_moment_by_its_absence() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.events import EpochFlag
+from ingero.events import CLOCKS, EpochFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,6 +25,7 @@ NEVER_POLLED_NS = 5_000  # descheduled this soon after entry: it had not looked 
 SLEEPER_SHARE = 0.2  # a lane whose drains sleep: one that did not sleep did not wait
 POINT_RATIO = 0.005  # two epochs of the same work take the same time within 1 %
 UNBELIEVABLE_SHARE = 0.5  # of a device this much slower than ever it is rather believed that the thread had not polled
+_SLEEP = CLOCKS.index("sleep")
 KEPT_SHARE = 0.7  # three in ten may be delayed by what checkpoints do not show; a slower device shows in half
 HISTORY = 64  # epochs that a smaller batch is filled up to; more would hide that the device has changed
 
@@ -85,6 +86,10 @@ def _bounds(epochs: Array) -> Readiness:
     off, on = epochs["last_off_ns"].astype(np.int64), epochs["last_on_ns"].astype(np.int64)
     on = np.where((on < off) & (off > drain), back, on)  # its switch-in was missed
     woken = (epochs["flags"] & EpochFlag.WOKEN) != 0
+    slept = woken & (epochs["drain_clock_ns"][:, _SLEEP] > 0)
+    # where drains sleep, one in which only the kernel or a disk held the thread up did not: it looked when it could
+    held_up = woken & ~slept & (len(epochs) > 0 and slept.mean() > SLEEPER_SHARE)
+    woken &= ~held_up
     was_off = on > drain
     is_sleeper = len(epochs) > 0 and woken.mean() > SLEEPER_SHARE
     descheduled = ~woken & was_off & (is_sleeper | (back - on < POLLED_NS))
@@ -96,7 +101,7 @@ def _bounds(epochs: Array) -> Readiness:
     surely_ready = descheduled & (is_sleeper | (back - on < SPIN_NS))
     high[surely_ready] = on[surely_ready]
     unpolled = descheduled & (off - drain < NEVER_POLLED_NS)
-    low[unpolled] = drain[unpolled]
+    low[unpolled | held_up] = drain[unpolled | held_up]
     low, high = np.maximum(low, first), np.maximum(high, first)
     return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled)
 
