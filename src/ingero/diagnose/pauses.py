@@ -33,12 +33,14 @@ class Paused:
 def paused(case: Case) -> Paused | None:
     """None where no timer was late while time was lost."""
     late = [one for one in case.evidence.host_events(case.window, Source.HOST) if one.op == HostOp.LATE_TIMER]
-    spans = Spans(Window(begin_ns=one.start_ns, end_ns=one.start_ns + (one.duration_ns or 0)) for one in late)
+    each = [Window(begin_ns=one.start_ns, end_ns=one.start_ns + (one.duration_ns or 0)) for one in late]
+    spans = Spans(each)
     mine = [one for one in spans.windows if one.end_ns > case.window.begin_ns]
     if not mine or not len(case.epochs):
         return None
     lost = np.maximum(case.excess_ns, 0)
-    claimed = np.where(_ends_a_wait(case.epochs, spans), lost, np.minimum(lost, _while_at_work_ns(case.epochs, spans)))
+    ends_a_wait = _ends_a_wait(case.epochs, np.sort([one.end_ns for one in each]))
+    claimed = np.where(ends_a_wait, lost, np.minimum(lost, _while_at_work_ns(case.epochs, spans)))
     return Paused(
         count=len(mine),
         longest_ns=max(one.duration_ns for one in mine),
@@ -46,9 +48,11 @@ def paused(case: Case) -> Paused | None:
     )
 
 
-def _ends_a_wait(epochs: Array, spans: Spans) -> Array:
-    """Epochs whose device was seen to be ready just as a pause ended, which is then why it was no sooner."""
-    ends = np.array([one.end_ns for one in spans.windows])
+def _ends_a_wait(epochs: Array, ends: Array) -> Array:
+    """Epochs whose device was seen to be ready just as a pause ended, which is then why it was no sooner.
+
+    ends: of the late timers, in order; of one pause they come within a millisecond or two, each CPU's in its turn.
+    """
     after = np.minimum(np.searchsorted(ends, epochs["r_ns"] - _AT_ONCE_NS), len(ends) - 1)
     ended: Array = (np.abs(epochs["r_ns"] - ends[after]) <= _AT_ONCE_NS) & (ends[after] > epochs["s_ns"])
     return ended

@@ -105,6 +105,20 @@ def test_a_device_that_was_ready_as_a_pause_ended_was_not_slower(tmp_path: Path)
     assert "timers of its kernel came up to 12.0 ms late" in incident.summary
 
 
+def test_another_timer_may_come_a_little_later_than_what_ended_the_wait(tmp_path: Path) -> None:
+    """On another CPU, due within the same pause."""
+
+    def two_late(scene: Scene, trainer: Actor) -> None:
+        pausing(scene, trainer)
+        for begin_s in np.arange(QUIET_S, LENGTH_S - RARE_S, RARE_S):
+            ended_s = begin_s + (Step().empty_ms + 6 + PAUSE_MS) / 1e3 - 0.05e-3
+            scene.host_event(HostOp.LATE_TIMER, ended_s + 1.5e-3 - 14e-3, ms=14.0, arg1=1)
+
+    (incident,) = diagnosed(tmp_path, two_late).incidents
+    assert incident.cause == "cpu-steal"
+    assert incident.explained_ratio > 0.9
+
+
 def test_a_pause_at_another_time_is_no_reason(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, lambda scene, trainer: pausing(scene, trainer, moved_ms=5))
     assert "cpu-steal" not in causes(found)
