@@ -31,6 +31,23 @@ def test_reclaim_on_the_path_is_charged_with_the_limit(tmp_path: Path) -> None:
     assert "its control group" in incident.summary
 
 
+def test_reclaim_that_is_tried_again_and_again_is_charged_whether_it_runs_or_waits(tmp_path: Path) -> None:
+    def retrying(scene: Scene, trainer: Actor) -> None:
+        """Before each step twelve times 0.48 ms, 15 us apart; in four of them the thread waits in the kernel."""
+        step = Step(empty_ms=0.5 + 6, empty={"kernel_lock": 1.92})
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step):
+            for number in range(12):
+                at = begin + 0.0002 + number * 0.000495
+                scene.host_event(HostOp.DIRECT_RECLAIM, at, actor=trainer, ms=0.48, arg0=1 << 20, flags=LIMITED)
+                if number % 3 == 0:
+                    scene.off_cpu(trainer, at, at + 0.00048, "kernel_lock")
+
+    (incident,) = diagnosed(tmp_path, retrying).incidents
+    assert incident.cause == "memory-pressure"
+    assert incident.lost_ratio == pytest.approx(6 / 12.55, rel=0.05)
+    assert incident.explained_ratio > 0.95
+
+
 def test_a_worker_that_reads_again_what_was_evicted_is_under_pressure(tmp_path: Path) -> None:
     def thrashing(scene: Scene, trainer: Actor) -> None:
         worker = scene.process(101, "pt_data_worker", parent=trainer)
