@@ -33,7 +33,7 @@ from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
-from ingero.diagnose.stretches import MIN_RATIO, UNOWNED_RATIO
+from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.verdicts import verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
@@ -43,6 +43,7 @@ from ingero.units import format_ns, format_percent
 logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
+_LEAST_NS = MIN_LOSS_NS // 2  # of a cause; a loss that is just long enough to be told has one cause, not several
 _MAIN_SHARE = 1 / 3  # of a loss that is certain, before what owns most of it is named however little that is
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 FAILED = "its rule failed"  # begin of the reason
@@ -111,7 +112,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
         for finding in _guarded(rule, rule.find(case), failed) if rule.find and can_see(rule, case) else ():
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
-    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns)  # the whole loss is worth its surroundings
+    # the whole loss is worth its surroundings
+    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns, _LEAST_NS)
     findings = joined(case.findings, case.amount)
     for part in (one for one in findings if not one.is_whole):
         case.give_back(part)

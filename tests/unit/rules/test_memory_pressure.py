@@ -48,6 +48,20 @@ def test_reclaim_that_is_tried_again_and_again_is_charged_whether_it_runs_or_wai
     assert incident.explained_ratio > 0.95
 
 
+def test_of_a_loss_just_long_enough_to_be_told_only_what_made_most_of_it_is_named(tmp_path: Path) -> None:
+    def briefly(scene: Scene, trainer: Actor) -> None:
+        """A second of reclaim, 0.55 ms a step, beside somebody who keeps a finished wait from returning for 0.3 ms."""
+        step = Step(empty_ms=0.5 + 0.55, late_ms=0.35, drain={"runq": 0.3, "sleep": 5.0})
+        for begin, _, _ in scene.train(trainer, QUIET_S, QUIET_S + 1, step):
+            scene.host_event(HostOp.DIRECT_RECLAIM, begin + 0.0002, actor=trainer, ms=0.55, flags=LIMITED)
+        scene.took(trainer, 900, "backup", int(QUIET_S), 45, switches=100)
+        scene.train(trainer, QUIET_S + 1, LENGTH_S, Step())
+
+    (incident,) = diagnosed(tmp_path, briefly).incidents
+    assert incident.cause == "memory-pressure"
+    assert incident.lost_ns == pytest.approx(0.55e6 * 1000 / 7.4, rel=0.1)
+
+
 def test_a_worker_that_reads_again_what_was_evicted_is_under_pressure(tmp_path: Path) -> None:
     def thrashing(scene: Scene, trainer: Actor) -> None:
         worker = scene.process(101, "pt_data_worker", parent=trainer)
