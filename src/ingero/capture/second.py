@@ -102,7 +102,7 @@ class SecondReader:
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         self._open_since = OpenSince(clock)
-        self._began_ns = clock.now_ns()
+        self._began_s = time.monotonic()
         self.sites = CallSiteRows(sink, targets)
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
@@ -122,7 +122,8 @@ class SecondReader:
         Its rows stand for a whole second. One that was ended early reaches back into the one before: were it to reach
         beyond its end, whoever reads what is stored would take for complete what is yet to come.
         """
-        return max(now_ns - int(max(elapsed_s, 1.0) * 1e9), self._began_ns)
+        length_s = min(max(elapsed_s, 1.0), time.monotonic() - self._began_s)  # none begins before the recording
+        return now_ns - int(length_s * 1e9)
 
     def read(self, now_ns: int, elapsed_s: float) -> Second:
         """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
