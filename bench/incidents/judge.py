@@ -19,6 +19,7 @@ from bench.incidents.findings import Found
 from bench.incidents.recording import Label
 from bench.incidents.scenario import INJECTED, Expected, Place, Scenario
 from bench.incidents.truth import Truth
+from ingero.diagnose.model import UNEXPLAINED
 from ingero.units import SECOND_NS
 
 MUST_BE_NAMED = 0.05
@@ -57,6 +58,7 @@ class Judgement:
     """One run. incidents: causes named that are about the workload. wrong: those of them that are not true.
 
     live_false: what was told while it ran though nothing was to be told; None: something was, or nobody noted it.
+    live_wrong: causes told while it ran that are not true, where something was to be told; None as before.
     """
 
     parts: tuple[Part, ...]
@@ -65,6 +67,7 @@ class Judgement:
     unexplained: int
     dose: float | None
     live_false: tuple[str, ...] | None = None
+    live_wrong: tuple[str, ...] | None = None
 
     @property
     def is_right(self) -> bool:
@@ -89,12 +92,13 @@ def judge(scenario: Scenario, label: Label, truth: Truth | None, found: Iterable
         wrong=wrong,
         unexplained=sum(not one.is_named for one in about),
         dose=dose,
-        live_false=None if scenario.expected else tuple(sorted(_live_false(scenario, label))),
+        live_false=None if scenario.expected else tuple(sorted(_live_false(true, label))),
+        live_wrong=tuple(sorted(_live_false(true, label) - {UNEXPLAINED})) if scenario.expected else None,
     )
 
 
-def _live_false(scenario: Scenario, label: Label) -> set[str]:
-    told = {cause for _, cause in label.live} - scenario.allowed
+def _live_false(true: frozenset[str], label: Label) -> set[str]:
+    told = {cause for _, cause in label.live} - true
     if label.stolen_s:
         told.discard("cpu-steal")
     return told - _OF_THE_HOST if label.is_disturbed else told

@@ -56,9 +56,9 @@ def _plain(value: object) -> object:
 
 def _judgement(content: dict[str, Any]) -> Judgement:
     parts = tuple(Part(**{**one, "verdict": Verdict(one["verdict"])}) for one in content["parts"])
-    live_false = content.get("live_false")
-    told = None if live_false is None else tuple(live_false)
-    return Judgement(**{**content, "parts": parts, "wrong": tuple(content["wrong"]), "live_false": told})
+    told = {name: content.get(name) for name in ("live_false", "live_wrong")}
+    live = {name: None if causes is None else tuple(causes) for name, causes in told.items()}
+    return Judgement(**{**content, "parts": parts, "wrong": tuple(content["wrong"]), **live})
 
 
 def _revision() -> str:

@@ -102,6 +102,7 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
     named = [run for run in faults if any(part.verdict is Verdict.RIGHT for part in run.judgement.parts)]
     false = sum(len(run.judgement.wrong) + run.judgement.unexplained for run in quiet)
     live_false = [len(run.judgement.live_false) for run in quiet if run.judgement.live_false is not None]
+    live_wrong = [bool(run.judgement.live_wrong) for run in faults if run.judgement.live_wrong is not None]
     wrong = sum(bool(run.judgement.wrong) for run in own)
     single = [run.judgement.incidents == len(run.scenario.expected) for run in named]
     return [
@@ -124,6 +125,11 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
             promise="told in quiet runs while they ran (0)",
             figure=f"{sum(live_false)} in {len(live_false)} runs",
             is_kept=not any(live_false) if live_false else None,
+        ),
+        Total(
+            promise=f"faults with a wrong cause told while they ran (<= {WRONG_CAUSES:.0%})",
+            figure=f"{sum(live_wrong)} in {len(live_wrong)} runs",
+            is_kept=sum(live_wrong) <= WRONG_CAUSES * len(live_wrong) if live_wrong else None,
         ),
     ]
 

@@ -287,6 +287,16 @@ def test_what_was_told_while_a_quiet_run_went_on_counts_though_the_report_is_sil
     assert judge(HOG, told, None, []).live_false is None
 
 
+def test_a_wrong_cause_told_while_a_fault_went_on_counts_though_the_report_is_right(tmp_path: Path) -> None:
+    told = label(live=[(1, "gil"), (2, "unexplained"), (3, "cpu-contention")])
+    judged = judge(HOG, told, None, [])
+    assert judged.live_wrong == ("gil",)
+    Log(tmp_path / "log").add(Planned(scenario=HOG, seed=1), judged, "silence")
+    again = list(Log(tmp_path / "log").scored({"hog": HOG}))
+    assert kept(again)["faults with a wrong cause told while they ran"].figure == "1 in 1 runs"
+    assert judge(QUIET, told, None, []).live_wrong is None
+
+
 def test_the_table_has_a_row_for_each_cause() -> None:
     rows = table([scored(HOG, "cpu-contention"), scored(HOG)])
     assert rows[1][:4] == ("cpu-contention", "1", "0", "1")

@@ -224,6 +224,42 @@ def test_a_slower_device_is_not_told_before_its_driver_has_said_why(tmp_path: Pa
         assert ("opened", "gpu-throttled") in recording.told()
 
 
+def test_a_device_that_a_stranger_shares_is_not_told_as_a_slower_one_first(tmp_path: Path) -> None:
+    def neighbour(scene: Scene, _trainer: Actor, second: int) -> None:
+        """The driver does not answer in the first second with the other."""
+        if second == 8:
+            return
+        scene.gpu(second + 0.75, processes=((100, 1 << 30), *(((300, 1 << 30),) if second >= 8 else ())))
+
+    with live(tmp_path) as recording:
+        recording.seconds(8, hog=neighbour)
+        recording.seconds(1, Step(busy_ms=18), hog=neighbour, is_looked_at=False)
+        recording.seconds(9, Step(busy_ms=18), hog=neighbour)
+        second, change = recording.changes[0]
+    assert (change.kind, change.incident.cause, second) == (ChangeKind.OPENED, "gpu-shared", 8 + 3)
+
+
+def test_a_slower_device_is_told_where_its_driver_says_nothing_of_it(tmp_path: Path) -> None:
+    def driver(scene: Scene, _trainer: Actor, second: int) -> None:
+        scene.gpu(second + 0.75, processes=((100, 1 << 30),))
+
+    with live(tmp_path) as recording:
+        recording.seconds(8, hog=driver)
+        recording.seconds(4, Step(busy_ms=9), hog=driver)
+        assert ("opened", "gpu-slower") in recording.told()
+
+
+def test_a_slower_device_is_told_when_samples_of_its_driver_do_not_come_any_more(tmp_path: Path) -> None:
+    def driver(scene: Scene, _trainer: Actor, second: int) -> None:
+        if second < 8:
+            scene.gpu(second + 0.75, processes=((100, 1 << 30),))
+
+    with live(tmp_path) as recording:
+        recording.seconds(8, hog=driver)
+        recording.seconds(4, Step(busy_ms=9), hog=driver)
+        assert ("opened", "gpu-slower") in recording.told()
+
+
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Evidence]:
     """The evidence of each look."""

@@ -8,13 +8,26 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.devices import samples_of
 from ingero.store.machine import GpuUse
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+MIN_SAMPLES = 2  # of the driver, one a second: fewer tell nothing of a loss
 TOLERANCE = 0.15  # between a slowdown and the ratio of the clocks
+_YOUNG_NS = 3 * SECOND_NS  # a loss; in an older one samples are missing
 _NEXT_NS = SECOND_NS * 3 // 2  # two samples further apart have another between them, or one was not taken
+
+
+def awaits_samples(case: Case) -> bool:
+    """Whether a loss that has just begun, as it is recorded, will soon be told more of by the driver."""
+    evidence, window = case.evidence, case.window
+    goes_on = evidence.is_live and evidence.window.end_ns - window.end_ns < SECOND_NS
+    if not goes_on or window.end_ns - window.begin_ns >= _YOUNG_NS or not evidence.gpu_samples:
+        return False
+    device = int(case.epochs["device"][0]) if len(case.epochs) else 0
+    return len(samples_of(evidence, case.process, device, [window])) < MIN_SAMPLES
 
 
 def mean_mhz(samples: Sequence[GpuUse]) -> float:

@@ -9,9 +9,11 @@ from typing import TypeAlias
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import UNEXPLAINED, Bucket, FindingKind, Identity, Incident
 from ingero.diagnose.stretches import MIN_RATIO
+from ingero.diagnose.tracking import UPDATE_NS
 
 _CaseKey: TypeAlias = "tuple[int, int]"
 
+_EXPLAIN_AGAIN_NS = UPDATE_NS  # what goes on as it was told; sooner than one that is over is closed
 _CHANGE = 0.25  # of what a bucket loses a second, by which that may grow
 
 
@@ -30,9 +32,14 @@ class Explained:
     def __init__(self, cases: Iterable[Case], incidents: Sequence[Incident], at_ns: int) -> None:
         self.at_ns = at_ns
         cases = tuple(cases)
+        self._youngest_ns = min((at_ns - one.window.begin_ns for one in cases), default=0)
         self._incidents = tuple(incidents)
         self._weights = {_key(one): _Weight(one.window.end_ns, one.wall_ns, dict(one.buckets)) for one in cases}
         self._has_cause_for_all = all(any(_is_cause_of(one, case) for one in incidents) for case in cases)
+
+    def is_due(self, until_ns: int) -> bool:
+        """Whether it is time to explain all of it again: soon where little had been seen of a loss."""
+        return until_ns - self.at_ns >= min(_EXPLAIN_AGAIN_NS, self._youngest_ns)
 
     def holds(self, cases: Iterable[Case]) -> bool:
         """Whether these are the same cases, all with a cause, and lose no more in any bucket than they lost before.

@@ -24,7 +24,7 @@ from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.regimes import usual_epochs
 from ingero.diagnose.rule import Rule, all_rules
-from ingero.diagnose.tracking import UPDATE_NS, IncidentTracker
+from ingero.diagnose.tracking import IncidentTracker
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
@@ -40,7 +40,6 @@ LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; bef
 _MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a second: a look reads 30 MB at most
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
-_EXPLAIN_AGAIN_NS = UPDATE_NS  # what goes on as it was told; sooner than one that is over is closed
 _AT_BEST_NS = 10 * SECOND_NS  # so often what is slow at best is looked at, a share of a minute; at first after 1, 2, 4
 
 
@@ -87,7 +86,7 @@ class LiveDiagnosis:
         known = self._explained
         if incidents:  # which say what was slow before, too
             self._at_best_ns = 0
-            is_due = is_last or not known or until_ns - known.at_ns >= _EXPLAIN_AGAIN_NS
+            is_due = is_last or not known or known.is_due(until_ns)
             if not is_due and known and self.tracker.is_settled and known.holds(incidents):
                 watched = diagnose_evidence(evidence, all_rules(), ())
                 if known.covers(watched.incidents):

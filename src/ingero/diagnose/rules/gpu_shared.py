@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.device_seconds import mean_mhz, share_of, slowdown_of
+from ingero.diagnose.device_seconds import MIN_SAMPLES, mean_mhz, share_of, slowdown_of
 from ingero.diagnose.devices import device_of, gpu_name, same_gpu, samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.memory import gpu_of
@@ -25,7 +25,6 @@ CAUSE = "gpu-shared"
 MIN_EPOCHS = 10  # with and without the other's work
 MIN_SLOWER = 1.10
 MOST_SLOWER_ALONE = 1.05
-MIN_SAMPLES = 2  # of the driver, one a second
 _MOSTLY = 0.6  # of what the device took longer
 _SAME_CLOCKS = 0.05
 _SLOWER_ALONE = 0.25  # of what the device was slower by; a sample's second holds some of the time before it came

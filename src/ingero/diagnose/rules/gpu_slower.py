@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.device_seconds import awaits_samples
 from ingero.diagnose.devices import gpu_name
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part
@@ -27,7 +28,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     if case.process.rank is not None and case.evidence.missing(("NCCL", "communicators")):
         return  # a wait for another rank looks the same
-    if _is_of_lone_epochs(case):
+    if _is_of_lone_epochs(case) or awaits_samples(case):
         return
     claims = case.take((Part.DEVICE,), (DEVICE,), _own_ns(case))
     if not claims:
