@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with lifecycle.until_stopped(), favoured() if options.favour else nullcontext():
             _run(planned, options, results, log)
     if log:
-        return _print(list(log.scored(_by_name())))
+        return _print(list(log.scored(_by_name(), since=options.since)))
     scored = list(score(planned, options.keep, results))
     if options.all:
         scored = [replace(run, is_disturbed=False) for run in scored]
@@ -218,6 +218,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true", help="only the runs in which nothing is to be found")
     parser.add_argument("--keep", type=Path, default=KEEP, help=f"folder of recordings and results (default {KEEP})")
     parser.add_argument("--log", type=Path, help="file of judgements: add to it, leave out what it holds, and score it")
+    parser.add_argument("--since", default="", metavar="COMMIT", help="of the log, score what it and later ones made")
     parser.add_argument("--plain", action="store_true", help="do not compress the recordings")
     parser.add_argument("--once", action="store_true", help="do not repeat runs that others disturbed")
     parser.add_argument("--favour", action="store_true", help="take the CPUs before others do, on a shared machine")

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.agent import BenchError
 from bench.incidents.judge import Judgement, Part, Verdict
 from bench.incidents.scenario import Planned, Scenario
 from bench.incidents.score import Scored
@@ -25,26 +26,36 @@ class Log:
         self._path = path
         self._revision = _revision()
         self._judged: dict[str, Judgement] = {}
+        self._made_by: dict[str, str] = {}
         if path.exists():
             for line in path.read_text().splitlines():
                 one = json.loads(line)
                 self._judged[one["key"]] = _judgement(one["judgement"])
+                self._made_by[one["key"]] = one["revision"]
 
     def __contains__(self, planned: Planned) -> bool:
         return planned.key in self._judged
 
     def add(self, planned: Planned, judgement: Judgement, said: str) -> None:
         """Appends one. said: the causes that were named, for people."""
-        self._judged[planned.key] = judgement
+        self._judged[planned.key], self._made_by[planned.key] = judgement, self._revision
         content = {"key": planned.key, "revision": self._revision, "said": said, "judgement": asdict(judgement)}
         with self._path.open("a") as file:
             file.write(json.dumps(content, default=_plain) + "\n")
 
-    def scored(self, scenarios: Mapping[str, Scenario]) -> Iterator[Scored]:
-        """What is to be scored, of scenarios by name; one that is planned no more is left out."""
+    def scored(self, scenarios: Mapping[str, Scenario], *, since: str = "") -> Iterator[Scored]:
+        """What is to be scored, of scenarios by name; one that is planned no more is left out.
+
+        since: only what this commit and later ones have made.
+
+        Raises:
+            BenchError: there is no such commit.
+        """
+        revisions = _later(since) if since else None
         for key, judgement in self._judged.items():
             scenario = scenarios.get(key.rpartition(".s")[0])
-            if scenario is not None:
+            is_meant = revisions is None or self._made_by[key].removesuffix("-dirty").startswith(revisions)
+            if scenario is not None and is_meant:
                 yield Scored(scenario=scenario, judgement=judgement, is_disturbed=False)
 
 
@@ -59,6 +70,15 @@ def _judgement(content: dict[str, Any]) -> Judgement:
     told = {name: content.get(name) for name in ("live_false", "live_wrong")}
     live = {name: None if causes is None else tuple(causes) for name, causes in told.items()}
     return Judgement(**{**content, "parts": parts, "wrong": tuple(content["wrong"]), **live})
+
+
+def _later(commit: str) -> tuple[str, ...]:
+    """A commit and all after it, in short, as `_revision` writes them."""
+    command = ["git", "log", "--format=%h", "--abbrev=7", f"{commit}^..HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    if found.returncode:
+        raise BenchError(f"no commit {commit} here", hint="git log --oneline")
+    return tuple(found.stdout.split())
 
 
 def _revision() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.agent import BenchError
 from bench.incidents.findings import Answer, Found
 from bench.incidents.judge import Verdict, judge, lines_of
 from bench.incidents.log import Log
@@ -263,6 +265,18 @@ def test_a_log_holds_what_was_judged_without_the_recordings(tmp_path: Path) -> N
     assert other not in again
     assert list(again.scored({"hog": HOG})) == [Scored(scenario=HOG, judgement=judged, is_disturbed=False)]
     assert list(again.scored({})) == [], "planned no more"
+
+
+def test_a_log_can_be_scored_from_a_commit_on(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    Log(path).add(Planned(scenario=HOG, seed=1), judge(HOG, label(), lost(0.2), []), "silence")
+    older = path.read_text().replace("hog.s1", "hog.s2")
+    older = older.replace(json.loads(older)["revision"], "0000000")
+    path.write_text(path.read_text() + older)
+    assert len(list(Log(path).scored({"hog": HOG}))) == 2
+    assert len(list(Log(path).scored({"hog": HOG}, since="HEAD"))) == 1
+    with pytest.raises(BenchError, match="no commit 0000000"):
+        list(Log(path).scored({"hog": HOG}, since="0000000"))
 
 
 def test_the_totals_say_which_promise_is_broken() -> None:
