@@ -29,6 +29,7 @@ from ingero.ops import OPS
 from ingero.store import tables
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
+from tests.unit.rules.requests import GIB, refused
 
 SECOND_NS = 1_000_000_000
 HEALTHY = Step()
@@ -237,6 +238,27 @@ def test_a_device_that_a_stranger_shares_is_not_told_as_a_slower_one_first(tmp_p
         recording.seconds(9, Step(busy_ms=18), hog=neighbour)
         second, change = recording.changes[0]
     assert (change.kind, change.incident.cause, second) == (ChangeKind.OPENED, "gpu-shared", 8 + 3)
+
+
+def test_a_request_for_memory_that_may_be_tried_again_is_not_told_yet(tmp_path: Path) -> None:
+    def retrying(scene: Scene, trainer: Actor, second: int) -> None:
+        """It fails just before the second ends and succeeds just after."""
+        if second == 8:
+            refused(scene, trainer, second + 0.99, 2 * GIB)
+        if second == 9:
+            scene.call(trainer, "cudaMalloc", second + 0.05, 0.8, arg0=2 * GIB)
+
+    def refusing(scene: Scene, trainer: Actor, second: int) -> None:
+        if second == 12:
+            refused(scene, trainer, second + 0.99, 2 * GIB)
+
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(1, hog=retrying, busy_s=0.95)
+        recording.seconds(3, hog=retrying)
+        assert recording.told() == []
+        recording.seconds(3, hog=refusing)
+        assert ("opened", "gpu-out-of-memory") in recording.told()
 
 
 def test_a_slower_device_is_told_where_its_driver_says_nothing_of_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ingero.store.records import Window
 
 OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
 RETRY_NS = 2_000_000_000  # from a failure to the same request again; giving back a full cache takes tenths of a second
+_SOON_NS = 1_000_000_000  # by then most are repeated
 MARGIN = 0.02  # of the GPU's memory: what its driver keeps, and what may change between two samples
 
 _ON_GPU = {(int(op.source), op.code) for op in OPS if op.kind & Kind.ALLOC and op.memory in memory.ON_DEVICE}
@@ -120,6 +121,13 @@ def is_final(evidence: Evidence, failure: FailedAllocation) -> bool:
         return False
     until = Window(begin_ns=failure.begin_ns, end_ns=failure.end_ns + RETRY_NS)
     return are_all_recorded(evidence, until, failure.process)
+
+
+def is_open(evidence: Evidence, failure: FailedAllocation) -> bool:
+    """Whether it failed a moment ago, in a recording that goes on, and its process lives and may try again."""
+    process = evidence.processes.get(failure.process)
+    is_fresh = evidence.is_live and evidence.window.end_ns - failure.end_ns < _SOON_NS
+    return is_fresh and not failure.is_recovered and process is not None and process.exit_ns is None
 
 
 def are_all_recorded(evidence: Evidence, window: Window, process: int, *, with_frees: bool = False) -> bool:

@@ -189,13 +189,16 @@ def _divide(doing: Counter[str], at_work: Sequence[Stay]) -> None:
 
 
 def _stays(case: Case, segments: Sequence[Segment], state: int) -> list[Stay]:
-    """Samples within the pieces; where there are none, of these threads in the whole case, but for own waits."""
+    """Samples within the pieces; where those are too few, of these threads in the whole case, but for own waits.
+
+    One look at a sleep says where that was; one sample of a running thread may be anywhere.
+    """
     found = _stays_within(case, segments, spans_of(segments), state)
-    if found:
+    if sum(one.count for one in found) >= (1 if state == SLEEP else MIN_SAMPLES):
         return found
     whole = (case.window.begin_ns, case.window.end_ns)
-    found = _stays_within(case, segments, {one.tid: [whole] for one in segments}, state)
-    return [one for one in found if not (waits_for_items(one.stack) or one.doing is Doing.PASSING)]
+    more = _stays_within(case, segments, {one.tid: [whole] for one in segments}, state)
+    return [one for one in more if not (waits_for_items(one.stack) or one.doing is Doing.PASSING)] or found
 
 
 def _stays_within(case: Case, segments: Sequence[Segment], spans: Spans, state: int) -> list[Stay]:

@@ -12,6 +12,7 @@ from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagno
 
 AUGMENT = (("/srv/job/images.py", 29, "augment"), ("/srv/job/images.py", 20, "__getitem__"))
 FEEDER = (("/usr/lib/python3.12/multiprocessing/reduction.py", 51, "dumps"), *AUGMENT[1:])
+PROBE = (("/srv/job/settings.py", 50, "read"), *AUGMENT[1:])
 STALL_S = 8.9  # the end of a second that began healthy
 ITERATED = (*AUGMENT, ("/usr/lib/python3/site-packages/torch/utils/data/dataloader.py", 701, "__next__"))
 
@@ -90,6 +91,24 @@ def test_the_line_of_a_computing_worker_is_named(tmp_path: Path) -> None:
     assert incident.evidence["worker was"] == "on-cpu"
     assert str(incident.line) == "augment() at /srv/job/images.py:29"
     assert "num_workers=" in incident.fixes[0].command or "CPU work" in incident.fixes[0].text
+
+
+def test_few_samples_of_the_waits_name_no_line_that_the_worker_is_seldom_at(tmp_path: Path) -> None:
+    def busy(scene: Scene, trainer: Actor) -> None:
+        """It is waited for 1 ms a step, in which it was seen once; it computes all the time."""
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for number, (begin, _, _) in enumerate(
+            scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=1.5, empty={"sleep": 1}))
+        ):
+            scene.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=worker)
+            if number == 7:
+                scene.sample(worker, begin + 0.0005, PROBE)
+            if number % 10 == 0:
+                scene.sample(worker, begin + 0.004, AUGMENT)
+
+    diagnosis = diagnosed(tmp_path, busy)
+    assert causes(diagnosis) == ["data-starvation"]
+    assert str(diagnosis.incidents[0].line) == "augment() at /srv/job/images.py:29"
 
 
 def test_pickling_is_told_from_computing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ingero.diagnose.failed_allocations import (
     goes_on,
     had_room,
     is_final,
+    is_open,
 )
 from ingero.diagnose.model import CodeLine, Culprit, Fact, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
@@ -31,7 +32,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     known: dict[tuple[int, int], bool] = {}  # by process and second: a process that tries on and on is asked about once
     for one in failed_allocations(evidence, evidence.window):
         second = one.process, one.begin_ns // SECOND_NS
-        if one.is_recovered or had_room(evidence, one):
+        if one.is_recovered or is_open(evidence, one) or had_room(evidence, one):
             continue
         if second not in known:
             known[second] = not goes_on(evidence, one) or is_final(evidence, one)
