@@ -369,7 +369,8 @@ class Recorder:
 
     def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
         numbers = self._rows.process_numbers(batch["process_slot"])
-        self._rows.offcpu(batch, numbers, self.stacks.hashes(numbers, batch["python_stack"]))
+        futexes = self.stacks.futexes(numbers, batch["futex"])
+        self._rows.offcpu(batch, numbers, futexes, self.stacks.hashes(numbers, batch["python_stack"]))
         self._wakers.add(batch)
 
     def _on_lifecycle(self, batch: np.ndarray[Any, Any]) -> None:

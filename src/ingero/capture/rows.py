@@ -155,8 +155,8 @@ class RowMaker:
         )
         self._sink.append(tables.EVENTS, rows)
 
-    def offcpu(self, batch: Array, numbers: list[int], stack_hashes: list[int]) -> None:
-        """Off-CPU intervals (`struct offcpu_record`). numbers: of their processes."""
+    def offcpu(self, batch: Array, numbers: list[int], futexes: Array, stack_hashes: list[int]) -> None:
+        """Off-CPU intervals (`struct offcpu_record`). numbers: of their processes; futexes: where they slept."""
         names = self._names(np.where(batch["waker_kind"] <= 2, batch["waker_tid"], 0), self._name_of_thread)
         rows = tables.OFFCPU.rows(
             len(batch),
@@ -177,7 +177,7 @@ class RowMaker:
             waker_pid=batch["waker_pid"],
             waker_tid=batch["waker_tid"],
             waker_name=names,
-            futex=batch["futex"],
+            futex=futexes,
             stack_hash=stack_hashes,
         )
         self._sink.append(tables.OFFCPU, rows)

@@ -28,6 +28,7 @@ from ingero.capture.stack_frames import MergedStack, merge
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter, find_interpreter
+from ingero.events import INTERPRETER_LOCK
 from ingero.store import tables
 from ingero.store.call_stacks import NOT_WALKED
 from ingero.store.tables import Row
@@ -129,6 +130,19 @@ class Stacks:
             now = time.monotonic()
             self.worker.do(lambda: self._wanted.update({_Wanted(*part): now for part in new}))
         return [found[part] for part in parts]
+
+    def futexes(self, numbers: list[int], addresses: Array) -> Array:
+        """Where threads slept; the bit INTERPRETER_LOCK is set where that is the lock of their interpreter.
+
+        numbers: of their processes.
+        """
+        marked: Array = addresses.copy()
+        processes = np.array(numbers)
+        for number in set(numbers):
+            process = self._processes.get(number)
+            lock = process.interpreter.lock if process and process.interpreter else range(0)
+            marked[(processes == number) & (addresses >= lock.start) & (addresses < lock.stop)] |= INTERPRETER_LOCK
+        return marked
 
     def process_of(self, number: int) -> ProcessStacks | None:
         """What is known of the stacks of a process; None before anything is."""

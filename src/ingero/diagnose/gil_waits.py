@@ -1,12 +1,12 @@
-"""Which sleeps are waits for CPython's interpreter lock, by their signature.
+"""Which sleeps are waits for CPython's interpreter lock: by where they slept, else by their signature.
 
-A thread that waits for the lock sleeps for the switch interval (5 ms unless changed), asks for the lock, and sleeps
-again until the thread that holds it hands it over. Another thread of its process was awake all that time: that tells
-it from a loop that polls every 5 ms. On busy CPUs it may be preempted in between, or find the lock free when its timer
-has rung.
+Where the agent could read the interpreter, sleeps at its lock are marked. Of others there is a signature: a thread
+that waits for the lock sleeps for the switch interval (5 ms unless changed), asks for the lock, and sleeps again until
+the thread that holds it hands it over. Another thread of its process was awake all that time: that tells it from a loop
+that polls every 5 ms. On busy CPUs it may be preempted in between, or find the lock free when its timer has rung.
 
-Where it slept is recorded, too. So a few such sleeps tell where the lock is, and then every sleep there is a wait for
-it, also those that ended before a switch interval had passed.
+A few such sleeps tell where the lock is, because where they slept is recorded in any case, and then every sleep there
+is a wait for it, also those that ended before a switch interval had passed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.events import THREAD_STATES, WAKER_KINDS
+from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,12 +42,17 @@ def gil_waits(of_thread: Mapping[int, Array]) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for tid, intervals in of_thread.items():
         siblings = [of_thread[other] for other in processes[int(intervals["pid"][0])] if other != tid]
-        found[tid] = set(_waits(intervals, siblings))
+        found[tid] = set(_waits(intervals, siblings)) | _marked(intervals)
     for tids in processes.values():
         places = _places({tid: of_thread[tid] for tid in tids}, found)
         for tid in tids:
             found[tid].update(_begins_at(of_thread[tid], places))
     return found
+
+
+def _marked(intervals: Array) -> set[int]:
+    """The begins of the sleeps at the interpreter's own lock."""
+    return set(intervals["start_ns"][(intervals["futex"] & INTERPRETER_LOCK) != 0].tolist())
 
 
 def _places(of_thread: Mapping[int, Array], waits: Mapping[int, set[int]]) -> set[int]:

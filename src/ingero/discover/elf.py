@@ -87,8 +87,13 @@ class ElfFile:
 
     def data(self, names: Iterable[str]) -> dict[str, int]:
         """Where exported variables lie: name -> address relative to the load base; those not exported are left out."""
-        found = ((name, self._data_address(name)) for name in names)
-        return {name: address for name, address in found if address is not None}
+        found = ((name, self._data_symbol(name)) for name in names)
+        return {name: symbol[1] for name, symbol in found if symbol}
+
+    def data_bytes(self, name: str) -> int:
+        """How long an exported variable is; 0: not known."""
+        symbol = self._data_symbol(name)
+        return symbol[2] if symbol else 0
 
     def bias(self, start: int, file_offset: int) -> int | None:
         """As ElfImage.bias."""
@@ -146,24 +151,24 @@ class ElfFile:
         offsets = {self._offset_of_function(index, raw): None for index in self._candidates(raw)}
         return tuple(offset for offset in offsets if offset is not None)
 
-    def _data_address(self, name: str) -> int | None:
+    def _data_symbol(self, name: str) -> tuple[int, int, int] | None:
         raw = name.encode()
         symbols = (self._symbol(index, raw) for index in self._candidates(raw))
-        return next((vaddr for kind, vaddr in filter(None, symbols) if kind in (_UNTYPED, _DATA)), None)
+        return next((one for one in symbols if one and one[0] in (_UNTYPED, _DATA)), None)
 
     def _offset_of_function(self, index: int, name: bytes) -> int | None:
         symbol = self._symbol(index, name)
         return self.file_offset(symbol[1]) if symbol and symbol[0] == _FUNCTION else None
 
-    def _symbol(self, index: int, name: bytes) -> tuple[int, int] | None:
-        """(type, address) of an exported symbol if it is called `name`."""
+    def _symbol(self, index: int, name: bytes) -> tuple[int, int, int] | None:
+        """(type, address, bytes) of an exported symbol if it is called `name`."""
         entry = self._read(self._tables["DT_SYMTAB"] + index * _SYMBOL.size, _SYMBOL.size)
-        name_at, info, _, section, vaddr, _ = _SYMBOL.unpack(entry)
+        name_at, info, _, section, vaddr, size_bytes = _SYMBOL.unpack(entry)
         if section == _UNDEFINED or info >> 4 not in (_GLOBAL, _WEAK, _GNU_UNIQUE):
             return None
         if self.read_at(self._tables["DT_STRTAB"] + name_at, len(name) + 1) != name + b"\0":
             return None
-        return info & 0xF, vaddr
+        return info & 0xF, vaddr, size_bytes
 
     def _candidates(self, name: bytes) -> Iterator[int]:
         if not self._tables.keys() >= {"DT_SYMTAB", "DT_STRTAB"}:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
@@ -41,7 +41,7 @@ class Interpreter:
 
     file: the name of the program or library that holds it. runtime, code_type, none: addresses in the process of
     `_PyRuntime`, `PyCode_Type` and `None`. thread_bias: pthread_self() minus the processor's thread pointer.
-    text: where its own code is.
+    text: where its own code is. runtime_bytes: the length of `_PyRuntime`; 0: not known.
     """
 
     file: str
@@ -51,11 +51,17 @@ class Interpreter:
     none: int
     thread_bias: int
     text: range = range(0)
+    runtime_bytes: int = 0
 
     @property
     def version(self) -> tuple[int, int]:
         """Major and minor."""
         return self.layout.version
+
+    @property
+    def lock(self) -> range:
+        """Where threads sleep that wait for the interpreter lock: it is part of `_PyRuntime`, other locks are not."""
+        return range(self.runtime, self.runtime + (0 if self.layout.is_free_threaded else self.runtime_bytes))
 
     def __str__(self) -> str:
         """Such as `Python 3.12`."""
@@ -86,13 +92,14 @@ def find_interpreter(pid: int, proc: Path = PROC) -> Interpreter | UnreadableInt
     for mapping in _candidates(mappings, str(program)):
         try:
             with ElfFile(proc / str(pid) / "map_files" / mapping.range_name) as elf:
-                symbols = elf.data(_SYMBOLS)
+                symbols, runtime_bytes = elf.data(_SYMBOLS), elf.data_bytes("_PyRuntime")
                 bias = elf.bias(mapping.start, mapping.offset)
         except (OSError, UnreadableElfError):
             continue
         if "_PyRuntime" in symbols and bias is not None:
             addresses = {name: bias + vaddr for name, vaddr in symbols.items()}
-            return _prove(pid, mapping.path, addresses, mappings, proc)
+            found = _prove(pid, mapping.path, addresses, mappings, proc)
+            return replace(found, runtime_bytes=runtime_bytes) if isinstance(found, Interpreter) else found
     if _is_loading(mappings):
         return UnreadableInterpreter(file=program.name, reason="its libraries are being loaded", is_starting=True)
     return None

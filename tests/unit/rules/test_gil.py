@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.events import INTERPRETER_LOCK
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 HOLDER = 105
@@ -52,6 +53,21 @@ def handed_over_at_once(scene: Scene, trainer: Actor, place: int) -> None:
 def test_shorter_waits_are_where_whole_switch_intervals_are_waited_out(tmp_path: Path) -> None:
     """At either word of the condition variable."""
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: handed_over_at_once(scene, trainer, LOCK + 4))
+    assert causes(diagnosis) == ["gil"]
+    assert [one.name for one in diagnosis.incidents[0].culprits] == ["hog"]
+
+
+def marked(scene: Scene, trainer: Actor) -> None:
+    """Each step waits 2 ms at the interpreter's lock, and nobody for a whole switch interval."""
+    holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
+    for begin, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=2.6, empty={"sleep": 2.0})):
+        scene.off_cpu(trainer, begin, begin + 0.002, "sleep", waker=holder, futex=LOCK | INTERPRETER_LOCK)
+        scene.off_cpu(trainer, begin + 0.0021, begin + 0.0024, "runq", tid=HOLDER, culprit=(1, "x"))
+        assert begin + 0.002 <= first
+
+
+def test_short_waits_at_the_interpreters_own_lock_need_no_signature(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, marked)
     assert causes(diagnosis) == ["gil"]
     assert [one.name for one in diagnosis.incidents[0].culprits] == ["hog"]
 

@@ -49,7 +49,7 @@ def find(case: Case) -> Iterator[Finding]:
             Link(
                 text="the thread that feeds the device asked for the lock again and again",
                 seen_ns=lost,
-                structure="sleeps where it sleeps for one switch interval (5 ms) again and again"
+                structure="sleeps at the lock of its interpreter"
                 if is_place_known
                 else "sleeps of one switch interval (5 ms), each ended by a timer and followed by a handover",
                 order=f"{holder} ran until it handed the lock over",
@@ -85,10 +85,10 @@ RULE = Rule(
     title="another thread held the interpreter lock",
     order=35,
     needs=("epochs", "offcpu"),
-    shows="sleeps on the path at the place where the process sleeps for one switch interval again and again, and the "
-    "thread that ran meanwhile, with its line",
-    limits="the place is known by three such sleeps, of any thread, within ten seconds; without them, or with another "
-    "C library than glibc, only waits of one interval are told. With another switch interval than 5 ms, or without a "
-    "GIL, such a wait is a lock",
+    shows="sleeps on the path at the lock of the interpreter, however short, and the thread that ran meanwhile, with "
+    "its line",
+    limits="where that lock is, is read from the interpreter. Without stacks, or where it cannot be read, three sleeps "
+    "of one switch interval (5 ms), of any thread, within ten seconds tell its place; without them, or with another C "
+    "library than glibc, only waits of one interval are told, and shorter ones look like another lock",
     find=find,
 )
