@@ -141,7 +141,7 @@ def producing(fd: int, rate: int, seconds: float) -> Iterator[BaseProcess]:
 
 def write(rows: RowMaker, batch: np.ndarray[Any, Any]) -> None:
     """Rows of a batch; none of these threads was looked at."""
-    rows.offcpu(batch, rows.process_numbers(batch["process_slot"]), [0] * len(batch))
+    rows.offcpu(batch, rows.process_numbers(batch["process_slot"]), batch["futex"], [0] * len(batch))
 
 
 def drain_while(process: BaseProcess, ring: Ring, rows: RowMaker, every: int) -> tuple[int, int]:
