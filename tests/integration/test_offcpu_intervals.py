@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from ingero.diagnose.gil_waits import gil_waits
-from ingero.events import THREAD_STATES, WAKER_KINDS
+from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
 from ingero.store.reader import open_reader
 from tests.integration.targets import rows, simulation
 from tests.integration.tracing import tracing
@@ -84,7 +86,10 @@ while time.perf_counter() < end:
 """
 
 
-def test_waits_for_the_interpreter_and_for_a_lock_are_at_places_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_by_signature", [False, True])
+def test_waits_for_the_interpreter_and_for_a_lock_are_at_places_of_their_own(
+    tmp_path: Path, *, is_by_signature: bool
+) -> None:
     simulated = simulation(tmp_path)
     command = [sys.executable, "-c", _WAITER, simulated.libraries / "libcudart.so.12"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=simulated.environment) as program:
@@ -104,12 +109,20 @@ def test_waits_for_the_interpreter_and_for_a_lock_are_at_places_of_their_own(tmp
     mine = mine[mine["state"] == THREAD_STATES.index("sleep")]
     place, is_timed = mine["futex"] // 8, mine["waker_kind"] == WAKER_KINDS.index("timer")
     ((interpreter, _),) = Counter(place[is_timed & (place != 0)].tolist()).most_common(1)
-    at_lock = (place != 0) & (place != interpreter)
-    print(
-        f"\n{(place == 0).sum()} naps, {(place == interpreter).sum()} waits for the interpreter, {at_lock.sum()} others"
-    )
+    is_marked = (mine["futex"] & INTERPRETER_LOCK) != 0  # its mutex and the word for handing it over, too
+    at_lock = (place != 0) & ~is_marked
+    assert is_marked[place == interpreter].all()
+    print(f"\n{(place == 0).sum()} naps, {is_marked.sum()} waits for the interpreter, {at_lock.sum()} others")
     assert min((place == 0).sum(), (place == interpreter).sum(), at_lock.sum()) > _FEW
     assert not (at_lock & is_timed).any()
+    of_thread = {tid: _unmarked(found) if is_by_signature else found for tid, found in of_thread.items()}
     found = gil_waits(of_thread)[program.pid]
     assert found >= set(mine["start_ns"][place == interpreter].tolist())
     assert not found & set(mine["start_ns"][at_lock].tolist())
+
+
+def _unmarked(intervals: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """As of an interpreter that could not be read."""
+    changed: np.ndarray[Any, Any] = intervals.copy()
+    changed["futex"] &= ~INTERPRETER_LOCK
+    return changed
