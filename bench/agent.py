@@ -101,7 +101,7 @@ class Agent:
 
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order; answers its losses by counter."""
-        last = self.messages[-1] if self.messages else {"type": "nothing"}
+        last: dict[str, Any] = self.messages[-1] if self.messages else {"type": "nothing"}
         if last["type"] != "finished":
             if self.process.poll() is None:
                 self.process.send_signal(signal.SIGINT)

@@ -104,7 +104,16 @@ def _build(directory: Path) -> tuple[Path, Path]:
     load, rejected = directory / "load", directory / "rejected.bpf.o"
     subprocess.run(["gcc", "-O2", "-o", load, BENCH / "host_events_load.c"], check=True)
     define = f"-D__TARGET_ARCH_{ARCHITECTURES[platform.machine()]}"
-    command = [*compiler(), *FLAGS, define, f"-I{BPF_SOURCES}", "-c", BENCH / "rejected_probes.bpf.c", "-o", rejected]
+    command: list[str | Path] = [
+        *compiler(),
+        *FLAGS,
+        define,
+        f"-I{BPF_SOURCES}",
+        "-c",
+        BENCH / "rejected_probes.bpf.c",
+        "-o",
+        rejected,
+    ]
     subprocess.run(command, check=True)
     return load, rejected
 

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import apsw
 import numpy as np
@@ -168,10 +169,11 @@ def rung_changes(recording: Agent) -> int:
 def one_number(recording: Agent, query: str) -> int:
     """What a query of the recording answers."""
     with apsw.Connection(str(recording.database), flags=apsw.SQLITE_OPEN_READONLY) as db:
-        return int(next(iter(db.execute(query)))[0])
+        (answer,) = next(iter(db.execute(query)))
+    return int(answer)
 
 
-def recorded_figures(recording: Agent) -> dict[str, float]:
+def recorded_figures(recording: Agent) -> dict[str, Any]:
     """What the recording says of the calls, and how much was written for them."""
     size = recording.database.stat().st_size
     with apsw.Connection(str(recording.database), flags=apsw.SQLITE_OPEN_READONLY) as db:
@@ -218,7 +220,8 @@ def median(rounds: Sequence[Sequence[Turn]], index: int, name: str) -> float:
 
 def added_percent(rounds: Sequence[Sequence[Turn]], index: int, name: str) -> float:
     """By how much a mode is above the untraced turn of the same round; the median of the rounds."""
-    return statistics.median(100 * (getattr(turns[index], name) / getattr(turns[0], name) - 1) for turns in rounds)
+    ratios = (float(getattr(turns[index], name) / getattr(turns[0], name)) for turns in rounds)
+    return statistics.median(100 * (ratio - 1) for ratio in ratios)
 
 
 def is_loss(counter: str) -> bool:
@@ -246,8 +249,8 @@ def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
     for index, turn in enumerate(rounds[0]):
         cells = []
         for name in ("mean_ms", "p50_ms", "p99_ms", "loop_cpu_ms"):
-            added = f" {added_percent(rounds, index, name):+6.1f} %" if index else ""
-            cells.append(f"{median(rounds, index, name):.3f} ms{added}")
+            beside = f" {added_percent(rounds, index, name):+6.1f} %" if index else ""
+            cells.append(f"{median(rounds, index, name):.3f} ms{beside}")
         line = f"{turn.mode:40}" + "".join(f"{cell:>19}" for cell in cells)
         if index and turn.mode not in TRAPS:
             line += f"{median(rounds, index, 'agent_cpu_percent'):12.2f} %"

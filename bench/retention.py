@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ _PROCESSES = 60
 _ROWS_PER_S = 40_000
 
 
-def _events(writer: Writer, begin: int) -> list[tables.Row]:
+def _events(writer: Writer, begin: int) -> Sequence[tables.Row]:
     start = _START_NS + (begin + np.arange(_BATCH_ROWS)) * (10**9 // _ROWS_PER_S)
     return tables.EVENTS.rows(
         _BATCH_ROWS,
@@ -43,7 +44,7 @@ def _events(writer: Writer, begin: int) -> list[tables.Row]:
     )
 
 
-def _op_stats(writer: Writer, second: int) -> list[tables.Row]:
+def _op_stats(writer: Writer, second: int) -> Sequence[tables.Row]:
     return tables.OP_STATS.rows(
         _PROCESSES * 20,
         session=writer.session,

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -124,7 +125,7 @@ class _Counted:
                 "WHERE raw_op_stats.start_ns >= ? AND raw_op_stats.start_ns < ? GROUP BY pid",
                 (self._until_ns, until_ns),
             )
-            self._calls.update(dict(found.fetchall()))
+            self._calls.update({int(pid): int(calls) for pid, calls in found})
         db.close()
         self._until_ns = max(self._until_ns, until_ns)
 
@@ -159,7 +160,7 @@ def _watch(running: Agent, counted: _Counted, duration_s: float) -> tuple[list[S
     return samples, losses
 
 
-def _next(running: Agent) -> dict[str, object] | None:
+def _next(running: Agent) -> dict[str, Any] | None:
     """The next second; None at the end. Messages are not kept: the bench is to stay small beside the agent."""
     assert running.process.stdout is not None
     running.messages.clear()
@@ -167,9 +168,9 @@ def _next(running: Agent) -> dict[str, object] | None:
     return message if message["type"] == "second" else None
 
 
-def _print(before: Sample, now: Sample, message: dict[str, object], losses: Counter[str], minute: float) -> None:
+def _print(before: Sample, now: Sample, message: dict[str, Any], losses: Counter[str], minute: float) -> None:
     cpu = (now.cpu_s - before.cpu_s) / (now.at_s - before.at_s)
-    calls = sum(message["calls"].values())  # type: ignore[attr-defined]  # of the JSON stream
+    calls = sum(message["calls"].values())
     print(
         f"{minute:7.1f} {format_bytes(now.rss_bytes):>9} {format_bytes(now.own_bytes):>9} {cpu:7.1%} "
         f"{format_bytes(now.database_bytes):>9}  {message['processes']}, {calls:,}, {dict(losses) or 'none'}",

@@ -92,7 +92,7 @@ def _load(folder: Path, python: str) -> Iterator[Load]:
     library = folder / "depth.so"
     (folder / "depth.c").write_text(_SOURCE)
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, folder / "depth.c"], check=True)
-    command = [python, _CALLER, build() / "libcudart.so.12", library]
+    command: list[str | Path] = [python, _CALLER, build() / "libcudart.so.12", library]
     variables = {**os.environ, **environment(build())}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
         assert process.stdout

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from itertools import cycle
+from typing import Any
 
 memset = ctypes.CDLL(sys.argv[1]).cudaMemset
 at_depth = ctypes.CDLL(sys.argv[2]).at_depth
@@ -26,14 +28,15 @@ def call(callers, count, is_copied):
 """
 
 
-def function(number):
+def function(number: int) -> Callable[..., Any]:
     """One of the functions that call each other."""
-    found = globals().copy()
+    found: dict[str, Any] = globals().copy()
     exec(compile(SOURCE, f"function_{number}.py", "exec"), found)
-    return found["call"]
+    called: Callable[..., Any] = found["call"]
+    return called
 
 
-def main():
+def main() -> None:
     """Until the input ends."""
     functions = [function(number) for number in range(100)]
     print("ready", flush=True)
