@@ -85,19 +85,20 @@ def judge(scenario: Scenario, label: Label, truth: Truth | None, found: Iterable
     true = scenario.allowed.union(*(one.causes for one in scenario.expected))
     wrong = tuple(one.cause for one in named if one.cause not in true)
     counted = [one for one in named if one.kind != "event" or _is_expected(one, scenario)]
-    dose = truth.dose if truth else None
+    told = tuple(sorted(_told_false(true, label)))
     return Judgement(
         parts=tuple(_part(one, scenario, label, truth, named, wrong) for one in scenario.expected),
         incidents=len(counted),
         wrong=wrong,
         unexplained=sum(not one.is_named for one in about),
-        dose=dose,
-        live_false=None if scenario.expected else tuple(sorted(_live_false(true, label))),
-        live_wrong=tuple(sorted(_live_false(true, label) - {UNEXPLAINED})) if scenario.expected else None,
+        dose=truth.dose if truth else None,
+        live_false=None if scenario.expected else told,
+        live_wrong=tuple(one for one in told if one != UNEXPLAINED) if scenario.expected else None,
     )
 
 
-def _live_false(true: frozenset[str], label: Label) -> set[str]:
+def _told_false(true: frozenset[str], label: Label) -> set[str]:
+    """What was told while it ran and is not true, but for what others did on a busy machine."""
     told = {cause for _, cause in label.live} - true
     if label.stolen_s:
         told.discard("cpu-steal")

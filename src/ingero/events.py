@@ -20,12 +20,11 @@ CLOCK_TEXTS: dict[str, str] = {
     "stopped": "stopped by a signal",
 }
 
+INTERPRETER_LOCK = 1  # bit of the address that a thread slept at, which is even: it is its interpreter's lock
+
 # From here on: names and numbers of the enumerations of bpf/events.h. A test compares them with the compiled objects.
 THREAD_STATES: tuple[str, ...] = ("init", *CLOCKS)
 WAKER_KINDS: tuple[str, ...] = ("none", "thread", "kworker", "timer", "network", "block", "interrupt")
-
-INTERPRETER_LOCK = 1  # bit of the address that a thread slept at, which is even: it is its interpreter's lock
-
 
 # Why a GPU's clocks are lower than they could be: bit of NVML's clocks event reasons -> name. Bit 0 (the GPU is idle)
 # is none. Source: NVML API reference, "Clocks event reasons".

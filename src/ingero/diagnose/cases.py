@@ -86,6 +86,11 @@ class Case:
         self.around_ns = max(self.around_ns, self.wall_ns)
 
     @property
+    def device(self) -> int:
+        """CUDA's ordinal of the device that its epochs are of; 0 without any."""
+        return int(self.epochs["device"][0]) if len(self.epochs) else 0
+
+    @property
     def is_sampled(self) -> bool:
         """Whether the buckets were scaled up from some of the epochs; the loss itself is always of all."""
         return len(self.epochs) < self.epoch_count

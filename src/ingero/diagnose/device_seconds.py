@@ -26,8 +26,7 @@ def awaits_samples(case: Case) -> bool:
     goes_on = evidence.is_live and evidence.window.end_ns - window.end_ns < SECOND_NS
     if not goes_on or window.end_ns - window.begin_ns >= _YOUNG_NS or not evidence.gpu_samples:
         return False
-    device = int(case.epochs["device"][0]) if len(case.epochs) else 0
-    return len(samples_of(evidence, case.process, device, [window])) < MIN_SAMPLES
+    return len(samples_of(evidence, case.process, case.device, [window])) < MIN_SAMPLES
 
 
 def mean_mhz(samples: Sequence[GpuUse]) -> float:

@@ -145,7 +145,7 @@ CREATE TABLE raw_offcpu (
     waker_pid    INTEGER NOT NULL DEFAULT 0,
     waker_tid    INTEGER NOT NULL DEFAULT 0,
     waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
-    futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at, odd: its interpreter's lock; 0: another kind of sleep, or none
+    futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at; odd: its interpreter's lock; 0: none
     stack_hash   INTEGER NOT NULL DEFAULT 0    -- its Python frames as it went to sleep; 0: not looked at
 ) STRICT;
 CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);

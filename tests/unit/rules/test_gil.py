@@ -38,12 +38,17 @@ LOCK, OTHER_LOCK = 0x7F0000001028, 0x7F0000002040
 
 
 def handed_over_at_once(scene: Scene, trainer: Actor, place: int) -> None:
-    """Each step waits 2 ms for what a thread of the process holds; a third thread waits out whole switch intervals."""
+    """Each step waits 2 ms for what a thread of the process holds."""
     holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
     for begin, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=2.6, empty={"sleep": 2.0})):
         scene.off_cpu(trainer, begin, begin + 0.002, "sleep", waker=holder, futex=place)
         scene.off_cpu(trainer, begin + 0.0021, begin + 0.0024, "runq", tid=HOLDER, culprit=(1, "x"))
         assert begin + 0.002 <= first
+
+
+def beside_whole_intervals(scene: Scene, trainer: Actor, place: int) -> None:
+    """The same, and a third thread waits out whole switch intervals."""
+    handed_over_at_once(scene, trainer, place)
     for tenth in range(10 * int(QUIET_S), 10 * int(LENGTH_S)):
         for nap in range(2):
             at_s = tenth / 10 + nap * 0.0052
@@ -52,28 +57,20 @@ def handed_over_at_once(scene: Scene, trainer: Actor, place: int) -> None:
 
 def test_shorter_waits_are_where_whole_switch_intervals_are_waited_out(tmp_path: Path) -> None:
     """At either word of the condition variable."""
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: handed_over_at_once(scene, trainer, LOCK + 4))
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: beside_whole_intervals(scene, trainer, LOCK + 4))
     assert causes(diagnosis) == ["gil"]
     assert [one.name for one in diagnosis.incidents[0].culprits] == ["hog"]
 
 
-def marked(scene: Scene, trainer: Actor) -> None:
-    """Each step waits 2 ms at the interpreter's lock, and nobody for a whole switch interval."""
-    holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
-    for begin, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=2.6, empty={"sleep": 2.0})):
-        scene.off_cpu(trainer, begin, begin + 0.002, "sleep", waker=holder, futex=LOCK | INTERPRETER_LOCK)
-        scene.off_cpu(trainer, begin + 0.0021, begin + 0.0024, "runq", tid=HOLDER, culprit=(1, "x"))
-        assert begin + 0.002 <= first
-
-
 def test_short_waits_at_the_interpreters_own_lock_need_no_signature(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, marked)
+    place = LOCK | INTERPRETER_LOCK
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: handed_over_at_once(scene, trainer, place))
     assert causes(diagnosis) == ["gil"]
     assert [one.name for one in diagnosis.incidents[0].culprits] == ["hog"]
 
 
 def test_waits_at_another_place_are_for_another_lock(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: handed_over_at_once(scene, trainer, OTHER_LOCK))
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: beside_whole_intervals(scene, trainer, OTHER_LOCK))
     assert "gil" not in causes(diagnosis)
 
 

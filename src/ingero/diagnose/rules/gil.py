@@ -89,6 +89,7 @@ RULE = Rule(
     "its line",
     limits="where that lock is, is read from the interpreter. Without stacks, or where it cannot be read, three sleeps "
     "of one switch interval (5 ms), of any thread, within ten seconds tell its place; without them, or with another C "
-    "library than glibc, only waits of one interval are told, and shorter ones look like another lock",
+    "library than glibc, only waits of one interval are told, and shorter ones look like another lock. So do waits for "
+    "the own lock of a sub-interpreter",
     find=find,
 )

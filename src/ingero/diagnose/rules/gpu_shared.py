@@ -183,8 +183,7 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
 
 def _untraced(case: Case) -> Iterator[Finding]:
     """A process that is not traced came to the GPU when it became slower, and its clocks stayed."""
-    device = int(case.epochs["device"][0]) if len(case.epochs) else 0
-    now, before = (samples_of(case.evidence, case.process, device, one) for one in ([case.window], case.baselines))
+    now, before = (samples_of(case.evidence, case.process, case.device, one) for one in ([case.window], case.baselines))
     strangers = _came(case, now, before)
     there = [one for one in now if strangers & _on(one)]
     slowdown, alone = slowdown_of(case, there), slowdown_of(case, [one for one in now if one not in there]) or 1.0

@@ -36,7 +36,7 @@ def find(case: Case) -> Iterator[Finding]:
     lost = sum(claims.values())
     usual = sum(one.reference.x_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
-    root, name = gpu_name(case.evidence, case.process, int(case.epochs["device"][0]))
+    root, name = gpu_name(case.evidence, case.process, case.device)
     yield Finding(
         cause=CAUSE,
         resource="gpu",

@@ -24,9 +24,8 @@ def find(case: Case) -> Iterator[Finding]:
     """Seconds with a reason for lower clocks, in which the device was slower by the ratio of the clocks."""
     if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or not len(case.epochs):
         return
-    device = int(case.epochs["device"][0])
-    now = samples_of(case.evidence, case.process, device, [case.window])
-    before = samples_of(case.evidence, case.process, device, case.baselines)
+    now = samples_of(case.evidence, case.process, case.device, [case.window])
+    before = samples_of(case.evidence, case.process, case.device, case.baselines)
     held = [one for one in now if (one.throttle_reasons or 0) & _LOWERS and one.sm_clock_mhz]
     usual_mhz = mean_mhz([one for one in before if not (one.throttle_reasons or 0) & _LOWERS])
     if not held or not usual_mhz:
