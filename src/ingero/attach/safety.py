@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import select
 import signal
 import struct
 from contextlib import ExitStack
@@ -24,16 +25,31 @@ _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06  # classic BPF: linux/filter
 _PROBE_SYSTEM_CALLS = (335, 336)
 _PROBED = "getppid"  # of libc: takes nothing, changes nothing
 _CHILD_SECONDS = 10
+_HUNG = (signal.SIGALRM, signal.SIGKILL)  # what ends a child that does not end by itself
+_TRIES = 2  # one that hangs tells nothing of return probes
 
 
 def are_return_probes_safe(attach_type: AttachType) -> bool:
     """Whether a child whose seccomp filter refuses the probes' system calls survives a probed call.
 
     Raises:
-        BpfError: the trial program cannot be loaded or attached.
+        BpfError: the trial program cannot be loaded or attached, or no child came to an end by itself.
     """
     if platform.machine() != "x86_64":
         return True
+    for _ in range(_TRIES):
+        code = os.waitstatus_to_exitcode(_status_of_child(attach_type))
+        if code <= 0 and -code not in _HUNG:
+            return code == 0
+    raise BpfError(f"the trial of return probes came to no end: status {code}, {_TRIES} times")
+
+
+def _status_of_child(attach_type: AttachType) -> int:
+    """As waitpid() answers it, of a child that makes the probed call; it is killed where it hangs.
+
+    Raises:
+        BpfError: the trial program cannot be loaded or attached.
+    """
     go_read, go_write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -45,11 +61,23 @@ def are_return_probes_safe(attach_type: AttachType) -> bool:
             stack.callback(os.close, go_write)
             _probe(pid, attach_type, stack)
             os.write(go_write, b"x")
-            _, status = os.waitpid(pid, 0)
+            return _end_of(pid)
     except BpfError:
-        os.waitpid(pid, 0)  # no probes: it has read the end of the pipe and ended
+        _end_of(pid)  # no probes: it has read the end of the pipe and ended
         raise
-    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+
+
+def _end_of(pid: int) -> int:
+    """Waits for a child, not longer than it may take; what hangs in its first steps set no alarm of its own."""
+    child = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(child, select.POLLIN)
+        if not poll.poll((_CHILD_SECONDS + 1) * 1000):
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.close(child)
+    return os.waitpid(pid, 0)[1]
 
 
 def _probe(pid: int, attach_type: AttachType, stack: ExitStack) -> None:
