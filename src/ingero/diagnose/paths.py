@@ -87,12 +87,13 @@ def growth_of_workers(case: Case) -> Growth:
     """Of the workers of a case's process: what they do beyond their usual work."""
     if case.kind is not FindingKind.INCIDENT:
         return {}
-    steps = [case.evidence.lane_in(one, case.process.process) for one in case.baselines]
+    own = case.process.process
+    steps = [case.evidence.lane_in(one, own) for one in case.baselines]
     usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
-    now = Steps((case.window,), float((case.epochs["b_ns"] - case.epochs["a_ns"]).mean()))
-    mine = [number for number in case.members if number != case.process.process]
+    now = Steps((case.window,), own, float((case.epochs["b_ns"] - case.epochs["a_ns"]).mean()))
+    mine = [number for number in case.members if number != own]
     alike = {one.process for one in data_workers(case.evidence, case.process)}
-    return work_growth(case.evidence, mine, now, Steps(case.baselines, usual_ns), alike)
+    return work_growth(case.evidence, mine, now, Steps(case.baselines, own, usual_ns), alike)
 
 
 def slowest(epochs: Array, excess_ns: Array) -> Array:

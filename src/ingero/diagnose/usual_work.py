@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
 from ingero.store.records import Window
-from ingero.store.spans import Spans
+from ingero.store.spans import Spans, length_ns
 from ingero.units import SECOND_NS
 
 _SAME_WORK = 1.1  # workers whose work per step grew by less compute as they did
@@ -20,14 +23,16 @@ _LITTLE = 0.5  # of the seconds of the worker seen longest; less may be one seco
 _INSIDE = 0.99  # of a second
 _COUNTED = ("run", "runq")  # states of a worker whose time per step its clocks tell, whoever waited for it
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Growth = Mapping[tuple[int, str], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Stretches of time, and how long a step took in them."""
+    """Stretches of time, whose steps are meant, and how long one took in them."""
 
     windows: tuple[Window, ...]
+    process: int
     step_ns: float
 
 
@@ -38,12 +43,15 @@ def work_growth(
 
     alike: workers that do the same: those of the healthy loop stand for one that was started after it.
     """
-    seen = {process: _per_step(evidence, process, usual) for process in workers}
+    seen = {one: _per_step(_seconds(evidence, one, usual.windows)[0], usual.step_ns) for one in workers}
     longest, model = max((seen[one] for one in alike if one in seen), default=(0.0, {}), key=lambda one: one[0])
     found = {}
     for process, (seconds, own) in seen.items():
         before = model if process in alike and seconds < _LITTLE * longest else own
-        _, here = _per_step(evidence, process, now)
+        rows, are_inside = _seconds(evidence, process, now.windows)
+        _, here = _per_step(rows, now.step_ns)
+        if not are_inside:
+            here = _without_healthy(here, before, rows, *_at_the_edge(evidence, rows, now))
         for state in _COUNTED:
             if before["run"] > 0 and here[state] > 0:
                 is_same = here[state] <= _SAME_WORK * before[state]
@@ -51,17 +59,44 @@ def work_growth(
     return found
 
 
-def _per_step(evidence: Evidence, process: int, steps: Steps) -> tuple[float, dict[str, float]]:
-    """For how many seconds it was there, and its time by state.
+def _seconds(evidence: Evidence, process: int, windows: tuple[Window, ...]) -> tuple[Array, bool]:
+    """What a worker did by the second, and whether those seconds lie inside the stretches.
 
-    Of seconds that lie inside, where there are any: at the edge of a stall there is work of a healthy loop.
+    Where any does only those: at the edge of a stall there is work of a healthy loop.
     """
-    rows = evidence.clock_seconds(steps.windows, process)
-    inside = Spans(steps.windows).shares(rows["start_ns"], rows["start_ns"] + rows["period_s"] * SECOND_NS) > _INSIDE
-    rows = rows[inside] if inside.any() else rows
+    rows = evidence.clock_seconds(windows, process)
+    inside = Spans(windows).shares(rows["start_ns"], rows["start_ns"] + rows["period_s"] * SECOND_NS) > _INSIDE
+    return (rows[inside], True) if inside.any() else (rows, False)
+
+
+def _per_step(rows: Array, step_ns: float) -> tuple[float, dict[str, float]]:
+    """For how many seconds it was there, and its time by state."""
     seconds = float(rows["period_s"].sum())
     ns = {state: float(rows["clock_ns"][:, CLOCKS.index(state)].sum()) for state in _COUNTED}
-    return seconds, {state: one / seconds / 1e9 * steps.step_ns if seconds else 0.0 for state, one in ns.items()}
+    return seconds, {state: one / seconds / 1e9 * step_ns if seconds else 0.0 for state, one in ns.items()}
+
+
+def _at_the_edge(evidence: Evidence, rows: Array, steps: Steps) -> tuple[float, float]:
+    """How long a step took in the seconds in which a stall began, and which share of their steps are its own."""
+    begins, ends = rows["start_ns"].tolist(), (rows["start_ns"] + rows["period_s"] * SECOND_NS).tolist()
+    seconds = Spans(Window(begin_ns=begin, end_ns=end) for begin, end in zip(begins, ends, strict=True))
+    ended = [evidence.lane_in(one, steps.process)["b_ns"] for one in seconds.windows]
+    own = sum(int(Spans(steps.windows).have_inside(one).sum()) for one in ended)
+    if not own:
+        return steps.step_ns, 1.0
+    count = sum(map(len, ended))
+    return length_ns(seconds.windows) / count, own / count
+
+
+def _without_healthy(
+    here: Mapping[str, float], before: Mapping[str, float], rows: Array, step_ns: float, share: float
+) -> dict[str, float]:
+    """A worker's time per step of a stall, at most what its seconds hold beyond the usual work of their healthy steps.
+
+    At the pace of those seconds, its long steps would be too much where the worker got more done before it.
+    """
+    _, mixed = _per_step(rows, step_ns)
+    return {one: min(here[one], before[one] + max(mixed[one] - before[one], 0.0) / share) for one in _COUNTED}
 
 
 def beyond_usual(

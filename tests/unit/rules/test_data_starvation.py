@@ -213,6 +213,26 @@ def test_what_a_worker_computes_beside_a_stall_is_no_reason(tmp_path: Path) -> N
     assert "worker on-cpu (ns)" not in incident.evidence
 
 
+def test_a_worker_that_works_as_before_is_no_reason_while_a_stall_is_young(tmp_path: Path) -> None:
+    """It computes 6 ms for each step, and gets a CPU late, as the trainer does; before, it did so in the same second."""
+    began_s = LENGTH_S - 0.7
+    stalled = Step(empty_ms=6.5, empty={"sleep": 6}, late_ms=18, drain={"runq": 18})
+
+    def kept_from_running(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        for second in range(int(LENGTH_S)):
+            healthy_s = min(max(began_s - second, 0), 1)
+            scene.second(worker, second, run=6 * (healthy_s / 0.00655 + (1 - healthy_s) / 0.0305))
+        scene.train(trainer, QUIET_S, began_s, Step())
+        for begin, _, end in scene.train(trainer, began_s, LENGTH_S, stalled):
+            scene.off_cpu(worker, begin - 0.018, begin, "runq", culprit=(500, "hog"))
+            scene.off_cpu(trainer, begin, begin + 0.006, "sleep", waker=worker)
+            scene.off_cpu(trainer, end - 0.018, end, "runq", culprit=(500, "hog"))
+        scene.took(trainer, 500, "hog", LENGTH_S - 1, ms=500)
+
+    assert causes(diagnosed(tmp_path, kept_from_running)) == ["cpu-contention"]
+
+
 def test_a_forked_worker_is_not_at_its_parents_line(tmp_path: Path) -> None:
     stack = (
         ("/usr/lib/python3/site-packages/images/codec.py", 8, "decode"),
