@@ -214,7 +214,7 @@ def test_what_a_worker_computes_beside_a_stall_is_no_reason(tmp_path: Path) -> N
 
 
 def test_a_worker_that_works_as_before_is_no_reason_while_a_stall_is_young(tmp_path: Path) -> None:
-    """It computes 6 ms for each step, and gets a CPU late, as the trainer does; before, it did so in the same second."""
+    """It computes 6 ms for each step and gets a CPU late, as the trainer does; in that second, before, it did not."""
     began_s = LENGTH_S - 0.7
     stalled = Step(empty_ms=6.5, empty={"sleep": 6}, late_ms=18, drain={"runq": 18})
 
