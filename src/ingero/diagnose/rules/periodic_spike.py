@@ -132,10 +132,14 @@ def _median(lane: Array, name: str, key: int) -> float:
 
 
 def _line(case: Case, steps: Array) -> CodeLine | None:
-    """The own line at which the feeding thread was in most of the spikes, outside calls."""
+    """The own line at which the feeding thread was in most of the spikes, outside calls.
+
+    Not where it collected garbage: that has a rule of its own, which names it as soon as it was seen often enough.
+    """
     if not case.evidence.reader.is_recorded("raw_samples"):
         return None
     samples = case.evidence.reader.sample_rows(_window(steps), process=case.process.process)
+    samples = samples[samples["is_collecting"] == 0]
     seen: Counter[CodeLine] = Counter()
     for step in steps:
         inside = (samples["time_ns"] >= step["a_ns"]) & (samples["time_ns"] < step["b_ns"])
