@@ -240,6 +240,23 @@ def test_a_device_that_a_stranger_shares_is_not_told_as_a_slower_one_first(tmp_p
     assert (change.kind, change.incident.cause, second) == (ChangeKind.OPENED, "gpu-shared", 8 + 3)
 
 
+def test_a_stranger_that_took_the_cpu_before_it_came_to_the_device_is_not_told_as_a_slower_one(tmp_path: Path) -> None:
+    """As a program does that starts: the loss began before, with another cause."""
+
+    def starting(scene: Scene, trainer: Actor, second: int) -> None:
+        """It starts for four seconds."""
+        if 8 <= second < 12:
+            stress(scene, trainer, second)
+        scene.gpu(second + 0.75, processes=((100, 1 << 30), *(((300, 1 << 30),) if second >= 12 else ())))
+
+    with live(tmp_path) as recording:
+        recording.seconds(8, hog=starting)
+        recording.seconds(4, HOGGED, hog=starting)
+        recording.seconds(9, Step(busy_ms=18), hog=starting)
+        told = [cause for kind, cause in recording.told() if kind == "opened"]
+    assert told == ["cpu-contention", "gpu-shared"]
+
+
 def test_a_request_for_memory_that_may_be_tried_again_is_not_told_yet(tmp_path: Path) -> None:
     def retrying(scene: Scene, trainer: Actor, second: int) -> None:
         """It fails just before the second ends and succeeds just after."""

@@ -41,6 +41,20 @@ def test_steps_of_different_lengths_lose_nothing(seed: int) -> None:
     assert lossy_stretches(epochs, usual, excess_ns(epochs, usual)) == []
 
 
+@pytest.mark.parametrize("ms", [7, 30])
+@pytest.mark.parametrize("long", [0.3, 0.5, 0.7])
+def test_steps_that_are_short_or_long_by_chance_lose_nothing_as_they_are_looked_at(ms: float, long: float) -> None:
+    """Each half second, when the newest epochs are few: most of them may be short."""
+    is_long = np.random.default_rng(1).random(round(20_000 / ms)) < long
+    epochs = lane(np.where(is_long, 1.2, 0.8) * ms * 1e6)
+    told = []
+    for until_s in np.arange(3, 16, 0.5):
+        seen = epochs[epochs["b_ns"] < epochs["a_ns"][0] + until_s * 1e9]
+        usual = usual_epochs(seen)
+        told += lossy_stretches(seen, usual, excess_ns(seen, usual))
+    assert told == []
+
+
 def test_a_slower_half_minute_of_such_steps_is_seen() -> None:
     lengths = steps(0)
     lengths[6000:8000] *= 1.4

@@ -13,7 +13,7 @@ import platform
 import select
 import signal
 import struct
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject
 from ingero.attach.objects import object_path
@@ -60,7 +60,8 @@ def _status_of_child(attach_type: AttachType) -> int:
         with ExitStack() as stack:
             stack.callback(os.close, go_write)
             _probe(pid, attach_type, stack)
-            os.write(go_write, b"x")
+            with suppress(BrokenPipeError):  # it has ended already: its status says how
+                os.write(go_write, b"x")
             return _end_of(pid)
     except BpfError:
         _end_of(pid)  # no probes: it has read the end of the pipe and ended

@@ -10,6 +10,7 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.devices import samples_of
 from ingero.store.machine import GpuUse
+from ingero.store.records import Window
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -17,16 +18,44 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MIN_SAMPLES = 2  # of the driver, one a second: fewer tell nothing of a loss
 TOLERANCE = 0.15  # between a slowdown and the ratio of the clocks
 _YOUNG_NS = 3 * SECOND_NS  # a loss; in an older one samples are missing
+_LITTLE = 0.1  # of what the device has lost
 _NEXT_NS = SECOND_NS * 3 // 2  # two samples further apart have another between them, or one was not taken
 
 
 def awaits_samples(case: Case) -> bool:
-    """Whether a loss that has just begun, as it is recorded, will soon be told more of by the driver."""
-    evidence, window = case.evidence, case.window
-    goes_on = evidence.is_live and evidence.window.end_ns - window.end_ns < SECOND_NS
-    if not goes_on or window.end_ns - window.begin_ns >= _YOUNG_NS or not evidence.gpu_samples:
+    """Whether the driver will soon tell more of a device that has just become slower, as that is recorded.
+
+    Whoever comes to a device takes CPUs first, to start: the case may have begun before.
+    """
+    slower = Window(begin_ns=_slower_since_ns(case), end_ns=case.window.end_ns)
+    if not _goes_on(case) or slower.duration_ns >= _YOUNG_NS or not case.evidence.gpu_samples:
         return False
-    return len(samples_of(evidence, case.process, case.device, [window])) < MIN_SAMPLES
+    return len(samples_of(case.evidence, case.process, case.device, [slower])) < MIN_SAMPLES
+
+
+def since_last_sample_ns(case: Case) -> float:
+    """What the device has lost since its driver was last asked, of a loss that goes on as it is recorded."""
+    times = [one.time_ns for one in samples_of(case.evidence, case.process, case.device, [case.window])]
+    if not _goes_on(case) or not times or case.window.end_ns - max(times) > _NEXT_NS:
+        return 0.0
+    usual, newest = _usual_ns(case), case.epochs["b_ns"] > max(times)
+    return float(np.where(newest & (usual > 0), np.maximum(case.epochs["x_ns"] - usual, 0), 0).sum())
+
+
+def _goes_on(case: Case) -> bool:
+    """Whether it is a loss that is recorded while it is looked at."""
+    return case.evidence.is_live and case.evidence.window.end_ns - case.window.end_ns < SECOND_NS
+
+
+def _slower_since_ns(case: Case) -> int:
+    """Since when the device lost all but a little of what it has lost in this case."""
+    usual = _usual_ns(case)
+    lost = np.cumsum(np.where(usual > 0, case.epochs["x_ns"] - usual, 0))
+    if not len(lost):
+        return case.window.begin_ns
+    before = np.flatnonzero(lost <= _LITTLE * lost[-1])
+    first = min(int(before[-1]) + 1 if len(before) else 0, len(lost) - 1)
+    return max(case.window.begin_ns, int(case.epochs["a_ns"][first]))
 
 
 def mean_mhz(samples: Sequence[GpuUse]) -> float:

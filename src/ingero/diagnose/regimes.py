@@ -21,9 +21,11 @@ from ingero.store.spans import Spans, joined
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_NS = 1_500_000_000
+_LAST_NS = CHUNK_NS // 2  # of the newest, which is not whole yet: a few epochs of a loop that varies are fast by chance
 REFERENCE_NS = 30_000_000_000  # of healthy time whose clocks and culprits are read
 SAME_REGIME = 0.01  # means this close are one regime: healthy seconds of one loop differ by 0.1 to 0.7 %
 _SIGMA_OF_MAD = 1.48
+_SIGMA_OF_MEAN = 1.2533  # the same of a mean difference
 _MOST_POOLED = 256  # chunks of a reference; medians of so many do not move any more
 _SPARSE = 3  # a chunk that spans more than this times its own epochs is read epoch by epoch,
 _MOST_APART = 64  # this many of them
@@ -36,13 +38,14 @@ class Usual:
 
     The clocks are 0 until `with_clocks` has read them. healthy: begins and ends of the stretches that the reference
     comes from. windows: the longest of these, REFERENCE_NS at most: more would be read without telling more.
-    chunk_noise_ratio: how much the means of healthy chunks differ, one sigma.
+    spread_ratio: how much healthy epochs differ, one sigma. chunk_noise_ratio: the same of the means of healthy chunks.
     """
 
     reference: Reference
     empty_clock_ns: Array = field(default_factory=lambda: np.zeros(len(CLOCKS)))
     enqueue_clock_ns: Array = field(default_factory=lambda: np.zeros(len(CLOCKS)))
     drain_clock_ns: Array = field(default_factory=lambda: np.zeros(len(CLOCKS)))
+    spread_ratio: float
     chunk_noise_ratio: float
     chunk_epochs: int
     healthy: tuple[Array, Array]
@@ -50,7 +53,7 @@ class Usual:
 
     def noise_of(self, epochs: int) -> float:
         """One sigma of the mean length of so many epochs, as a ratio."""
-        alone = self.reference.noise_ratio * _SIGMA_OF_MAD / max(epochs, 1) ** 0.5
+        alone = self.spread_ratio / max(epochs, 1) ** 0.5
         return float(max(alone, self.chunk_noise_ratio * min(1.0, (self.chunk_epochs / max(epochs, 1)) ** 0.5)))
 
 
@@ -80,10 +83,12 @@ def _usual(members: Array) -> Usual:
     slack = max(SAME_REGIME, lucky * _noise_of_mean(lengths[starts[best] : stops[best]]))
     healthy = np.flatnonzero(means <= means.min() * (1 + slack))
     pooled = healthy[np.unique(np.linspace(0, len(healthy) - 1, min(len(healthy), _MOST_POOLED)).astype(np.int64))]
-    usual = _reference(np.concatenate([members[starts[at] : stops[at]] for at in pooled]))
+    pool = np.concatenate([members[starts[at] : stops[at]] for at in pooled])
+    usual = _reference(pool)
     ratios = means[healthy] / max(usual.t_ns, 1) - 1
     return Usual(
         reference=usual,
+        spread_ratio=_spread(_lengths(pool)),
         chunk_noise_ratio=float(np.median(np.abs(ratios - np.median(ratios)))) * _SIGMA_OF_MAD,
         chunk_epochs=int(np.median(stops[healthy] - starts[healthy])),
         healthy=_runs(begins[starts], ends[stops - 1], healthy),
@@ -164,13 +169,13 @@ def _windows(begins: Array, ends: Array, starts: Array, stops: Array, healthy: A
 
 
 def _chunk_starts(begins: Array, ends: Array) -> Array:
-    """Where pieces of at least MIN_EPOCHS epochs and CHUNK_NS begin; what is left over joins the last one."""
+    """Where pieces of MIN_EPOCHS epochs and CHUNK_NS at least begin, the last of _LAST_NS; what is left joins that."""
     starts = [0]
     while True:
         begin = starts[-1]
         late_enough = int(np.searchsorted(ends, begins[begin] + CHUNK_NS))
         after = max(begin + MIN_EPOCHS, late_enough + 1)
-        if after + MIN_EPOCHS > len(begins):
+        if after + MIN_EPOCHS > len(begins) or ends[-1] - begins[after] < _LAST_NS:
             break
         starts.append(after)
     return np.array(starts, np.int64)
@@ -181,10 +186,18 @@ def _lengths(epochs: Array) -> Array:
     return lengths
 
 
+def _spread(lengths: Array) -> float:
+    """How much they differ, one sigma, as a ratio of their median; a stall now and then hardly counts.
+
+    Not by the median of the differences: of epochs that are short or long by chance it would see one kind only.
+    """
+    median = float(np.median(lengths))
+    return float(np.abs(lengths - median).mean()) * _SIGMA_OF_MEAN / max(median, 1)
+
+
 def _noise_of_mean(lengths: Array) -> float:
     """Its standard error, as a ratio."""
-    median = float(np.median(lengths))
-    return float(np.median(np.abs(lengths - median)) * _SIGMA_OF_MAD / max(median, 1) / len(lengths) ** 0.5)
+    return float(lengths.std() / max(lengths.mean(), 1) / len(lengths) ** 0.5)
 
 
 def _clocks(pool: Array, part: str) -> Array:

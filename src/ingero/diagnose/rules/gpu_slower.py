@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.device_seconds import awaits_samples
+from ingero.diagnose.device_seconds import awaits_samples, since_last_sample_ns
 from ingero.diagnose.devices import gpu_name
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, FindingKind, Fix, Link, Part
@@ -65,13 +65,16 @@ def find(case: Case) -> Iterator[Finding]:
 def _own_ns(case: Case) -> float:
     """What can be the device's own: an interrupt that comes late looks like a device that does.
 
-    Where much was held up from outside, what every epoch lost alike.
+    Where much was held up from outside, what every epoch lost alike; where its driver has said why it lost most, not
+    what it lost since.
     """
     clock, late = stolen(case), paused(case)
     held_up = max((one.share for one in (clock, late) if one), default=0.0)
-    if held_up < _STOLEN:
-        return case.left.get(Bucket(Part.DEVICE, DEVICE), 0)
-    return clock.alike_ns if clock else 0
+    if held_up >= _STOLEN:
+        return clock.alike_ns if clock else 0
+    left = case.left.get(Bucket(Part.DEVICE, DEVICE), 0)
+    has_reason = left < _MOSTLY * case.total((Part.DEVICE,), (DEVICE,))
+    return max(0.0, left - since_last_sample_ns(case)) if has_reason else left
 
 
 def _is_of_lone_epochs(case: Case) -> bool:
