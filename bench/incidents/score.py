@@ -113,7 +113,7 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
         _share("Python line right", [p.line_right for p in parts if p.line_right is not None], LINE_RIGHT),
         _share("as many incidents as faults", single, ONE_INCIDENT),
         _median("loss error", [abs(p.loss_error) for p in parts if p.loss_error is not None], LOSS_ERROR),
-        _median("live delay, s", [p.delay_s for p in parts if p.delay_s is not None], DELAY_S, worst=True),
+        _median("live delay of losses >= 5%, s", _delays(faults), DELAY_S, worst=True),
         Total(
             promise=f"runs with a wrong cause (<= {WRONG_CAUSES:.0%})",
             figure=f"{wrong} of {len(own)}",
@@ -131,6 +131,17 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
             figure=f"{sum(live_wrong)} in {len(live_wrong)} runs",
             is_kept=sum(live_wrong) <= WRONG_CAUSES * len(live_wrong) if live_wrong else None,
         ),
+    ]
+
+
+def _delays(faults: Iterable[Scored]) -> list[float]:
+    """Of what had to be told: a loss that came to less in the end may be silent, and is no worse for being told."""
+    return [
+        part.delay_s
+        for run in faults
+        if (run.judgement.dose or 0) >= MUST_BE_NAMED
+        for part in run.judgement.parts
+        if part.delay_s is not None and part.verdict not in UNSCORED
     ]
 
 

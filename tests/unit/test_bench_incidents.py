@@ -311,6 +311,13 @@ def test_a_wrong_cause_told_while_a_fault_went_on_counts_though_the_report_is_ri
     assert judge(QUIET, told, None, []).live_wrong is None
 
 
+def test_a_loss_below_five_percent_is_not_too_late_for_being_told_at_all() -> None:
+    told = replace(judge(HOG, label(), lost(0.2), [found("cpu-contention", culprits=[(40, "hog")])]), dose=0.06)
+    late = replace(told, parts=tuple(replace(part, delay_s=4.0) for part in told.parts))
+    runs = [Scored(scenario=HOG, judgement=one, is_disturbed=False) for one in (late, replace(late, dose=0.046))]
+    assert [kept([run])["live delay of losses >= 5%, s"].is_kept for run in runs] == [False, None]
+
+
 def test_the_table_has_a_row_for_each_cause() -> None:
     rows = table([scored(HOG, "cpu-contention"), scored(HOG)])
     assert rows[1][:4] == ("cpu-contention", "1", "0", "1")

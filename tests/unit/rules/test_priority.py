@@ -95,6 +95,26 @@ def test_the_wait_for_a_worker_is_charged_once(tmp_path: Path) -> None:
     assert (incident.cause, [one.name for one in incident.culprits]) == ("priority", ["hog"])
 
 
+@pytest.mark.parametrize(("lasts_s", "expected"), [(1.5, ["priority"]), (5.0, ["cpu-contention", "priority"])])
+def test_who_came_a_moment_ago_is_not_called_an_equal_before_its_priority_is_read(
+    tmp_path: Path, lasts_s: float, expected: list[str]
+) -> None:
+    """One that was never read, because it ended, is one of whom nothing is known for good."""
+
+    def half_known(scene: Scene, trainer: Actor) -> None:
+        ends_s = QUIET_S + lasts_s
+        steps = scene.train(trainer, QUIET_S, ends_s, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        scene.train(trainer, ends_s, LENGTH_S, Step())
+        for second in range(int(QUIET_S), int(ends_s) + 1):
+            lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
+            for pid in (900, 901):
+                scene.took(trainer, pid, "hog", second, lost_ms / 2, switches=250)
+        scene.scheduling(trainer.pid, 0, process=trainer.number, nice=19)
+        scene.scheduling(900, QUIET_S + 1)
+
+    assert causes(diagnosed(tmp_path, half_known)) == expected
+
+
 @pytest.mark.parametrize("nice", [0, 2, 19])
 def test_equals_and_those_behind_are_contention(tmp_path: Path, nice: int) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {"nice": 2}, {"nice": nice}))

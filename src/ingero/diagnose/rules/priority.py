@@ -25,10 +25,13 @@ from ingero.diagnose.runnable import (
 from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
 from ingero.diagnose.weights import LOWEST_NICE, raise_own
 from ingero.store.machine import Scheduling
+from ingero.units import SECOND_NS
 
 CAUSE = PRIORITY
 MIN_NICE = 3  # steps of the nice value; each is a factor of 1.25, so that three are a factor of two
 MIN_WEIGHT = 2.0  # the same factor of group weights
+_READ_WITHIN_S = 2  # after it began to take time, a taker's priority is in the recording,
+_TAKES_NS = 10_000_000  # if it takes more than that of a second
 _REAL_TIME = ("fifo", "rr", "deadline")
 
 
@@ -42,7 +45,7 @@ def find(case: Case) -> Iterator[Finding]:
     ahead: dict[int, tuple[Culprit, str]] = {}
     share = 0.0
     for kind in (Taker.OTHER, Taker.NEIGHBOUR):
-        takers = of_kind(case, kind)
+        takers = [one for one in of_kind(case, kind) if not _is_still_to_be_read(case, facts, one)]
         total = sum(one.lost_ns for one in takers)
         mine = {}
         for one in takers:
@@ -64,6 +67,12 @@ def _victim(case: Case, facts: SchedulerFacts) -> Scheduling | None:
         worst = max(waiting, key=lambda one: one.duration_ns)
         return facts.in_force(worst.pid, worst.tid)
     return facts.in_force(case.process.pid, facts.path_thread)
+
+
+def _is_still_to_be_read(case: Case, facts: SchedulerFacts, taker: Culprit) -> bool:
+    """Whether a loss is so young that a taker's priority is not known yet: until it is, the others speak for it."""
+    seconds = max(case.window.duration_ns / SECOND_NS, 1)
+    return seconds < _READ_WITHIN_S and taker.lost_ns > _TAKES_NS * seconds and not facts.history(taker.pid, taker.pid)
 
 
 def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Scheduling, *, is_neighbour: bool) -> str:
@@ -167,7 +176,7 @@ RULE = Rule(
     needs=("epochs", "culprits", "scheduling"),
     shows="as cpu-contention, with the nice values, policies or group weights of the waiting thread and of who ran",
     limits="nice values mean something within one control group, and with autogroup within one session: sessions are "
-    "not recorded, so that a nice value of another session is believed; who takes less than 50 ms a second is not "
+    "not recorded, so that a nice value of another session is believed; who takes less than 10 ms a second is not "
     "looked at",
     find=find,
 )
