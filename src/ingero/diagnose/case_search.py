@@ -75,13 +75,14 @@ class _Lane:
         self._ends = np.ascontiguousarray(lane["b_ns"])
         self._idle = idle_ns(evidence, process, lane)
         self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
+        self._started_ns = settled_at_ns(evidence, process.session)
         found = resynced(self._epochs)
-        self._resynced_case = self._resynced(found) if found else None
+        self._resynced_case = self._resynced(found) if found and found.is_enough else None
+        self._resyncs = found is not None and found.begins_at(int(self._ends[-1]), since_ns=self._started_ns)
         if found and self._resynced_case:
             self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
         self._usual = usual_epochs(self._epochs)
         self._excess = excess_ns(self._epochs, self._usual)
-        self._started_ns = settled_at_ns(evidence, process.session)
         self._stretches = lossy_stretches(self._epochs, self._usual, self._excess, apart_ns=self._started_ns)
 
     def incidents(self) -> Iterator[Case]:
@@ -95,7 +96,9 @@ class _Lane:
 
     def begins_to_lose(self) -> bool:
         """Whether the last seconds lose time, and no stretch holds them yet; not while the recorder starts."""
-        return begins_to_lose(self._epochs, self._usual, self._excess, self._stretches, since_ns=self._started_ns)
+        return self._resyncs or begins_to_lose(
+            self._epochs, self._usual, self._excess, self._stretches, since_ns=self._started_ns
+        )
 
     def bottleneck(self) -> Case | None:
         """Where the device is kept waiting even at best, and for as long as that went on: outside of incidents."""
@@ -149,7 +152,7 @@ class _Lane:
         now, before = (self._sample(one) for one in (members, self._epochs[found.usual]))
         if not is_same_work(now, before):
             return None
-        wall, loss = int((members["b_ns"] - members["a_ns"]).sum()), found.loss_ns(members)
+        wall = int((members["b_ns"] - members["a_ns"]).sum())
         return Case(
             evidence=self._evidence,
             process=self._process,
@@ -160,8 +163,8 @@ class _Lane:
             usual=with_clocks(usual_epochs(self._epochs[found.usual]), self._whole),
             excess_ns=(now["b_ns"] - now["a_ns"]) - found.wanted_ns(now),
             wall_ns=wall,
-            loss_ns=loss,
-            peak_ratio=loss / max(wall, 1),
+            loss_ns=found.lost_ns,
+            peak_ratio=found.lost_ns / max(wall, 1),
             buckets=lost_buckets(now, before, int(members["launches"].sum())),
             resynced=found,
         )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.diagnose.places import RUN, Doing, Spent, Stay, host_spans, spent, stays
 
 if TYPE_CHECKING:
     from ingero.diagnose.cases import Case
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 _MORE = 1.25  # times the samples of the reference,
+_MOST = 0.9  # of a loss
 _CHANCE = 0.01  # of as many where nothing has changed: several kinds of time and many places are asked for
 
 
@@ -68,10 +71,24 @@ def count_of(found: Sequence[Stay]) -> int:
 
 
 def host_stays(case: Case) -> HostStays:
-    """The samples of a case."""
-    lossy = case.epochs[case.excess_ns > 0]
+    """The samples of a case, in the epochs that lost most: half of all others are beyond their median, too."""
+    lossy = case.epochs[holding(_looked_at_share(case), case.excess_ns)]
     now = stays(case.evidence, case.process.process, (case.window,), host_spans(lossy), RUN)
     return HostStays(now, *_usual_stays(case, len(lossy)))
+
+
+def holding(share: float, excess_ns: Array) -> Array:
+    """The fewest epochs that hold this share of what was lost by those that lost."""
+    lost = np.maximum(excess_ns, 0)
+    order = np.argsort(-lost, kind="stable")
+    found: Array = np.zeros(len(lost), bool)
+    found[order[: int(np.searchsorted(np.cumsum(lost[order]), share * lost.sum())) + 1]] = True
+    return found & (lost > 0)
+
+
+def _looked_at_share(case: Case) -> float:
+    """Against zero every epoch lost all of its time."""
+    return 1.0 if case.kind is FindingKind.BOTTLENECK else _MOST
 
 
 def beyond(now: Sequence[Stay], before: Sequence[Stay], scale: float) -> Spent | None:
@@ -85,7 +102,7 @@ def claim_run(case: Case, grown: Spent | None) -> dict[Bucket, int]:
     """Lost time that the samples account for, of what is left of it; none where they are too few to name it."""
     if grown is None or not grown.is_enough:
         return {}
-    return case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns * case.scale)
+    return case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns * case.scale / _looked_at_share(case))
 
 
 def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:

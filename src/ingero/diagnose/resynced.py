@@ -37,19 +37,26 @@ class Resynced:
     window: Window
     drains: float  # per launch, against the reference
     pace_ns: float  # per launch in the reference
+    lost_ns: int  # what its epochs took beyond that, all together
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether that is as much as is told."""
+        return self.lost_ns >= MIN_LOSS_NS
+
+    def begins_at(self, until_ns: int, *, since_ns: int) -> bool:
+        """Whether it has begun since then and was still there a moment before `until_ns`, with little lost yet."""
+        is_there = self.window.begin_ns >= since_ns and until_ns - self.window.end_ns < SECOND_NS
+        return is_there and not self.is_enough
 
     def wanted_ns(self, epochs: Array) -> Array:
         """How long each epoch had lasted at the reference's pace."""
         wanted: Array = epochs["launches"] * self.pace_ns
         return wanted
 
-    def loss_ns(self, epochs: Array) -> int:
-        """What the epochs took beyond that, all together."""
-        return int((epochs["b_ns"] - epochs["a_ns"]).sum() - self.wanted_ns(epochs).sum())
-
 
 def resynced(epochs: Array) -> Resynced | None:
-    """The stretch of a lane that loses time with more drains per launch; None where there is none."""
+    """The stretch of a lane that loses its share of time with more drains per launch, however little yet, or None."""
     if not len(epochs) or epochs["launches"].sum() <= 0:
         return None
     seconds = (epochs["b_ns"] - int(epochs["b_ns"][0])) // SECOND_NS
@@ -59,14 +66,16 @@ def resynced(epochs: Array) -> Resynced | None:
     few, between, drains = regimes
     members = epochs[between[seconds]]
     wall = int((members["b_ns"] - members["a_ns"]).sum())
+    pace_ns = _pace_ns(epochs[few[seconds]])
     found = Resynced(
         inside=between[seconds],
         usual=few[seconds],
         window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
         drains=drains,
-        pace_ns=_pace_ns(epochs[few[seconds]]),
+        pace_ns=pace_ns,
+        lost_ns=int(wall - pace_ns * float(members["launches"].sum())),
     )
-    return found if found.loss_ns(members) >= max(MIN_RATIO * wall, MIN_LOSS_NS) else None
+    return found if found.lost_ns >= MIN_RATIO * wall else None
 
 
 def _regimes(epochs: Array, seconds: Array) -> tuple[Array, Array, float] | None:

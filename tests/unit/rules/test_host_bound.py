@@ -60,6 +60,18 @@ def test_the_same_line_that_takes_much_longer_has_no_owner(tmp_path: Path) -> No
     assert causes(decoding(tmp_path, Step(empty_ms=3.5), more=2.5)) == ["unexplained"]
 
 
+def test_a_line_in_the_ordinary_steps_around_a_few_long_ones_does_not_own_their_time(tmp_path: Path) -> None:
+    """Half of the ordinary steps are longer than their median, too."""
+
+    def stalling(scene: Scene, trainer: Actor) -> None:
+        for at_s in range(int(QUIET_S), int(LENGTH_S)):
+            scene.train(trainer, at_s, at_s + 0.1, Step(empty_ms=100))
+            for begin, first, _ in scene.train(trainer, at_s + 0.12, at_s + 1, Step())[::EVERY]:
+                scene.sample(trainer, (begin + first) / 2, DECODE)
+
+    assert causes(diagnosed(tmp_path, stalling)) == ["unexplained"]
+
+
 def test_a_line_of_another_thread_does_not_own_the_time(tmp_path: Path) -> None:
     def elsewhere(scene: Scene, trainer: Actor) -> None:
         for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::EVERY]:
