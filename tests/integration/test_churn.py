@@ -69,7 +69,7 @@ def test_counts_stay_exact_and_nothing_is_left_while_processes_come_and_go(tmp_p
     after = descriptors()
     found = recording.counts()
     assert [found.get(one.pid) for one in staying] == [2 * (500 + number) for number in range(STAYING)]
-    assert [found.get(int(pid)) for pid in printed] == [10] * SHORT
+    assert [found.get(int(pid)) for pid in printed] == [10] * SHORT, recording.losses
     assert recording.left_behind == {}
     assert after <= before
     assert not any(name.endswith("_full") for name in recording.losses)
