@@ -95,22 +95,31 @@ def test_the_wait_for_a_worker_is_charged_once(tmp_path: Path) -> None:
     assert (incident.cause, [one.name for one in incident.culprits]) == ("priority", ["hog"])
 
 
-@pytest.mark.parametrize(("lasts_s", "expected"), [(1.5, ["priority"]), (5.0, ["cpu-contention", "priority"])])
+@pytest.mark.parametrize(
+    ("begins_s", "unread_share", "expected"),
+    [
+        (LENGTH_S - 0.9, 0.4, ["priority"]),
+        (QUIET_S, 0.4, ["priority", "cpu-contention"]),
+        (LENGTH_S - 0.9, 0.6, ["cpu-contention", "priority"]),
+    ],
+    ids=["to be read", "never read", "most is unknown"],
+)
 def test_who_came_a_moment_ago_is_not_called_an_equal_before_its_priority_is_read(
-    tmp_path: Path, lasts_s: float, expected: list[str]
+    tmp_path: Path, begins_s: float, unread_share: float, expected: list[str]
 ) -> None:
     """One that was never read, because it ended, is one of whom nothing is known for good."""
 
     def half_known(scene: Scene, trainer: Actor) -> None:
-        ends_s = QUIET_S + lasts_s
-        steps = scene.train(trainer, QUIET_S, ends_s, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        ends_s = begins_s + 0.9
+        scene.train(trainer, QUIET_S, begins_s, Step())
+        steps = scene.train(trainer, begins_s, ends_s, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
         scene.train(trainer, ends_s, LENGTH_S, Step())
-        for second in range(int(QUIET_S), int(ends_s) + 1):
+        for second in range(int(begins_s), int(ends_s) + 1):
             lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
-            for pid in (900, 901):
-                scene.took(trainer, pid, "hog", second, lost_ms / 2, switches=250)
+            for pid, share in ((900, 1 - unread_share), (901, unread_share)):
+                scene.took(trainer, pid, "hog", second, share * lost_ms, switches=250)
         scene.scheduling(trainer.pid, 0, process=trainer.number, nice=19)
-        scene.scheduling(900, QUIET_S + 1)
+        scene.scheduling(900, begins_s + 0.5)
 
     assert causes(diagnosed(tmp_path, half_known)) == expected
 

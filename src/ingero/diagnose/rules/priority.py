@@ -45,7 +45,7 @@ def find(case: Case) -> Iterator[Finding]:
     ahead: dict[int, tuple[Culprit, str]] = {}
     share = 0.0
     for kind in (Taker.OTHER, Taker.NEIGHBOUR):
-        takers = [one for one in of_kind(case, kind) if not _is_still_to_be_read(case, facts, one)]
+        takers = _known(case, facts, of_kind(case, kind))
         total = sum(one.lost_ns for one in takers)
         mine = {}
         for one in takers:
@@ -69,10 +69,15 @@ def _victim(case: Case, facts: SchedulerFacts) -> Scheduling | None:
     return facts.in_force(case.process.pid, facts.path_thread)
 
 
-def _is_still_to_be_read(case: Case, facts: SchedulerFacts, taker: Culprit) -> bool:
-    """Whether a loss is so young that a taker's priority is not known yet: until it is, the others speak for it."""
-    seconds = max(case.window.duration_ns / SECOND_NS, 1)
-    return seconds < _READ_WITHIN_S and taker.lost_ns > _TAKES_NS * seconds and not facts.history(taker.pid, taker.pid)
+def _known(case: Case, facts: SchedulerFacts, takers: list[Culprit]) -> list[Culprit]:
+    """Those whose priority can be known. In a loss that has just begun they speak for the others, if they took more."""
+    age = (case.evidence.window.end_ns - case.window.begin_ns) / SECOND_NS
+    if age >= _READ_WITHIN_S:
+        return takers
+    least_ns = _TAKES_NS * max(age, 1)
+    known = [one for one in takers if one.lost_ns <= least_ns or facts.history(one.pid, one.pid)]
+    took_ns, all_ns = (sum(one.lost_ns for one in some) for some in (known, takers))
+    return known if 2 * took_ns > all_ns else takers
 
 
 def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Scheduling, *, is_neighbour: bool) -> str:
