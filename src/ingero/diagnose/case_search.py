@@ -78,7 +78,7 @@ class _Lane:
         self._started_ns = settled_at_ns(evidence, process.session)
         found = resynced(self._epochs)
         self._resynced_case = self._resynced(found) if found and found.is_enough else None
-        self._resyncs = found is not None and found.begins_at(int(self._ends[-1]), since_ns=self._started_ns)
+        self._resyncs = found is not None and found.is_beginning(int(self._ends[-1]), since_ns=self._started_ns)
         if found and self._resynced_case:
             self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
         self._usual = usual_epochs(self._epochs)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _MORE = 1.25  # times the samples of the reference,
-_MOST = 0.9  # of a loss
 _CHANCE = 0.01  # of as many where nothing has changed: several kinds of time and many places are asked for
+_MOST = 0.9  # of a loss is looked at where it is thickest
 
 
 class HostStays(NamedTuple):

@@ -44,7 +44,7 @@ class Resynced:
         """Whether that is as much as is told."""
         return self.lost_ns >= MIN_LOSS_NS
 
-    def begins_at(self, until_ns: int, *, since_ns: int) -> bool:
+    def is_beginning(self, until_ns: int, *, since_ns: int) -> bool:
         """Whether it has begun since then and was still there a moment before `until_ns`, with little lost yet."""
         is_there = self.window.begin_ns >= since_ns and until_ns - self.window.end_ns < SECOND_NS
         return is_there and not self.is_enough
