@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+import numpy as np
 
 from ingero.attach.libbpf import BpfObject, CpuClock, Map, Program
 from ingero.attach.objects import object_path
+from ingero.attach.sample_pace import SamplePace
 
 _ONLINE = Path("/sys/devices/system/cpu/online")
-_HZ = 49  # in step with nothing that happens 10, 50 or 100 times a second
-_MOST_PER_S = (
-    784  # of all CPUs together, as if 16 of them ran nothing but targets: each costs the agent 0.1 ms and more
-)
-_LEAST_HZ = 7
 VARIED_NS = 1_000_000_000  # ticks equally far apart for longer would find a loop of 6.8 ms at three places only
 _SPREAD = 0.2  # of the ticks per second, to either side
 _OWN_MAPS = ("python_walks",)  # a tick may come in the middle of another program's walk
@@ -36,7 +35,7 @@ class CpuSamples:
 
     def __init__(self, shared: Mapping[str, Map], constants: Mapping[str, bytes]) -> None:
         self._cpus = parse_cpus(_ONLINE.read_text(encoding="ascii"))
-        self.period_ns = 10**9 // rate_hz(len(self._cpus))
+        self._pace = SamplePace(len(self._cpus))
         self._loaded = BpfObject(
             object_path("samples"),
             shared={name: entry for name, entry in shared.items() if name not in _OWN_MAPS},
@@ -59,16 +58,25 @@ class CpuSamples:
             self._links, self._clocks = links.pop_all(), clocks
 
     def _clock_of(self, program: Program, cpu: int, links: ExitStack) -> CpuClock:
-        clock = program.attach_cpu_clock(cpu, self.period_ns)
+        clock = program.attach_cpu_clock(cpu, self._pace.period_ns)
         links.callback(clock.close)
         return clock
 
-    def vary(self) -> None:
-        """Puts the ticks of each CPU otherwise apart, as often as ever on average; to be called each VARIED_NS."""
+    def periods_ns(self, times_ns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """What ticks of these times (CLOCK_MONOTONIC) stand for; each is to be asked for once."""
         with self._lock:
+            return self._pace.periods_ns(times_ns)
+
+    def vary(self, *, now_ns: int, elapsed_ns: int) -> None:
+        """Puts the ticks of each CPU otherwise apart, on average as often as the pace says: each VARIED_NS.
+
+        elapsed_ns: since the last time.
+        """
+        with self._lock:
+            self._pace.choose(now_ns=now_ns, elapsed_ns=elapsed_ns)
             for clock in self._clocks:
                 with suppress(OSError):  # its CPU has gone offline
-                    clock.retime(varied_ns(self.period_ns, random.uniform(-_SPREAD, _SPREAD)))
+                    clock.retime(varied_ns(self._pace.period_ns, random.uniform(-_SPREAD, _SPREAD)))
 
     def detach(self) -> None:
         """Stops them."""
@@ -96,11 +104,6 @@ class CpuSamples:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def rate_hz(cpus: int) -> int:
-    """Ticks per second of each CPU: fewer where there are many."""
-    return max(_LEAST_HZ, min(_HZ, _MOST_PER_S // max(cpus, 1)))
 
 
 def varied_ns(period_ns: int, spread: float) -> int:

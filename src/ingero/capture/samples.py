@@ -48,7 +48,10 @@ class Samples:
 
         Only a tick stands for time: who was looked at because another thread called stands for none.
         """
-        period_ns = self._kernel.samples.period_ns if self._kernel.samples else 0
+        is_tick = batch["state"] == _RUN
+        weights_ns = np.zeros(len(batch), np.int64)
+        if self._kernel.samples:
+            weights_ns[is_tick] = self._kernel.samples.periods_ns(batch["time_ns"][is_tick])
         rows = tables.SAMPLES.rows(
             len(batch),
             session=self._sink.session,
@@ -58,7 +61,7 @@ class Samples:
             tid=batch["tid"],
             comm=[self._sink.intern(raw.decode(errors="replace")) for raw in batch["comm"].tolist()],
             state=batch["state"],
-            weight_ns=np.where(batch["state"] == _RUN, period_ns, 0),
+            weight_ns=weights_ns,
             is_collecting=(batch["flags"] & SampleFlag.COLLECTING).astype(np.int64),
             stack_hash=self._stacks.hashes(numbers, batch["python_stack"], batch["native_stack"]),
         )
@@ -95,8 +98,8 @@ class Samples:
                 continue
             try:
                 if now_ns - varied_ns >= VARIED_NS:
+                    self._kernel.samples.vary(now_ns=now_ns, elapsed_ns=now_ns - varied_ns)
                     varied_ns = now_ns
-                    self._kernel.samples.vary()
                 self._parked += self._sampler.look(self._kernel.samples.parked(), elapsed_ns)
             except BpfError as error:  # the machine is short of memory or descriptors, and will not be for ever
                 self._stacks.count_unresolved()

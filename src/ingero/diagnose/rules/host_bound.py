@@ -53,7 +53,7 @@ RULE = Rule(
     order=60,
     needs=("epochs", "samples"),
     shows="on-CPU clocks of the feeding thread outside calls, and its line from samples beyond those of the reference",
-    limits="a line is named from five samples on (about 100 ms); without stacks such time is unexplained. What a loop "
+    limits="a line is named from five samples on (about 50 ms); without stacks such time is unexplained. What a loop "
     "computes at its best is told from a quarter of its time on, in functions that no call comes from from a tenth",
     find=find,
 )
