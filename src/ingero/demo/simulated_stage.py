@@ -13,7 +13,7 @@ from ingero.demo.stage import LIFE_S, Stage
 from ingero.demo.workloads.program import Program
 
 _SLOW_BUS_GBPS = 4.0
-_FIRST_USE_US = 500.0  # per launch; later 4
+_FIRST_USE_US = 40_000.0  # of one launch in a step; all others 4
 
 
 class SimulatedStage(Stage):
@@ -35,8 +35,8 @@ class SimulatedStage(Stage):
 
     @contextmanager
     def slow_first_use(self) -> Iterator[None]:
-        """Launches become slower: every kernel is loaded and compiled."""
-        with self._knob("launch_us", _FIRST_USE_US):
+        """In each step another kernel is launched for the first time: it is loaded and compiled."""
+        with self._knob("first_launch_us", _FIRST_USE_US):
             yield
 
     @contextmanager

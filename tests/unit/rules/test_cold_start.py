@@ -13,18 +13,24 @@ from tests.unit.rules.golden import LENGTH_S, causes, diagnosed, diagnosed_file
 WARM = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
 
 
-def scene_of(folder: Path, *, began_s: float) -> list[str]:
-    """Half a second of cold steps, then warm ones."""
+def scene_of(folder: Path, *, began_s: float, first_ms: float = 45) -> list[str]:
+    """Half a second of cold steps, then warm ones. first_ms: of the longest launch of each cold step."""
     with Scene(folder / "cold.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python", start_s=began_s)
         cold = WARM | {"cudaLaunchKernel": (80.0, 0.6)}
-        scene.train(trainer, 0, 0.5, Step(empty_ms=48, empty={"run": 48}), calls=cold)
+        for begin_s, _, _ in scene.train(trainer, 0, 0.5, Step(empty_ms=48, empty={"run": 48}), calls=cold):
+            scene.call(trainer, "cudaLaunchKernel", begin_s, first_ms)
         scene.train(trainer, 0.52, LENGTH_S, Step(), calls=WARM)
     return causes(diagnosed_file(folder / "cold.db"))
 
 
 def test_first_calls_are_slow_in_a_process_that_has_just_begun(tmp_path: Path) -> None:
     assert scene_of(tmp_path, began_s=-1) == ["cold-start"]
+
+
+def test_launches_that_are_slow_alike_are_no_first_ones(tmp_path: Path) -> None:
+    """As from a program that launches slowly, for other reasons, until something changes."""
+    assert "cold-start" not in scene_of(tmp_path, began_s=-1, first_ms=0.6)
 
 
 def test_calls_that_become_slow_later_are_no_first_calls(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from ingero.diagnose.blind_spots import was_traced
-from ingero.diagnose.calls import growth, kind_of_op
+from ingero.diagnose.calls import Growth, growth, kind_of_op
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part, Severity
@@ -17,6 +19,8 @@ from ingero.units import SECOND_NS, format_ns
 CAUSE = "cold-start"
 FIRST_NS = 10_000_000_000  # of a process's GPU work: contexts, modules, first allocations, autotuning
 _AT_ONCE = 0.5
+_BEYOND = 5  # times the usual mean: a first use is that slow, and only once
+_MOSTLY = 0.5  # of what the calls took longer
 _FAR_BEYOND = 20  # times the mean of the same calls, the slow one included
 _WORTH_NS = 100_000_000
 _MOST_CALLS = 8
@@ -38,8 +42,10 @@ def find(case: Case) -> Iterator[Finding]:
     if case.kind is not FindingKind.INCIDENT or not is_young or not is_first or case.window.duration_ns > FIRST_NS:
         return
     grown = growth(case, _comparable(case))
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), _INSIDE, grown.grown_ns) if grown else {}
-    if not grown or not claims:
+    if not grown or _in_slow_calls_ns(case, grown) < _MOSTLY * grown.grown_ns:
+        return
+    claims = case.take((Part.EMPTY, Part.ENQUEUE), _INSIDE, grown.grown_ns)
+    if not claims:
         return
     lost = sum(claims.values())
     slow = grown.largest
@@ -61,6 +67,19 @@ def find(case: Case) -> Iterator[Finding]:
         fixes=_FIXES,
         evidence={"times slower": round(ratio, 1) if ratio else None},
     )
+
+
+def _in_slow_calls_ns(case: Case, grown: Growth) -> float:
+    """What recorded calls took longer that were far beyond the usual, as first ones are; where each of thousands is a
+    little slower, or as slow as the next, hardly any is recorded.
+    """
+    found, sources = 0.0, sorted({one.totals.source for one in grown.changes})
+    calls = case.evidence.events(case.window, sources, case.process.process)
+    for one in grown.changes:
+        usual_ns = one.usual_ns / one.usual_count if one.usual_count else 0.0
+        mine = calls["duration_ns"][(calls["source"] == one.totals.source) & (calls["op"] == one.totals.op)]
+        found += float(np.sum(mine[mine > _BEYOND * usual_ns] - usual_ns))
+    return found
 
 
 def _comparable(case: Case) -> Kind:
@@ -139,10 +158,11 @@ RULE = Rule(
     cause=CAUSE,
     title="first use of contexts, modules and memory",
     order=46,
-    needs=("epochs", "op_stats"),
+    needs=("epochs", "op_stats", "events"),
     wants=("launch_times", "allocation_times"),
     shows="the first calls of a process that began while it was recorded, against its later ones",
-    limits="a process that ran before the recording began has no first steps in it",
+    limits="a process that ran before the recording began has no first steps in it; half of the time must lie in "
+    "recorded calls of five times the usual duration and more",
     find=find,
     explains_start=True,
     watch=watch,

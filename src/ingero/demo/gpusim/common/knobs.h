@@ -22,6 +22,8 @@
  * nvlink_gbps       bandwidth between ranks and between devices
  * device_gbps       bandwidth of copies and memsets inside a device
  * launch_us         host time of one launch, copy or memset
+ * first_launch_us   further host time of one launch in eighty: of kernels that
+ *                   are used for the first time, one after the other
  * malloc_us         host time of cudaMalloc
  * module_load_us    host time of loading one module or library
  * graph_node_us     host time of instantiating one graph node
@@ -39,6 +41,7 @@
 	KNOB(double, nvlink_gbps, 100.0)	\
 	KNOB(double, device_gbps, 1000.0)	\
 	KNOB(double, launch_us, 4.0)		\
+	KNOB(double, first_launch_us, 0.0)	\
 	KNOB(double, malloc_us, 60.0)		\
 	KNOB(double, module_load_us, 300.0)	\
 	KNOB(double, graph_node_us, 20.0)	\

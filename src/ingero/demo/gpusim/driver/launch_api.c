@@ -10,7 +10,7 @@
 #include "knobs.h"
 #include "truth.h"
 
-
+#define LAUNCHES_PER_FIRST 80
 
 int64_t kernel_duration_ns(const struct kernel *kernel, const unsigned int grid[3])
 {
@@ -51,12 +51,22 @@ static int launch_join(struct stream *stream, struct join *join)
 	return enqueue(stream, (struct work){ .kind = WORK_JOIN, .join = join });
 }
 
+static void load_code(int device)
+{
+	static unsigned int launches;
+	double first_us = gpusim_knobs(device)->first_launch_us;
+
+	if (first_us > 0 && __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED) % LAUNCHES_PER_FIRST == 0)
+		burn_us(first_us);
+}
+
 static int launch(struct stream *stream, struct kernel *kernel, const unsigned int grid[3], void **params)
 {
 	if (!kernel)
 		return ERROR_INVALID_HANDLE;
 	if (!grid[0] || !grid[1] || !grid[2])
 		return ERROR_INVALID_VALUE;
+	load_code(stream->context->device);
 	gpusim_truth_launch(kernel->name, &kernel->truth);
 	if (kernel->is_join)
 		return launch_join(stream, *(struct join **)params[0]);
