@@ -33,6 +33,18 @@ def test_launches_that_are_slow_alike_are_no_first_ones(tmp_path: Path) -> None:
     assert "cold-start" not in scene_of(tmp_path, began_s=-1, first_ms=0.6)
 
 
+def test_launches_that_are_all_a_little_slower_are_no_first_ones(tmp_path: Path) -> None:
+    """Though each of them is recorded: twice the usual is no first use."""
+    with Scene(tmp_path / "slower.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", start_s=-1)
+        warm, slower = (WARM | {"cudaLaunchKernel": (80.0, ms)} for ms in (0.6, 1.2))
+        for begin_s, _, _ in scene.train(trainer, 0, 0.5, Step(empty_ms=48, empty={"run": 48}), calls=slower):
+            for _ in range(80):
+                scene.call(trainer, "cudaLaunchKernel", begin_s, 1.2)
+        scene.train(trainer, 0.52, LENGTH_S, Step(), calls=warm)
+    assert "cold-start" not in causes(diagnosed_file(tmp_path / "slower.db"))
+
+
 def test_calls_that_become_slow_later_are_no_first_calls(tmp_path: Path) -> None:
     """A little is lost from the first second on, as in any young process, and much from the third on."""
     with Scene(tmp_path / "later.db", seconds=LENGTH_S) as scene:

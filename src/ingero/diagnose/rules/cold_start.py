@@ -70,8 +70,9 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _in_slow_calls_ns(case: Case, grown: Growth) -> float:
-    """What recorded calls took longer that were far beyond the usual, as first ones are; where each of thousands is a
-    little slower, or as slow as the next, hardly any is recorded.
+    """What recorded calls far beyond the usual, as first ones are, took longer than that.
+
+    Of thousands that are slow alike hardly any is recorded.
     """
     found, sources = 0.0, sorted({one.totals.source for one in grown.changes})
     calls = case.evidence.events(case.window, sources, case.process.process)
