@@ -13,7 +13,7 @@ from ingero.demo.stage import LIFE_S, Stage
 from ingero.demo.workloads.program import Program
 
 _SLOW_BUS_GBPS = 4.0
-_FIRST_USE_US = 40_000.0  # of one launch in a step; all others 4
+_FIRST_USE_US = 40_000.0  # of about one launch a step; all others take 4
 
 
 class SimulatedStage(Stage):

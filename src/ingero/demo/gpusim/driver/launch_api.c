@@ -51,6 +51,7 @@ static int launch_join(struct stream *stream, struct join *join)
 	return enqueue(stream, (struct work){ .kind = WORK_JOIN, .join = join });
 }
 
+/* While the knob is set: every eightieth launch is the first one of its kernel, and loads its code. */
 static void load_code(int device)
 {
 	static unsigned int launches;
