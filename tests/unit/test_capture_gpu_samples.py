@@ -78,10 +78,11 @@ def driver() -> Iterator[Driver]:
 
 
 def test_a_sample_becomes_a_row_with_what_the_driver_told() -> None:
-    answered = threading.Semaphore(0)
+    asked, may_go = threading.Semaphore(0), threading.Semaphore(1)
 
     def answer() -> tuple[GpuSample, ...]:
-        answered.release()
+        asked.release()
+        assert may_go.acquire(timeout=60)
         return (SAMPLE,)
 
     sink = Kept()
@@ -90,8 +91,9 @@ def test_a_sample_becomes_a_row_with_what_the_driver_told() -> None:
     )
     samples.start()
     for _ in range(2):  # asked a second time, it has handed over the first answer
-        assert answered.acquire(timeout=60)
+        assert asked.acquire(timeout=60)
     assert samples.write() == 0
+    may_go.release(1000)
     samples.stop()
     row = sink.of(tables.GPU_SAMPLES)[0]
     assert (row["time_ns"], row["uuid"], row["gpu_index"]) == (100 * SECOND_NS + 5, "GPU-a", 3)
@@ -120,6 +122,16 @@ def test_a_gpu_that_has_fallen_off_the_bus_is_counted_each_time() -> None:
     for _ in range(3):
         samples.take(Scripted(lambda: ()))
     assert samples.write() == 3
+    assert samples.write() == 0
+
+
+def test_answers_that_nobody_takes_are_counted() -> None:
+    sink, wanted, held = Kept(), 20, 16
+    samples = GpuSamples(sink, int, clock=Clock())
+    for _ in range(wanted):
+        samples.take(Scripted(lambda: (SAMPLE,)))
+    assert samples.write() == wanted - held
+    assert len(sink.of(tables.GPU_SAMPLES)) == held
     assert samples.write() == 0
 
 

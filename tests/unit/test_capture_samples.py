@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from kept_rows import Kept
 
 from ingero.attach.cpu_samples import VARIED_NS, parse_cpus, varied_ns
 from ingero.attach.objects import object_path
 from ingero.attach.sample_pace import MOST_HZ
+from ingero.capture.clocks import WallClock
 from ingero.capture.parked_samples import GPU_PLACES, PLACES, ParkedSampler, chosen
 from ingero.capture.process_stacks import ProcessStacks
+from ingero.capture.samples import Samples
 from ingero.decode.btf import btf_of
+from ingero.store import tables
 
 _PARKED = btf_of(object_path("layouts")).dtype("parked_thread")
 NO_PID = 2**22 + 1  # beyond the highest there can be
@@ -76,6 +81,32 @@ def test_a_thread_that_was_looked_at_as_it_went_to_sleep_is_not_read() -> None:
     threads["is_looked_at"] = threads["python_stack"] = 0
     (unknown,) = sampler.look(threads[:1].tobytes(), 1000)  # it is gone: a sample whose place is not known
     assert (unknown.python_stack, unknown.stack_hash) == (0, 0)
+
+
+def test_samples_of_sleeping_threads_that_nobody_takes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingero.capture.samples._MOST_WAITING", 3)
+    threads = parked(mains=2)
+    threads["is_looked_at"], threads["python_stack"] = 1, (77, 78)
+    lost = threading.Semaphore(0)
+    kernel = SimpleNamespace(
+        layouts=SimpleNamespace(dtype=lambda _name: _PARKED),
+        samples=SimpleNamespace(parked=threads.tobytes, vary=lambda **_now: None),
+        are_stacks_off=False,
+        is_running=True,
+    )
+    stacks = SimpleNamespace(
+        process_of=lambda _number: SimpleNamespace(interpreter=object(), pid=NO_PID),
+        hashes=lambda _numbers, python: python.tolist(),
+        count_unresolved=lost.release,
+    )
+    clock = WallClock()
+    clock.add_pair(0, 0)
+    sink, targets = Kept(), SimpleNamespace(of_pid=lambda _pid: SimpleNamespace(number=7))
+    with Samples(cast(Any, kernel), sink, clock, cast(Any, targets), cast(Any, stacks)) as samples:
+        for _ in range(3):  # one of the second look, both of the third
+            assert lost.acquire(timeout=60)
+    samples.write_parked()
+    assert [row["stack_hash"] for row in sink.of(tables.SAMPLES)] == [77, 78, 77]
 
 
 def test_ticks_that_vary_come_as_often_as_ever() -> None:

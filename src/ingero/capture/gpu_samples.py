@@ -44,7 +44,8 @@ class GpuSamples:
         self._sink, self._unix_ns_of, self._opened = sink, unix_ns_of, opened
         self._period_ns, self._clock = period_ns, clock
         self._stop = threading.Event()
-        self._answers: deque[_Answer] = deque(maxlen=_HELD)
+        self._answers: deque[_Answer] = deque()
+        self._unread = self._unread_told = 0
         self._answered_ns = self._latest_ns = clock()
         self._latest: tuple[tuple[Gpu, GpuSample], ...] = ()
         self._missed = 0
@@ -64,11 +65,14 @@ class GpuSamples:
             self._thread.join(_PARTING_S)
 
     def take(self, nvml: Nvml) -> None:
-        """Asks for one sample of each GPU, and keeps it for `write`."""
+        """Asks for one sample of each GPU, and keeps it for `write`; what it has no room for is missing."""
         by_uuid = {gpu.uuid: gpu for gpu in nvml.gpus}
         sampled = tuple((by_uuid[sample.uuid], sample) for sample in nvml.sample())
         self._answered_ns = self._clock()
-        self._answers.append((self._answered_ns, len(nvml.gpus) - len(sampled), sampled))
+        if len(self._answers) < _HELD:
+            self._answers.append((self._answered_ns, len(nvml.gpus) - len(sampled), sampled))
+        else:
+            self._unread += len(nvml.gpus)
 
     @property
     def latest(self) -> tuple[tuple[Gpu, GpuSample], ...]:
@@ -89,7 +93,8 @@ class GpuSamples:
             for gpu, sample in sampled:
                 rows += self._row(self._unix_ns_of(time_ns), gpu, sample)
         self._sink.append(tables.GPU_SAMPLES, rows)
-        return missing + self._newly_missed()
+        unread, self._unread_told = self._unread - self._unread_told, self._unread
+        return missing + unread + self._newly_missed()
 
     def _newly_missed(self) -> int:
         """An answer may come late by one period, and costs nothing then."""

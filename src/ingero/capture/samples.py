@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _RUN = THREAD_STATES.index("run")
 _MOST_WAITING = 1024  # the recorder's loop takes them several times a second; it may be held up for some seconds
-
 _LONGEST_NS = 1_000_000_000  # that a look stands for: after it the agent was stopped, and knows nothing
 
 
@@ -36,7 +36,7 @@ class Samples:
 
     def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets, stacks: Stacks) -> None:
         self._kernel, self._sink, self._clock, self._targets, self._stacks = kernel, sink, clock, targets, stacks
-        self._parked: deque[ParkedSample] = deque(maxlen=_MOST_WAITING)
+        self._parked: deque[ParkedSample] = deque()
         self._sampler = ParkedSampler(
             self._process_of, kernel.layouts.dtype("parked_thread"), lambda rows: sink.append(tables.STACKS, rows)
         )
@@ -100,7 +100,7 @@ class Samples:
                 if now_ns - varied_ns >= VARIED_NS:
                     self._kernel.samples.vary(now_ns=now_ns, elapsed_ns=now_ns - varied_ns)
                     varied_ns = now_ns
-                self._parked += self._sampler.look(self._kernel.samples.parked(), elapsed_ns)
+                self._hold(self._sampler.look(self._kernel.samples.parked(), elapsed_ns))
             except BpfError as error:  # the machine is short of memory or descriptors, and will not be for ever
                 self._stacks.count_unresolved()
                 if not is_refused:
@@ -112,6 +112,13 @@ class Samples:
                 self._stacks.count_unresolved()
             else:
                 is_refused = False
+
+    def _hold(self, found: Sequence[ParkedSample]) -> None:
+        """Keeps samples for `write_parked`; what it has no room for is counted."""
+        room = max(0, _MOST_WAITING - len(self._parked))
+        self._parked += found[:room]
+        for _ in found[room:]:
+            self._stacks.count_unresolved()
 
     def _process_of(self, pid: int) -> tuple[int, ProcessStacks] | None:
         target = self._targets.of_pid(pid)
