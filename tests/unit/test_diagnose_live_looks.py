@@ -148,9 +148,9 @@ def test_a_bottleneck_that_stays_is_looked_at_for_a_minute_however_long_it_has_b
     assert case.window.duration_ns <= 61 * SECOND_NS
 
 
-def test_what_is_slow_at_best_is_looked_at_now_and_then_and_goes_on_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def looks_at_best(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that is looked at what is slow at best."""
     looks: list[int] = []
     bottlenecks = CaseSearch.bottlenecks
 
@@ -159,9 +159,24 @@ def test_what_is_slow_at_best_is_looked_at_now_and_then_and_goes_on_meanwhile(
         return bottlenecks(search)
 
     monkeypatch.setattr(CaseSearch, "bottlenecks", counted)
+    return looks
+
+
+def test_what_others_take_from_the_first_second_on_is_looked_at_each_second_until_it_is_told(
+    tmp_path: Path, looks_at_best: list[int]
+) -> None:
+    """It is told when it reaches a fifth, and 18 % of the first second may be 22 % of two."""
+    with live(tmp_path) as recording:
+        recording.seconds(50, Step(late_ms=1.0, drain={"runq": 1.0, "sleep": 5.0}), hog=stress)
+    assert len(looks_at_best) == 31 + 1, "told after half a minute, and every ten seconds from then on"
+
+
+def test_what_is_slow_at_best_is_looked_at_now_and_then_and_goes_on_meanwhile(
+    tmp_path: Path, looks_at_best: list[int]
+) -> None:
     with live(tmp_path) as recording:
         recording.seconds(60, WAITING)
-        assert len(looks) == 9, "after 1, 2, 4, 8, 16 seconds and then every ten"
+        assert len(looks_at_best) == 9, "after 1, 2, 4, 8, 16 seconds and then every ten"
         assert {kind for kind, _ in recording.told()} == {"opened", "updated"}
         assert [second for second, change in recording.changes if change.kind is ChangeKind.OPENED] == [31]
 

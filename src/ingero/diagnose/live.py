@@ -96,7 +96,8 @@ class LiveDiagnosis:
             return found
         self._explained = None
         found = diagnose_evidence(evidence, all_rules(), ())
-        if until_ns - self._at_best_ns >= min(_AT_BEST_NS, (until_ns - self._began_ns) // 2):
+        is_due = until_ns - self._at_best_ns >= min(_AT_BEST_NS, (until_ns - self._began_ns) // 2)
+        if is_due or self.tracker.awaits_what_others_take:
             self._at_best = diagnose_evidence(evidence, _rules_of_cases(), search.bottlenecks()).incidents
             self._at_best_ns = until_ns
         since_ns = until_ns - self._at_best_ns

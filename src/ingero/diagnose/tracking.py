@@ -68,6 +68,12 @@ class IncidentTracker:
         return any(key[0] in _AT_SECOND_SIGHT and not key[3] for key in self._waiting.keys() - known)
 
     @property
+    def awaits_what_others_take(self) -> bool:
+        """Whether a bottleneck by others was seen that is not told yet: it is, as soon as it is large enough."""
+        known = self._open.keys() | self._closed.keys()
+        return any(key[3] and key[0] in _BY_OTHERS for key in self._waiting.keys() - known)
+
+    @property
     def is_settled(self) -> bool:
         """Whether all that the last look found has been told, but for bottlenecks, which take their time."""
         known = self._open.keys() | self._closed.keys()
