@@ -11,6 +11,7 @@ from ingero.attach.objects import object_path
 from ingero.capture.cells import CellGrowth, Cells
 from ingero.capture.culprits import Charge
 from ingero.capture.host_sums import HostSum
+from ingero.capture.period import period_until
 from ingero.capture.second import Second
 from ingero.capture.snapshots import AgentUsage
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
@@ -20,6 +21,7 @@ from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import Pressure, SystemSample
 from ingero.ops import BY_NAME, HostOp, IoOp, NetOp, Source, TcpOp
 from ingero.store import histograms
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -98,8 +100,7 @@ def second(load: Load, number: int) -> Second:
         "cells_full",
     )
     return Second(
-        time_ns=1_790_000_000_000_000_000 + number * 1_000_000_000,
-        elapsed_s=1.0,
+        period=period_until(1_790_000_000_000_000_000 + number * SECOND_NS, SECOND_NS),
         targets=load.processes,
         threads=12 * load.processes,
         cells=cells,

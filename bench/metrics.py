@@ -21,6 +21,7 @@ import numpy as np
 
 from ingero.capture.cells import CellGrowth
 from ingero.capture.losses import MEANINGS
+from ingero.capture.period import period_until
 from ingero.capture.second import Second
 from ingero.diagnose.rule import all_rules
 from ingero.discover.gpus import Gpu, GpuSample
@@ -33,6 +34,7 @@ from ingero.serve.metrics.registry import Registry
 from ingero.serve.metrics.scrapes import Scrapes
 from ingero.store import histograms
 from ingero.store.vocabulary import CLOCKS
+from ingero.units import SECOND_NS
 
 SCRAPE_MS = 20  # what is promised for the 95th percentile, on a machine that has nothing else to do
 _SIZES = {
@@ -67,8 +69,7 @@ def _gpu(index: int) -> tuple[Gpu, GpuSample]:
 def _second(op_count: int, gpu_count: int) -> Second:
     waits = Pressure(some_avg10_percent=1, some_total_us=10**6, full_avg10_percent=0, full_total_us=10**5)
     return Second(
-        time_ns=10**18,
-        elapsed_s=1.0,
+        period=period_until(10**18, SECOND_NS),
         targets=8,
         threads=200,
         cells=[cell for op in OPS[:op_count] for cell in _cells(op)],

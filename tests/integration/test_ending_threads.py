@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
+from ingero.capture.period import period_until
 from ingero.capture.recorder import Recorder, RecorderOptions
 from ingero.store import tables
 from ingero.store.vocabulary import CLOCKS
@@ -68,11 +69,11 @@ def test_a_thread_that_ends_while_a_second_is_read_counts_once(monkeypatch: pyte
             return seen
 
         time.sleep(LIVES_S)
-        recorder.seconds.read(time.time_ns(), LIVES_S)
+        recorder.seconds.read(period_until(time.time_ns(), round(LIVES_S * 1e9)))
         with monkeypatch.context() as patch:
             patch.setattr(kernel, "read_threads", look_and_end)
-            recorder.seconds.read(time.time_ns(), 0.1)
-        recorder.seconds.read(time.time_ns(), 0.1)
+            recorder.seconds.read(period_until(time.time_ns(), 100_000_000))
+        recorder.seconds.read(period_until(time.time_ns(), 100_000_000))
         lasted_s = time.monotonic() - begin_s
         program.stdin.close()
     rows = [row for row in sink.of(tables.CLOCK_SECONDS) if row["process"] == target.number]

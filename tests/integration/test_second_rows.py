@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_epochs_of_a_second_that_their_ring_has_no_room_for_are_all_kept(
     assert most > FEW_EPOCHS_BYTES // record_bytes
 
 
-def test_a_hurried_second_is_half_of_one_and_its_rows_end_with_it(
+def test_a_hurried_second_is_half_of_one_and_its_rows_stand_for_that(
     tmp_path: Path, trained: tuple[dict[str, str], Path, Path]
 ) -> None:
     """Whoever looks at what is stored takes for complete all that lies before the end of the last second."""
@@ -134,6 +135,10 @@ def test_a_hurried_second_is_half_of_one_and_its_rows_end_with_it(
     print("\n", [f"{one:.2f}" for one in lengths])
     assert max(lengths[4:6]) < min(lengths[1:3]), "with the drain's patience they are 0.5 to 0.75 s"
     assert all(counted <= end for counted, end in ends[1:])
+    stored = rows(database, "SELECT DISTINCT start_ns, period_s FROM raw_clock_seconds ORDER BY start_ns")
+    assert [period_s for _, period_s in stored] == pytest.approx(lengths, abs=0.02)
+    for (start_ns, period_s), (after_ns, _) in pairwise(stored):
+        assert (after_ns - start_ns) / 1e9 == pytest.approx(period_s, abs=0.02), "a row begins where the last one ended"
 
 
 def test_a_group_at_its_quota_is_recorded_as_throttled(

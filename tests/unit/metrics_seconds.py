@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.cells import CellGrowth
+from ingero.capture.period import period_until
 from ingero.capture.second import Second
 from ingero.ops import BY_NAME
 from ingero.store import histograms
 from ingero.store.vocabulary import CLOCKS
+from ingero.units import SECOND_NS
 
 _GROWTH = np.dtype([("count", "u8"), ("errors", "u8"), ("nested", "u8"), ("size_bytes", "u8"), ("sum_ns", "u8")])
 
@@ -29,8 +31,7 @@ def cell(op: str, durations_ns: Sequence[int], *, size_bytes: int = 0, slot: int
 def second(*cells: CellGrowth, **more: Any) -> Second:
     """One second."""
     quiet = Second(
-        time_ns=10**18,
-        elapsed_s=1.0,
+        period=period_until(10**18, SECOND_NS),
         targets=1,
         threads=4,
         cells=list(cells),

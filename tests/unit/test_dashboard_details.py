@@ -141,7 +141,7 @@ def test_what_was_used_before_the_first_sample_is_not_known(tmp_path: Path) -> N
 
 def test_a_process_that_ended_holds_nothing() -> None:
     rows = np.zeros(2, MEMORY_SECOND_DTYPE)
-    rows["start_ns"], rows["period_s"], rows["live_bytes"] = [0, 2 * SECOND_NS], 1, [10, 30]
+    rows["start_ns"], rows["period_ns"], rows["live_bytes"] = [0, 2 * SECOND_NS], SECOND_NS, [10, 30]
     times = np.array([0, SECOND_NS, 2 * SECOND_NS, 3 * SECOND_NS, 5 * SECOND_NS])
     assert level_at(rows, times, None).tolist() == [0, 10, 10, 30, 30]
     assert level_at(rows, times, 4 * SECOND_NS).tolist() == [0, 10, 10, 30, 0]

@@ -124,6 +124,11 @@ def test_recorder_never_writes_what_is_not_its_own(tmp_path: Path, schema: str, 
     [
         ("ALTER TABLE raw_losses DROP COLUMN period_s", "raw_losses.period_s"),
         ("DROP TABLE raw_kernels", "raw_kernels"),
+        (
+            "ALTER TABLE raw_losses DROP COLUMN period_s; "
+            "ALTER TABLE raw_losses ADD COLUMN period_s INTEGER NOT NULL DEFAULT 1",
+            "fractions of a second in raw_losses.period_s",
+        ),
     ],
 )
 def test_a_file_whose_tables_are_others_is_not_recorded_into(tmp_path: Path, change: str, missing: str) -> None:

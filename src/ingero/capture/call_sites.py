@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.cells import CellGrowth
+from ingero.capture.period import Period, period_until
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Targets
 from ingero.ops import BY_ID
 from ingero.store import histograms, tables
+from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,8 +31,10 @@ class _Site:
     sum_ns: int = 0
     max_ns: int = 0
     size_bytes: int = 0
+    until_ns: int = 0
 
-    def add(self, more: CellGrowth) -> None:
+    def add(self, more: CellGrowth, until_ns: int) -> None:
+        self.until_ns = until_ns
         self.histogram = self.histogram + more.histogram
         self.count += int(more.growth["count"])
         self.sum_ns += int(more.growth["sum_ns"])
@@ -45,7 +49,7 @@ class CallSiteRows:
         self._sink, self._targets = sink, targets
         self._sites: dict[tuple[int, int, int], _Site] = {}
 
-    def collect(self, cells: list[CellGrowth], start_ns: int) -> None:
+    def collect(self, cells: list[CellGrowth], period: Period) -> None:
         """Adds a second's growth, and writes what has been collected for long enough."""
         for cell in cells:
             if not cell.growth["count"]:
@@ -53,35 +57,33 @@ class CallSiteRows:
             key = (cell.slot, cell.op, cell.caller)
             site = self._sites.get(key)
             if site is None:
-                site = self._sites[key] = _Site(start_ns, cell, np.zeros(len(cell.histogram), np.uint64))
-            site.add(cell)
-        due = [key for key, site in self._sites.items() if start_ns - site.since_ns >= _PERIOD_S * 10**9]
+                site = self._sites[key] = _Site(period.start_ns, cell, np.zeros(len(cell.histogram), np.uint64))
+            site.add(cell, period.end_ns)
+        due = [key for key, site in self._sites.items() if period.end_ns - site.since_ns >= _PERIOD_S * SECOND_NS]
         for key in due:
-            self._write(self._sites.pop(key), start_ns)
+            self._write(self._sites.pop(key))
 
-    def flush(self, end_ns: int) -> None:
+    def flush(self) -> None:
         """Writes the histograms collected so far: at the end of a recording."""
         for site in self._sites.values():
-            self._write(site, end_ns)
+            self._write(site)
         self._sites.clear()
 
     def forget(self, slot: int) -> None:
         """Writes what was collected of a process that has ended."""
         for key in [key for key in self._sites if key[0] == slot]:
-            self._write(self._sites.pop(key), None)
+            self._write(self._sites.pop(key))
 
-    def _write(self, site: _Site, end_ns: int | None) -> None:
+    def _write(self, site: _Site) -> None:
         target = self._targets.at(site.growth.slot)
         if target is None or site.growth.op not in BY_ID:
             return
         place = target.callers.place(site.growth.caller)
         op = BY_ID[site.growth.op]
-        period_s = max(1, round((end_ns - site.since_ns) / 1e9)) if end_ns else _PERIOD_S
         row = tables.CALL_SITES.rows(
             1,
             session=self._sink.session,
-            start_ns=site.since_ns,
-            period_s=period_s,
+            **period_until(site.until_ns, site.until_ns - site.since_ns).columns(),
             process=target.number,
             source=int(op.source),
             op=op.code,

@@ -8,6 +8,7 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
 from ingero.capture.allocations import AllocationReader, MemoryLevel, SiteGrowth
 from ingero.capture.callers import Place
+from ingero.capture.period import Period
 from ingero.capture.rows import Sink
 from ingero.capture.stacks import stack_hash
 from ingero.capture.targets import Target, Targets
@@ -33,29 +34,29 @@ class MemoryRows:
         """Whether allocations and frees are not looked at from here on: then what is live is not known."""
         self._is_suspended = is_suspended or not self._has_returns
 
-    def write(self, start_ns: int, elapsed_s: float) -> None:
-        """The second that began at start_ns (unix ns) and lasted `elapsed_s`."""
+    def write(self, period: Period) -> None:
+        """What has changed in a second."""
         if self._is_suspended:
             self._unseen.update(target.slot for target in self._targets)
-        found = ((self._targets.at(site.slot), site) for site in self._reader.read_sites(elapsed_s))
-        self._write_sites([(target, site) for target, site in found if target and site.op in BY_ID], start_ns)
-        levels = self._reader.read_levels(elapsed_s, frozenset(self._unseen))
+        found = ((self._targets.at(site.slot), site) for site in self._reader.read_sites(period.elapsed_s))
+        self._write_sites([(target, site) for target, site in found if target and site.op in BY_ID], period)
+        levels = self._reader.read_levels(period.elapsed_s, frozenset(self._unseen))
         owned = ((self._targets.at(level.slot), level) for level in levels)
-        self._write_levels([(target, level) for target, level in owned if target], start_ns)
+        self._write_levels([(target, level) for target, level in owned if target], period)
 
     def forget(self, slot: int) -> None:
         """The process that had this slot has ended."""
         self._reader.forget(slot)
         self._unseen.discard(slot)
 
-    def _write_sites(self, sites: list[tuple[Target, SiteGrowth]], start_ns: int) -> None:
+    def _write_sites(self, sites: list[tuple[Target, SiteGrowth]], period: Period) -> None:
         places = [_NOWHERE if site.is_over else target.callers.place(site.caller) for target, site in sites]
         ops = [BY_ID[site.op] for _, site in sites]
         hashes = [stack_hash(target.number, site.python_stack, site.native_stack) for target, site in sites]
         rows = tables.ALLOCATIONS.rows(
             len(sites),
             session=self._sink.session,
-            start_ns=start_ns,
+            **period.columns(),
             process=[target.number for target, _ in sites],
             source=[int(op.source) for op in ops],
             op=[op.code for op in ops],
@@ -68,11 +69,11 @@ class MemoryRows:
         )
         self._sink.append(tables.ALLOCATIONS, rows)
 
-    def _write_levels(self, levels: list[tuple[Target, MemoryLevel]], start_ns: int) -> None:
+    def _write_levels(self, levels: list[tuple[Target, MemoryLevel]], period: Period) -> None:
         rows = tables.MEMORY_SECONDS.rows(
             len(levels),
             session=self._sink.session,
-            start_ns=start_ns,
+            **period.columns(),
             process=[target.number for target, _ in levels],
             memory_kind=[int(level.kind) for _, level in levels],
             live_bytes=[level.live_bytes for _, level in levels],

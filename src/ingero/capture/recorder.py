@@ -26,6 +26,7 @@ from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
 from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
+from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
@@ -163,6 +164,7 @@ class Recorder:
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._unreadable = 0
         self._records = 0
+        self._read_ns = time.monotonic_ns()  # when sums were last read
         self._drains = DrainSums()  # of a second, which may last long where the machine is: no rows are kept
         self._sink_losses: dict[tuple[str, str], int] = {}
 
@@ -189,7 +191,7 @@ class Recorder:
 
         is_hurried: whether somebody waits for this second, which then ends after half of it.
         """
-        last_ns = time.monotonic_ns()
+        last_ns = self._read_ns = time.monotonic_ns()
         while not should_stop():
             self._drainer.wait(last_ns + self._tick_ns(is_hurried()))
             self.pickup.catch_up()
@@ -197,23 +199,23 @@ class Recorder:
             self._samples.write_parked()
             now_ns = time.monotonic_ns()
             if now_ns - last_ns >= self._tick_ns(is_hurried()) or self.governor.ends_second():
-                on_second(self._tick(now_ns - last_ns))
+                on_second(self._tick())
                 last_ns = now_ns
-        on_second(self._finish(time.monotonic_ns() - last_ns))
+        on_second(self._finish())
 
     def _tick_ns(self, is_hurried: bool) -> int:
         if self.targets.is_crowded:
             return _CROWDED_TICK_NS
         return _HURRIED_TICK_NS if is_hurried else _TICK_NS
 
-    def _tick(self, elapsed_ns: int) -> Second:
+    def _tick(self) -> Second:
         self.pickup.tick()
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
-        second = self._read_second(elapsed_ns)
+        second = self._read_second()
         self.governor.act()
         self._cgroups.tick()
-        system, agent = self._snapshots.write(second.time_ns, elapsed_ns, self._cgroups.cpu_stats)
+        system, agent = self._snapshots.write(second.period, self._cgroups.cpu_stats)
         self._rest()
         return replace(second, system=system, agent=agent, gpus=self._gpu_samples.latest)
 
@@ -228,7 +230,7 @@ class Recorder:
         if self._idle_ticks == _IDLE_TICKS:
             self._kernel.pause(keep_clocks=self.pickup.is_open)
 
-    def _finish(self, elapsed_ns: int) -> Second:
+    def _finish(self) -> Second:
         """Stops in the order that keeps counts exact: no more targets, then detach, then the last reading."""
         self.pickup.end(self._drainer.drain)
         with self._drainer.working_meanwhile(self._kernel.detach_calls):  # it takes long enough to fill the buffers
@@ -236,24 +238,26 @@ class Recorder:
         self._drainer.drain_all()
         self._add_clock_pair()
         self._samples.write_parked()
-        second = self._read_second(elapsed_ns)
+        second = self._read_second()
         self._cgroups.seek(is_last=True)
         self._drainer.drain_all()  # off-CPU intervals that the last reading has emptied
-        self.seconds.sites.flush(second.time_ns)
+        self.seconds.sites.flush()
         for target in self.targets:
             if target.exit_ns is None:
                 self._processes.write(target, second.time_ns)
         return second
 
-    def _read_second(self, elapsed_ns: int) -> Second:
+    def _read_second(self) -> Second:
         # Whoever reads a second's sums takes its records for complete: a thread without an interval would seem to have
         # run, and an epoch that comes after them is not looked at while tracing goes on.
         self._drainer.empty_buffers()
         self._drainer.drain_backlog()
-        elapsed_s = max(elapsed_ns, 1) / 1e9
-        self._wakers.write(self.seconds.start_ns(self.clock.now_ns(), elapsed_s))
+        now_ns = time.monotonic_ns()
+        period = period_until(self.clock.now_ns(), max(now_ns - self._read_ns, 1))
+        self._read_ns = now_ns
+        self._wakers.write(period)
         self._communicators.write()
-        second = self.seconds.read(self.clock.now_ns(), elapsed_s)
+        second = self.seconds.read(period)
         self._count_own_losses(second)
         self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
         records, self._records = self._records, 0
@@ -290,7 +294,7 @@ class Recorder:
         self._unreadable = len(self.pickup.unreadable)
         grown = {name: count for name, count in own.items() if count}
         if grown:
-            self.seconds.count_losses(grown, second.time_ns)
+            self.seconds.count_losses(grown, second.period)
             for name, count in grown.items():
                 second.losses[name] = second.losses.get(name, 0) + count
 

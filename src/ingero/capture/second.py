@@ -23,6 +23,7 @@ from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
 from ingero.capture.memory_rows import MemoryRows
 from ingero.capture.open_calls import OpenSince
+from ingero.capture.period import Period
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rings import Backlog
 from ingero.capture.rows import Sink
@@ -52,8 +53,7 @@ class Second:
     system, agent: None in the last second of a recording.
     """
 
-    time_ns: int
-    elapsed_s: float
+    period: Period
     targets: int
     threads: int
     cells: list[CellGrowth]
@@ -73,6 +73,16 @@ class Second:
     agent_cpu_ratio: float = 0.0  # of a core
     rung: int = 0  # 0: everything is traced
     not_traced: tuple[str, ...] = ()
+
+    @property
+    def time_ns(self) -> int:
+        """Its end, unix ns."""
+        return self.period.end_ns
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long it was."""
+        return self.period.elapsed_s
 
     @property
     def calls(self) -> int:
@@ -102,7 +112,6 @@ class SecondReader:
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         self._open_since = OpenSince(clock)
-        self._began_s = time.monotonic()
         self.sites = CallSiteRows(sink, targets)
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
@@ -116,38 +125,28 @@ class SecondReader:
         self.backlog: Callable[[], Backlog] = Backlog  # records that are not yet handed over
         self.on_forget: list[Callable[[int], None]] = []  # whoever else keeps something by slot
 
-    def start_ns(self, now_ns: int, elapsed_s: float) -> int:
-        """When the second that ends now is said to have begun, unix ns.
-
-        Its rows stand for a whole second. One that was ended early reaches back into the one before: were it to reach
-        beyond its end, whoever reads what is stored would take for complete what is yet to come.
-        """
-        length_s = min(max(elapsed_s, 1.0), time.monotonic() - self._began_s)  # none begins before the recording
-        return now_ns - int(length_s * 1e9)
-
-    def read(self, now_ns: int, elapsed_s: float) -> Second:
-        """Reads everything once; rows of the second go to the sink. Times: unix ns, and s since the last reading."""
-        start_ns = self.start_ns(now_ns, elapsed_s)
+    def read(self, period: Period) -> Second:
+        """Reads everything once, at the end of a period; its rows go to the sink."""
+        now_ns, elapsed_s = period.end_ns, period.elapsed_s
         threads, ended = self._read_accounts()
         cells = self.cells.read(elapsed_s)
-        self._write_op_stats(cells, start_ns)
-        self.sites.collect(cells, start_ns)
-        self._write_launches(start_ns)
+        self._write_op_stats(cells, period)
+        self.sites.collect(cells, period)
+        self._write_launches(period)
         faults = self._major_faults.read(threads)
-        self.memory.write(start_ns, elapsed_s)
-        growth = self._write_clocks(threads, ended, faults, start_ns)
+        self.memory.write(period)
+        growth = self._write_clocks(threads, ended, faults, period)
         self._write_threads(threads, now_ns)
         charges = self._quota.settle(
             self.culprits.read(), {slot: grown[: len(CLOCKS)] for slot, grown in growth.items()}
         )
-        self._write_charges(charges, start_ns)
+        self._write_charges(charges, period)
         losses = self._losses.read()
         if self._quota.unknown_ns:
             losses["culprit_unknown_ns"] = losses.get("culprit_unknown_ns", 0) + self._quota.unknown_ns
         clocks = sum(growth.values(), start=np.zeros(len(CLOCKS) + 2, np.int64))
         second = Second(
-            time_ns=now_ns,
-            elapsed_s=elapsed_s,
+            period=period,
             targets=len(self._targets),
             threads=len(threads),
             cells=cells,
@@ -156,19 +155,19 @@ class SecondReader:
             preemptions=int(clocks[-1]),
             host=self._host.read(sum(faults.values())),
             charges=charges,
-            losses=self.count_losses(losses, start_ns),
+            losses=self.count_losses(losses, period),
             in_flight=self._write_in_flight(threads, now_ns),
         )
         for slot in self._targets.recycle(set(threads["process_slot"].tolist()), self.backlog):
             self.forget(slot)
         return second
 
-    def count_losses(self, growth: dict[str, int], start_ns: int) -> dict[str, int]:
+    def count_losses(self, growth: dict[str, int], period: Period) -> dict[str, int]:
         """Stores and sums losses by counter name; returns them."""
         rows = tables.LOSSES.rows(
             len(growth),
             session=self._sink.session,
-            start_ns=start_ns,
+            **period.columns(),
             counter=list(growth),
             reason=[MEANINGS.get(name, "") for name in growth],
             count=list(growth.values()),
@@ -198,7 +197,7 @@ class SecondReader:
         pairs = ((self._targets.at(cell.slot), cell) for cell in cells)
         return [(target, cell) for target, cell in pairs if target is not None and cell.op in BY_ID]
 
-    def _write_op_stats(self, cells: list[CellGrowth], start_ns: int) -> None:
+    def _write_op_stats(self, cells: list[CellGrowth], period: Period) -> None:
         """Cells folded to the library of their caller: one row per (process, operation, library)."""
         folded: dict[tuple[int, int, str], list[CellGrowth]] = defaultdict(list)
         for target, cell in self._known(cells):
@@ -211,7 +210,7 @@ class SecondReader:
         rows = tables.OP_STATS.rows(
             len(folded),
             session=self._sink.session,
-            start_ns=start_ns,
+            **period.columns(),
             process=[number for number, _, _ in folded],
             source=[int(BY_ID[op].source) for _, op, _ in folded],
             op=[BY_ID[op].code for _, op, _ in folded],
@@ -228,7 +227,7 @@ class SecondReader:
         )
         self._sink.append(tables.OP_STATS, rows)
 
-    def _write_launches(self, start_ns: int) -> None:
+    def _write_launches(self, period: Period) -> None:
         """Cells folded to the library of their caller: one row per (process, kernel, library)."""
         pairs = [(self._targets.at(one.slot), one) for one in self._launches.read()]
         known: list[tuple[Target, Launches]] = [(target, one) for target, one in pairs if target]
@@ -242,7 +241,7 @@ class SecondReader:
         rows = tables.KERNEL_LAUNCHES.rows(
             len(counts),
             session=self._sink.session,
-            start_ns=start_ns,
+            **period.columns(),
             process=processes,
             function=functions,
             generation=generations,
@@ -250,7 +249,7 @@ class SecondReader:
             count=list(counts.values()),
         )
         self._sink.append(tables.KERNEL_LAUNCHES, rows)
-        self.on_launched([(target, one.function, one.generation) for target, one in known], start_ns)
+        self.on_launched([(target, one.function, one.generation) for target, one in known], period.start_ns)
 
     def _read_accounts(self) -> tuple[Array, Array]:
         """Accounts of living threads (`struct thread_dump`), and the sums of those that have ended, by slot.
@@ -264,7 +263,7 @@ class SecondReader:
                 break
         return self.threads, ended
 
-    def _write_clocks(self, threads: Array, ended: Array, faults: dict[int, int], start_ns: int) -> dict[int, Array]:
+    def _write_clocks(self, threads: Array, ended: Array, faults: dict[int, int], period: Period) -> dict[int, Array]:
         """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions.
 
         ended: `struct process` by slot. Returns growth by slot.
@@ -287,7 +286,7 @@ class SecondReader:
                 rows += tables.CLOCK_SECONDS.rows(
                     1,
                     session=self._sink.session,
-                    start_ns=start_ns,
+                    **period.columns(),
                     process=target.number,
                     threads=len(mine),
                     switches=int(growth[-2]),
@@ -335,14 +334,14 @@ class SecondReader:
         self._threads_seen = {key: raw for key, raw in self._threads_seen.items() if key in living}
         self.thread_names = {tid: name for tid, name in self.thread_names.items() if tid in names}
 
-    def _write_charges(self, charges: list[Charge], start_ns: int) -> None:
+    def _write_charges(self, charges: list[Charge], period: Period) -> None:
         known = [(target, charge) for charge in charges if (target := self._targets.at(charge.slot))]
         culprits = [charge for _, charge in known]
         cgroups = np.asarray([one.culprit_cgroup_id for one in culprits], np.uint64)
         rows = tables.CULPRITS.rows(
             len(known),
             session=self._sink.session,
-            start_ns=start_ns,
+            **period.columns(),
             process=[target.number for target, _ in known],
             kind=[int(CulpritKind.YIELDED if one.is_yielded else CulpritKind.RUNQ) for one in culprits],
             culprit_pid=[one.culprit_pid for one in culprits],

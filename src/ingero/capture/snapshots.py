@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.capture.cpu_seconds import CpuSeconds
+from ingero.capture.period import Period
 from ingero.capture.rows import Sink
 from ingero.discover.cgroups import Throttling
 from ingero.discover.system import Pressure, SystemSample, SystemSampler
@@ -76,10 +77,11 @@ class SnapshotRows:
         self._cpus = CpuSeconds(sink)
         self.agent_cpu_ns = self._unstored_cpu_ns = 0
 
-    def write(self, time_ns: int, elapsed_ns: int, cpu_stats: Mapping[Path, int]) -> tuple[SystemSample, AgentUsage]:
-        """Samples now, `elapsed_ns` after the last time. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
+    def write(self, period: Period, cpu_stats: Mapping[Path, int]) -> tuple[SystemSample, AgentUsage]:
+        """Samples now, at its end. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
+        time_ns = period.end_ns
         sample = self.last = self._sampler.sample(list(cpu_stats))
-        self._write_throttling(sample, time_ns - elapsed_ns, cpu_stats)
+        self._write_throttling(sample, period, cpu_stats)
         self._cpus.write(self._sampler.stat, time_ns)
         cpu_ns = agent_cpu_ns()
         self.agent_cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
@@ -108,7 +110,7 @@ class SnapshotRows:
         self._sink.append(tables.SNAPSHOTS, row)
         return sample, agent
 
-    def _write_throttling(self, sample: SystemSample, start_ns: int, cpu_stats: Mapping[Path, int]) -> None:
+    def _write_throttling(self, sample: SystemSample, period: Period, cpu_stats: Mapping[Path, int]) -> None:
         """Groups that their quota kept off the CPU since the sample before."""
         before, self._throttling = self._throttling, dict(sample.throttling)
         rows: list[Row] = []
@@ -118,7 +120,7 @@ class SnapshotRows:
                 rows += tables.CGROUP_THROTTLING.rows(
                     1,
                     session=self._sink.session,
-                    start_ns=start_ns,
+                    **period.columns(),
                     cgroup_id=cpu_stats[path],
                     nr_throttled=now.throttled_periods - then.throttled_periods,
                     throttled_ns=now.throttled_ns - then.throttled_ns,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.capture.period import Period
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Targets
 from ingero.events import WAKER_KINDS
@@ -35,14 +36,14 @@ class WakerRows:
             count, total_ns = self._sums.get(key, (0, 0))
             self._sums[key] = (count + 1, total_ns + length_ns)
 
-    def write(self, start_ns: int) -> None:
-        """Writes and clears the sums of the second that began at `start_ns` (unix)."""
+    def write(self, period: Period) -> None:
+        """Writes and clears the sums of a second."""
         known = [(target, key, sums) for key, sums in self._sums.items() if (target := self._targets.at(key[0]))]
         self._sums.clear()
         rows = tables.WAKERS.rows(
             len(known),
             session=self._sink.session,
-            start_ns=start_ns,
+            **period.columns(),
             process=[target.number for target, _, _ in known],
             waker_kind=[kind for _, (_, kind, _, _), _ in known],
             waker_pid=[pid for _, (_, _, pid, _), _ in known],

@@ -69,6 +69,6 @@ def _threads(case: Case, windows: Sequence[Window], clocks: Sequence[int]) -> fl
     for process in (one.process for one in case.evidence.processes.values() if one.pid in case.job):
         rows = case.evidence.clock_seconds(windows, process)
         spent_ns += float(rows["clock_ns"][:, list(clocks)].sum())
-        periods |= dict(zip(rows["start_ns"].tolist(), rows["period_s"].tolist(), strict=True))
-    seconds = sum(periods.values())
-    return spent_ns / seconds / 1e9 if seconds else 0.0
+        periods |= dict(zip(rows["start_ns"].tolist(), rows["period_ns"].tolist(), strict=True))
+    elapsed_ns = sum(periods.values())
+    return spent_ns / elapsed_ns if elapsed_ns else 0.0

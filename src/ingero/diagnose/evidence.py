@@ -334,7 +334,7 @@ class Evidence:
         stopped = rows["clock_ns"][:, CLOCK_NAMES.index("stopped")] > _STOPPED * rows["clock_ns"].sum(axis=1)
         found: list[Window] = []
         for row in rows[stopped]:
-            begin, end = int(row["start_ns"]), int(row["start_ns"] + row["period_s"] * SECOND_NS)
+            begin, end = int(row["start_ns"]), int(row["start_ns"] + row["period_ns"])
             if found and begin - found[-1].end_ns < SECOND_NS:
                 found[-1] = Window(begin_ns=found[-1].begin_ns, end_ns=end)
             else:
@@ -382,7 +382,7 @@ class Evidence:
         spans = Spans(windows)
         near = [self.reader.clock_seconds(one, process=process) for one in spans.near(LONGEST_PERIOD_NS)]
         rows: Array = np.concatenate([_NO_SECONDS, *near])
-        return rows[spans.touch(rows["start_ns"], rows["start_ns"] + rows["period_s"] * SECOND_NS)]
+        return rows[spans.touch(rows["start_ns"], rows["start_ns"] + rows["period_ns"])]
 
     def samples(self, windows: Iterable[Window], process: int) -> Array:
         """Where the threads of a process were outside traced calls, `store.arrays.SAMPLE_DTYPE`."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ingero.store.conditions import columns
 from ingero.store.vocabulary import CLOCK_COLUMNS, CLOCKS
 
 CHECKPOINTS = 8
@@ -58,7 +59,7 @@ _LANE_NUMBERS = (
     "empty_sleep_ns",
 )
 _EPOCH_PARTS = ("empty", "enqueue", "drain")
-_SECOND_NUMBERS = ("start_ns", "period_s", "process", "threads", "switches", "preemptions", "major_faults")
+_SECOND_NUMBERS = ("start_ns", "period_ns", "process", "threads", "switches", "preemptions", "major_faults")
 
 # One epoch. Clocks are in the order of vocabulary.CLOCKS, -1 where not recorded; op_set and class_key are numbers of
 # texts (Reader.texts); checkpoint_ns is 0 from the first unused on.
@@ -79,7 +80,7 @@ LANE_SUMS = (
 )
 CLOCK_SUMS = len(_EPOCH_PARTS) * len(CLOCKS)
 
-# What the threads of one process did in `period_s` seconds from start_ns on; major_faults: -1 where not recorded.
+# What the threads of one process did in `period_ns` from start_ns on; major_faults: -1 where not recorded.
 CLOCK_SECOND_DTYPE = np.dtype([(name, "<i8") for name in _SECOND_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
 
 # One interval off the CPU. state, waker_kind: ids (state -1: not recorded); comm and names are numbers of texts.
@@ -101,7 +102,7 @@ _SAMPLE_NUMBERS = ("time_ns", "process", "pid", "tid", "state", "weight_ns", "is
 SAMPLE_DTYPE = np.dtype([(name, "<i8") for name in _SAMPLE_NUMBERS])
 MEMORY_SECOND_COLUMNS = (
     "start_ns",
-    "period_s",
+    "period_ns",
     "process",
     "memory_kind",
     "live_bytes",
@@ -110,11 +111,11 @@ MEMORY_SECOND_COLUMNS = (
     "unpaired",
 )
 
-# What one process held of one kind of memory (`ops.MemoryKind`) `period_s` seconds after start_ns and until the next
+# What one process held of one kind of memory (`ops.MemoryKind`) `period_ns` after start_ns and until the next
 # row, or the end of the process. peak_bytes: the most so far. unpaired: calls that do not count in it, so far.
 MEMORY_SECOND_DTYPE = np.dtype([(name, "<i8") for name in MEMORY_SECOND_COLUMNS])
 
-SITE_LEVEL_COLUMNS = ("start_ns", "period_s", "process", "source", "op", "caller", "stack_hash", "live_bytes")
+SITE_LEVEL_COLUMNS = ("start_ns", "period_ns", "process", "source", "op", "caller", "stack_hash", "live_bytes")
 NCCL_CALL_COLUMNS = (
     *("session", "process", "op", "comm_id_hash", "rank", "nranks", "sequence", "start_ns", "duration_ns", "bytes"),
     "ret_code",
@@ -132,7 +133,9 @@ EPOCH_COLUMNS = ", ".join(
 )
 LANE_COLUMNS = ", ".join([*_LANE_NUMBERS[:-1], f"coalesce(empty_sleep_ns, {NOT_RECORDED})"])
 SAMPLE_COLUMNS = ", ".join(_SAMPLE_NUMBERS)
-CLOCK_SECOND_COLUMNS = ", ".join((*_SECOND_NUMBERS[:-1], f"coalesce(major_faults, {NOT_RECORDED})", *CLOCK_COLUMNS))
+CLOCK_SECOND_COLUMNS = ", ".join(
+    (columns(_SECOND_NUMBERS[:-1]), f"coalesce(major_faults, {NOT_RECORDED})", *CLOCK_COLUMNS)
+)
 
 
 def epochs(rows: Iterable[Sequence[Any]]) -> npt.NDArray[np.void]:

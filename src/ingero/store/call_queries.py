@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingero.store.arrays import SITE_LEVEL_COLUMNS
-from ingero.store.conditions import of_process
+from ingero.store.conditions import columns, of_process
 from ingero.store.memory_queries import BEFORE, INSIDE
 
 # One row per recorded NCCL call, the newest first.
@@ -13,13 +13,13 @@ SELECT session, process, op_code, coalesce(comm_id_hash, 0), coalesce(rank, -1),
 FROM ({view}) ORDER BY timestamp DESC LIMIT :limit
 """
 
-_LEVELS = ", ".join(f"a.{name}" for name in SITE_LEVEL_COLUMNS)
+_LEVELS = columns(SITE_LEVEL_COLUMNS, "a")
 
 # with the levels that the window begins with, whose rows are older than it
 SITE_LEVELS = f"""
 SELECT {_LEVELS} FROM raw_allocations a WHERE {INSIDE} AND {of_process("a")}
 UNION ALL
-SELECT {", ".join(SITE_LEVEL_COLUMNS)} FROM (
+SELECT {columns(SITE_LEVEL_COLUMNS)} FROM (
     SELECT a.*, row_number() OVER (
         PARTITION BY a.process, a.source, a.op, a.caller, a.stack_hash ORDER BY a.start_ns DESC, a.id DESC) AS age
     FROM raw_allocations a LEFT JOIN raw_processes p ON p.process = a.process

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ingero.store.vocabulary import CLOCK_COLUMNS
 from ingero.units import SECOND_NS
 
@@ -13,27 +15,34 @@ def within(column: str) -> str:
     return f"{column} >= :begin AND {column} < :end"
 
 
+def period_ns(table: str = "") -> str:
+    """How long a row of sums stands for."""
+    return f"CAST({_column(table, 'period_s')} * {SECOND_NS} + 0.5 AS INTEGER)"
+
+
 def touches(table: str = "") -> str:
     """Rows with a period that touch the window; the first condition is there for the index."""
-    start_ns, period_s = _column(table, "start_ns"), _column(table, "period_s")
+    start_ns = _column(table, "start_ns")
     return (
-        f"{start_ns} > :begin - {LONGEST_PERIOD_NS} AND {start_ns} < :end "
-        f"AND {start_ns} + {period_s} * {SECOND_NS} > :begin"
+        f"{start_ns} > :begin - {LONGEST_PERIOD_NS} AND {start_ns} < :end AND {start_ns} + {period_ns(table)} > :begin"
     )
 
 
 def share(table: str) -> str:
     """How much of a row with a period lies in the window, 0 to 1."""
-    period_ns = f"{table}.period_s * {SECOND_NS}"
-    return (
-        f"((min(:end, {table}.start_ns + {period_ns}) - max(:begin, {table}.start_ns)) "
-        f"/ ({table}.period_s * {SECOND_NS}.0))"
-    )
+    period = period_ns(table)
+    inside = f"min(:end, {table}.start_ns + {period}) - max(:begin, {table}.start_ns)"
+    return f"(({inside}) / CAST({period} AS REAL))"
 
 
 def of_process(table: str = "") -> str:
     """Rows of the process asked for; of all where none is."""
     return f"(:process IS NULL OR {_column(table, 'process')} = :process)"
+
+
+def columns(names: Iterable[str], table: str = "") -> str:
+    """These columns of a table; `period_ns` among them is how long a row stands for."""
+    return ", ".join(period_ns(table) if name == "period_ns" else _column(table, name) for name in names)
 
 
 def sums_of_clocks(table: str) -> str:

@@ -150,7 +150,7 @@ _COLUMNS: Mapping[str, str] = {
     "orchestrator": "kubernetes, slurm, ecs, docker ...",
     "parent_pid": "process id of the parent",
     "peer": "rank it sends to or receives from",
-    "period_s": "seconds the row covers: 1, or 60 once folded",
+    "period_s": "seconds the row covers: 1 or, where the agent looked sooner or later, that; 60 once folded",
     "picked_up_late_ns": "the device was ready, but the wait had not returned",
     "pid": "process id",
     "pod": "Kubernetes pod",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ingero.store.arrays import MEMORY_SECOND_COLUMNS
-from ingero.store.conditions import of_process, sum_of, touches
+from ingero.store.conditions import columns, of_process, period_ns, sum_of, touches
 from ingero.units import SECOND_NS
 
 # Whoever holds memory says so each minute, which retention may have folded: older rows say nothing of what is live.
 _LOOKBACK_NS = 240 * SECOND_NS
 
 _SITE = "a.process, a.source, a.op, a.caller, a.stack_hash"
-_ENDS = f"a.start_ns + a.period_s * {SECOND_NS}"
+_ENDS = f"a.start_ns + {period_ns('a')}"
 # the rows of the window, and before it the newest of each site
 INSIDE = touches("a")
 BEFORE = f"{_ENDS} <= :begin AND a.start_ns > :begin - {_LOOKBACK_NS}"
@@ -40,10 +40,10 @@ GROUP BY f.process, f.source, f.op, f.caller, f.stack_hash ORDER BY end_bytes DE
 
 # with the levels that the window begins with, whose rows are older than it
 SECONDS = f"""
-SELECT {", ".join(f"a.{name}" for name in MEMORY_SECOND_COLUMNS)} FROM raw_memory_seconds a
+SELECT {columns(MEMORY_SECOND_COLUMNS, "a")} FROM raw_memory_seconds a
 WHERE {INSIDE} AND {of_process("a")}
 UNION ALL
-SELECT {", ".join(MEMORY_SECOND_COLUMNS)} FROM (
+SELECT {columns(MEMORY_SECOND_COLUMNS)} FROM (
     SELECT a.*, row_number() OVER (PARTITION BY a.process, a.memory_kind ORDER BY a.start_ns DESC, a.id DESC) AS age
     FROM raw_memory_seconds a LEFT JOIN raw_processes p ON p.process = a.process
     WHERE {BEFORE} AND coalesce(p.exit_ns, :end) > :begin AND {of_process("a")}

@@ -91,10 +91,12 @@ def _require_tables(db: apsw.Connection, path: Path) -> None:
     from ingero.store.tables import BY_NAME  # noqa: PLC0415  # numpy, which a reader of one row does without
 
     for table in BY_NAME.values():
-        columns = {str(name) for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", (table.name,))}
-        missing = next((name for name in table.columns if name not in columns), None)
+        types = dict(db.execute("SELECT name, type FROM pragma_table_info(?)", (table.name,)))
+        missing = next((name for name in table.columns if name not in types), None)
         if missing:
-            raise OtherBuildError(path, f"{table.name}.{missing}" if columns else table.name)
+            raise OtherBuildError(path, f"{table.name}.{missing}" if types else table.name)
+        if types.get("period_s", "REAL") != "REAL":
+            raise OtherBuildError(path, f"fractions of a second in {table.name}.period_s")
 
 
 def _make_views(db: apsw.Connection) -> None:

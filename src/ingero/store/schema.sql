@@ -3,7 +3,8 @@
 -- Times are unix nanoseconds. A column `id` is handed out by SQLite; every other column is inserted by the recorder.
 -- Columns that say "string" hold raw_strings.string, 0 = none. 0 addresses, pids and names mean "none"; NULL means
 -- "not recorded". Unsigned 64-bit kernel values are stored as the signed number with the same bits.
--- `process` is raw_processes.process, 0 = not a traced process. `period_s` is 1, or 60 once retention has folded seconds.
+-- `process` is raw_processes.process, 0 = not a traced process. `period_s`: how
+-- long a row stands for: 1 s or, where the recorder looked sooner or later, that; 60 once retention has folded seconds.
 
 CREATE TABLE raw_strings (
     string INTEGER PRIMARY KEY,
@@ -233,7 +234,7 @@ CREATE TABLE raw_op_stats (
     id             INTEGER PRIMARY KEY,
     session        INTEGER NOT NULL,
     start_ns       INTEGER NOT NULL,
-    period_s       INTEGER NOT NULL DEFAULT 1,
+    period_s       REAL    NOT NULL DEFAULT 1,
     process        INTEGER NOT NULL,
     source         INTEGER NOT NULL,
     op             INTEGER NOT NULL,
@@ -262,7 +263,7 @@ CREATE TABLE raw_call_sites (
     id        INTEGER PRIMARY KEY,
     session   INTEGER NOT NULL,
     start_ns  INTEGER NOT NULL,
-    period_s  INTEGER NOT NULL DEFAULT 60,
+    period_s  REAL    NOT NULL DEFAULT 60,
     process   INTEGER NOT NULL,
     source    INTEGER NOT NULL,
     op        INTEGER NOT NULL,
@@ -284,7 +285,7 @@ CREATE TABLE raw_allocations (
     id              INTEGER PRIMARY KEY,
     session         INTEGER NOT NULL,
     start_ns        INTEGER NOT NULL,
-    period_s        INTEGER NOT NULL DEFAULT 1,
+    period_s        REAL    NOT NULL DEFAULT 1,
     process         INTEGER NOT NULL,
     source          INTEGER NOT NULL,
     op              INTEGER NOT NULL,
@@ -311,7 +312,7 @@ CREATE TABLE raw_memory_seconds (
     id          INTEGER PRIMARY KEY,
     session     INTEGER NOT NULL,
     start_ns    INTEGER NOT NULL,
-    period_s    INTEGER NOT NULL DEFAULT 1,
+    period_s    REAL    NOT NULL DEFAULT 1,
     process     INTEGER NOT NULL,
     memory_kind INTEGER NOT NULL,              -- memory_kinds.id
     live_bytes  INTEGER NOT NULL,
@@ -326,7 +327,7 @@ CREATE TABLE raw_kernel_launches (
     id         INTEGER PRIMARY KEY,
     session    INTEGER NOT NULL,
     start_ns   INTEGER NOT NULL,
-    period_s   INTEGER NOT NULL DEFAULT 1,
+    period_s   REAL    NOT NULL DEFAULT 1,
     process    INTEGER NOT NULL,
     function   INTEGER NOT NULL,
     generation INTEGER NOT NULL DEFAULT 0,     -- raw_kernels.generation
@@ -354,7 +355,7 @@ CREATE TABLE raw_clock_seconds (
     id             INTEGER PRIMARY KEY,
     session        INTEGER NOT NULL,
     start_ns       INTEGER NOT NULL,
-    period_s       INTEGER NOT NULL DEFAULT 1,
+    period_s       REAL    NOT NULL DEFAULT 1,
     process        INTEGER NOT NULL,
     threads        INTEGER NOT NULL DEFAULT 0,
     run_ns         INTEGER NOT NULL,
@@ -376,7 +377,7 @@ CREATE TABLE raw_culprits (
     id                INTEGER PRIMARY KEY,
     session           INTEGER NOT NULL,
     start_ns          INTEGER NOT NULL,
-    period_s          INTEGER NOT NULL DEFAULT 1,
+    period_s          REAL    NOT NULL DEFAULT 1,
     process           INTEGER NOT NULL,          -- the victim
     kind              INTEGER NOT NULL,          -- thread_states.id: 2 runq, 4 yielded
     culprit_pid       INTEGER NOT NULL,          -- 0: idle CPU, -1: unknown
@@ -392,7 +393,7 @@ CREATE TABLE raw_wakers (
     id         INTEGER PRIMARY KEY,
     session    INTEGER NOT NULL,
     start_ns   INTEGER NOT NULL,
-    period_s   INTEGER NOT NULL DEFAULT 1,
+    period_s   REAL    NOT NULL DEFAULT 1,
     process    INTEGER NOT NULL,               -- the sleeper
     waker_kind INTEGER NOT NULL,               -- waker_kinds.id
     waker_pid  INTEGER NOT NULL DEFAULT 0,
@@ -476,7 +477,7 @@ CREATE TABLE raw_cgroup_throttling (
     id           INTEGER PRIMARY KEY,
     session      INTEGER NOT NULL,
     start_ns     INTEGER NOT NULL,
-    period_s     INTEGER NOT NULL DEFAULT 1,
+    period_s     REAL    NOT NULL DEFAULT 1,
     cgroup_id    INTEGER NOT NULL,
     nr_throttled INTEGER NOT NULL,
     throttled_ns INTEGER NOT NULL
@@ -487,7 +488,7 @@ CREATE TABLE raw_losses (
     id       INTEGER PRIMARY KEY,
     session  INTEGER NOT NULL,
     start_ns INTEGER NOT NULL,
-    period_s INTEGER NOT NULL DEFAULT 1,
+    period_s REAL    NOT NULL DEFAULT 1,
     counter  TEXT NOT NULL,
     reason   TEXT NOT NULL DEFAULT '',
     count    INTEGER NOT NULL                  -- growth; nanoseconds where the counter's name ends in _ns

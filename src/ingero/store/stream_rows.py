@@ -126,7 +126,7 @@ class ThreadsRow(NamedTuple):
     session: int
     process: int
     start_ns: int
-    period_s: int
+    period_s: float
     run_ns: int
     runq_ns: int
 

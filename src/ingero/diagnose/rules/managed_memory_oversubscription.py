@@ -10,7 +10,7 @@ from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Seve
 from ingero.diagnose.rule import Rule
 from ingero.ops import MemoryKind
 from ingero.store.records import Process, Window
-from ingero.units import SECOND_NS, format_bytes
+from ingero.units import format_bytes
 
 CAUSE = "managed-memory-oversubscription"
 MOST_UNPAIRED = 0.1  # of the live blocks
@@ -26,7 +26,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
         if total and len(above):
             most = above[int(above["live_bytes"].argmax())]
             begin = max(int(above["start_ns"][0]), evidence.window.begin_ns)
-            end = max(int(above["start_ns"][-1] + above["period_s"][-1] * SECOND_NS), begin + 1)
+            end = max(int(above["start_ns"][-1] + above["period_ns"][-1]), begin + 1)
             yield _finding(evidence, process, Window(begin_ns=begin, end_ns=end), int(most["live_bytes"]), total)
 
 

@@ -16,7 +16,6 @@ from ingero.serve.memory_lines import held_memory, site_places
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import Container, MemorySite, Process, Window
-from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -114,7 +113,7 @@ def container_text(one: Container) -> str:
 
 def level_at(rows: Array, times: Array, exit_ns: int | None) -> Array:
     """The level of one holder at each time: of the newest row whose period has ended; 0 before it and after exit."""
-    ends = rows["start_ns"] + rows["period_s"] * SECOND_NS
+    ends = rows["start_ns"] + rows["period_ns"]
     order = np.argsort(ends, kind="stable")
     at = np.searchsorted(ends[order], times, side="right")
     values = np.concatenate(([0], rows["live_bytes"][order]))[at]

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from ingero.store.conditions import period_ns
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Container, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
@@ -17,13 +18,15 @@ _LIVE_NS = 5 * SECOND_NS
 
 _START_NS = 30 * SECOND_NS  # attaching to very many processes
 
-# Where recorded time begins and ends. Folded rows say it only to the minute; the bare columns are found by index.
+# Where recorded time begins and ends: a column that is found by index, the table, how long its rows stand for.
+# Folded rows say it only to the minute.
+_SECONDS = "WHERE period_s < 60"
 _TIMES = (
-    ("start_ns", "raw_events", 0),
-    ("b_ns", "raw_epochs", 0),
-    ("start_ns", "raw_op_stats WHERE period_s = 1", SECOND_NS - 1),
-    ("start_ns", "raw_clock_seconds WHERE period_s = 1", SECOND_NS - 1),
-    ("time_ns", "raw_in_flight", 0),
+    ("start_ns", "raw_events", "1"),
+    ("b_ns", "raw_epochs", "1"),
+    ("start_ns", f"raw_op_stats {_SECONDS}", period_ns()),
+    ("start_ns", f"raw_clock_seconds {_SECONDS}", period_ns()),
+    ("time_ns", "raw_in_flight", "1"),
 )
 
 # What the size limit leaves for longer: sums by the minute, digests of epochs, findings.
@@ -80,18 +83,19 @@ class ContentQuestions(Questions):
         """From the first to the last recorded moment; None for an empty file."""
         sources = _TIMES[:1] if self.older_version else _TIMES  # their totals are of whole minutes
         ends = [
-            (first, last + length_ns)
+            (first, end)
             for time, source, length_ns in sources
-            for first, last in self._rows(
-                f"SELECT (SELECT min({time}) FROM {source}), (SELECT max({time}) FROM {source})"
+            for first, end in self._rows(
+                f"SELECT (SELECT min({time}) FROM {source}), "
+                f"(SELECT {time} + {length_ns} FROM {source} ORDER BY {time} DESC LIMIT 1)"
             )
             if first is not None
         ]
         if not ends:
-            ends = [(s.started_ns, s.last_seen_ns) for s in self.sessions()]
+            ends = [(s.started_ns, s.last_seen_ns + 1) for s in self.sessions()]
         if not ends:
             return None
-        return Window(begin_ns=min(first for first, _ in ends), end_ns=max(last for _, last in ends) + 1)
+        return Window(begin_ns=min(first for first, _ in ends), end_ns=max(end for _, end in ends))
 
     def kept_since_ns(self, whole: Window) -> int:
         """From when on anything is stored: sums by the minute and findings may be older than `whole`."""
@@ -130,7 +134,8 @@ class ContentQuestions(Questions):
 
         A second is longer than its nominal length by a millisecond or two, and open calls are looked at when it ends.
         """
-        end_ns = int(self._rows("SELECT coalesce((SELECT max(start_ns) FROM raw_clock_seconds), 0)")[0][0]) + SECOND_NS
+        newest = f"SELECT start_ns + {period_ns()} FROM raw_clock_seconds ORDER BY start_ns DESC LIMIT 1"
+        end_ns = int(self._rows(f"SELECT coalesce(({newest}), {SECOND_NS})")[0][0])
         seen = self._rows(f"SELECT max(time_ns) FROM raw_in_flight WHERE time_ns < {end_ns + SECOND_NS // 2}")
         return max(end_ns, int(seen[0][0] or 0) + 1)
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from ingero.events import HELD_UP
 from ingero.store import answers, histograms
-from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, share, sum_of, sums_of_clocks, touches
+from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, period_ns, share, sum_of, sums_of_clocks, touches
 from ingero.store.reader.questions import Questions, records
 from ingero.store.records import KernelLaunches, OpShare, OpTotals, Window
 from ingero.store.spans import Spans, joined
-from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -63,7 +62,7 @@ class OperationQuestions(Questions):
     def op_spans(self, windows: Sequence[Window], *, process: int) -> list[Window]:
         """Each window, longer by the rest of the seconds that touch it."""
         sql = (
-            f"SELECT DISTINCT start_ns, start_ns + period_s * {SECOND_NS} FROM raw_op_stats "
+            f"SELECT DISTINCT start_ns, start_ns + {period_ns()} FROM raw_op_stats "
             f"WHERE {touches()} AND {of_process()} ORDER BY start_ns"
         )
         near = joined(windows, apart_ns=LONGEST_PERIOD_NS)
@@ -81,7 +80,7 @@ class OperationQuestions(Questions):
         spans = Spans(windows)
         sums: dict[tuple[Any, ...], Array] = {}
         sql = (
-            f"SELECT t.start_ns, t.start_ns + t.period_s * {SECOND_NS}, {_CALLED}, "
+            f"SELECT t.start_ns, t.start_ns + {period_ns('t')}, {_CALLED}, "
             f"sum(t.count), sum(t.sum_ns), sum({_HELD_UP_NS}), {sum_of('t.bytes')}, coalesce(sum(t.errors), 0) "
             f"{_CALLS} GROUP BY t.start_ns, t.period_s, t.source, t.op"
         )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ingero.events import THREAD_STATES
 from ingero.store import answers, arrays, machine, views
-from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, sums_of_clocks, touches, within
+from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, period_ns, sums_of_clocks, touches, within
 from ingero.store.reader.questions import Questions, records
 from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, Throttling, WakerTotals, Window
 from ingero.store.spans import Spans
@@ -82,7 +82,7 @@ class SchedulingQuestions(Questions):
         """The same of one process in stretches of time, of seconds that reach out of them only what lies within."""
         ns: Counter[tuple[Any, ...]] = Counter()
         switches: Counter[tuple[Any, ...]] = Counter()
-        sql = f"SELECT c.start_ns, c.start_ns + c.period_s * {SECOND_NS}, c.ns, c.switches, {_CULPRIT} {_CULPRITS}"
+        sql = f"SELECT c.start_ns, c.start_ns + {period_ns('c')}, c.ns, c.switches, {_CULPRIT} {_CULPRITS}"
         for window in spans.near(LONGEST_PERIOD_NS):
             rows = self._rows(sql, window, table="raw_culprits", process=process)
             times = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
