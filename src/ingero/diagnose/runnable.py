@@ -1,12 +1,13 @@
 """Lost time in which somebody on the path could have run: who ran instead, and what kind of neighbour that was.
 
-On the path are the process's own thread (its clocks) and, while that sleeps, the worker it waits for (its path).
+On the path are the process's own thread (its clocks) and, while that sleeps, whoever it waits for (its path): a worker,
+a thread that holds a lock. Who ran instead is known of the own waits by exact sums, of those on the path one by one.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from ingero.diagnose.cpu_use import grown_use, would_fit_alone
 from ingero.diagnose.longest_wait import first_of, longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
 from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
+from ingero.diagnose.waits import Segment
+from ingero.store.records import CulpritTotals
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list
 
@@ -44,10 +47,12 @@ class Taker(enum.Enum):
 class Answers:
     """Which share of the runnable time each kind of taker answers for; what nobody could be named for is missing.
 
-    is_own_proven: whether the job's own threads came to use the CPUs more. Else they say who ran, not why.
+    shares: of the process's own. on_path: of those that it waited for. is_own_proven: whether the job's own threads
+    came to use the CPUs more. Else they say who ran, not why.
     """
 
     shares: Mapping[Taker, float]
+    on_path: Mapping[Taker, float]
     is_own_proven: bool = False
 
 
@@ -61,7 +66,9 @@ def contention(
     found, takers = answers(case), of_kind(case, taker)
     chosen = _not_yet_charged(case, takers)
     left = sum(one.lost_ns for one in chosen) / max(sum(one.lost_ns for one in takers), 1)
-    claims = claim(case, found.shares[taker] * left)
+    is_whole = taker is not Taker.OWN or found.is_own_proven
+    of_path = is_runnable if is_whole else lambda one: is_runnable(one) and one.pid != case.process.pid
+    claims = claim(case, found.shares[taker] * left, found.on_path[taker] * left, of_path)
     if not claims:
         return None
     culprits = weighty(chosen)
@@ -75,7 +82,7 @@ def contention(
         cause=cause,
         resource="cpu",
         root=INGERO if taker is Taker.AGENT else "host",
-        is_whole=taker is not Taker.OWN or found.is_own_proven,
+        is_whole=is_whole,
         least_ratio=least_ratio,
         summary=text.format(who=case.who, lost=case.amount(lost), takers=named(culprits)),
         claims=claims,
@@ -105,9 +112,17 @@ def answers(case: Case) -> Answers:
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
+    shares, is_own = _answered(case, taken, case.total(HOST_PARTS, RUNNABLE))
+    path = _taken_on_path(case)
+    on_path = shares if path is None else _answered(case, path, _on_path_ns(case))[0]
+    return Answers(shares, on_path, is_own)
+
+
+def _answered(case: Case, taken: Mapping[Taker, float], waited_ns: float) -> tuple[Mapping[Taker, float], bool]:
+    """Who answers for waits of which each kind took so much, and whether the job's own threads are proven to."""
     own, agent, known = taken[Taker.OWN], taken[Taker.AGENT], sum(taken.values())
     external = known - own - agent
-    grown, enough = grown_use(case), _WORTH * case.total(HOST_PARTS, RUNNABLE) / max(case.window.duration_ns, 1)
+    grown, enough = grown_use(case), _WORTH * waited_ns / max(case.window.duration_ns, 1)
     if grown is None:
         is_own = not would_fit_alone(case)
         is_others = not is_own
@@ -116,13 +131,43 @@ def answers(case: Case) -> Answers:
         is_others = grown.others > max(enough, grown.own)
     if is_others and external > MIN_SHARE * known and not _fillers(case):
         more = (known - agent) / external
-        return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent})
+        return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent}, False
     if own < _OWN_ANSWERS * known:
         more = known / (external + agent)
-        return Answers({kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0})
+        return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0}, False
     if is_own and external < _TOO_MANY_OTHERS * known:
         taken = dict.fromkeys(Taker, 0.0) | {Taker.OWN: known - agent, Taker.AGENT: agent}
-    return Answers(taken, is_own)
+    return taken, is_own
+
+
+def _taken_on_path(case: Case) -> dict[Taker, float] | None:
+    """Of the waits for a CPU on the path, each kind's share of what is not an idle CPU's; None where there are none."""
+    waits = [one for part in (Part.EMPTY, Part.ENQUEUE) for one in case.paths(part).segments if is_runnable(one)]
+    everyone = sum(one.duration_ns for one in waits if one.culprit_pid != IDLE_PID)
+    if not everyone:
+        return None
+    groups = {one.culprit_pid: one.culprit_cgroup_id for number in case.members for one in _charges(case, number)}
+    took = dict.fromkeys(Taker, 0.0)
+    for one in waits:
+        if one.culprit_pid > IDLE_PID:
+            home = case.evidence.container_of(groups.get(one.culprit_pid, 0))
+            took[_kind(case, one.culprit_pid, home)] += one.duration_ns / everyone
+    return took
+
+
+def _on_path_ns(case: Case) -> float:
+    """How long those that it waited for waited for a CPU."""
+    parts = (Part.EMPTY, Part.ENQUEUE)
+    return sum(case.total((part,), ("sleep",)) * case.path_share(part, is_runnable) for part in parts)
+
+
+def is_runnable(piece: Segment) -> bool:
+    """Whether it is a wait for a CPU of whoever was waited for."""
+    return piece.state == "runq" and piece.waker_kind == "none"
+
+
+def _charges(case: Case, process: int) -> list[CulpritTotals]:
+    return case.evidence.culprits((case.window,), process)
 
 
 def filled_ratio(case: Case, takers: Iterable[Culprit]) -> float:
@@ -144,7 +189,8 @@ def _fillers(case: Case) -> set[int]:
 
 def of_kind(case: Case, kind: Taker) -> list[Culprit]:
     """The named takers of one kind, most time first."""
-    return [one for one in case.takers if one.pid > IDLE_PID and one.name and _kind(case, one) is kind]
+    named_ones = (one for one in case.takers if one.pid > IDLE_PID and one.name)
+    return [one for one in named_ones if _kind(case, one.pid, one.container) is kind]
 
 
 def _by_thread(case: Case, takers: list[Culprit]) -> list[Culprit]:
@@ -172,21 +218,24 @@ def _not_yet_charged(case: Case, takers: list[Culprit]) -> list[Culprit]:
     return [one for one in takers if one.pid not in charged]
 
 
-def _kind(case: Case, one: Culprit) -> Taker:
-    if one.pid in case.job:
+def _kind(case: Case, pid: int, container: str) -> Taker:
+    if pid in case.job:
         return Taker.OWN
-    if one.pid in case.evidence.agent_pids:
+    if pid in case.evidence.agent_pids:
         return Taker.AGENT
     home = case.evidence.container_of(case.process.cgroup_id)
-    return Taker.NEIGHBOUR if home and one.container != home else Taker.OTHER
+    return Taker.NEIGHBOUR if home and container != home else Taker.OTHER
 
 
-def claim(case: Case, share: float) -> dict[Bucket, int]:
-    """This share of the runnable time on the path, as far as it is left."""
-    if share <= 0:
-        return {}
-    taken = dict(case.take(HOST_PARTS, RUNNABLE, case.total(HOST_PARTS, RUNNABLE) * share))
-    return taken | case.take_state("runq", share)
+def claim(
+    case: Case, share: float, on_path: float, of_path: Callable[[Segment], bool] = is_runnable
+) -> dict[Bucket, int]:
+    """These shares of the process's own runnable time, and of that of whoever it waited for, as far as it is left.
+
+    of_path: which pieces of that are meant.
+    """
+    own = case.take(HOST_PARTS, RUNNABLE, case.total(HOST_PARTS, RUNNABLE) * share) if share > 0 else {}
+    return dict(own) | (case.take_path(of_path, on_path) if on_path > 0 else {})
 
 
 def apart(case: Case, culprits: list[Culprit]) -> Fix | None:

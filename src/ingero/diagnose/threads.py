@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import CodeLine, Culprit
 from ingero.diagnose.places import RUN, SLEEP, Stay, matching, spans_of, spent, stays, waits_for_items
-from ingero.diagnose.runnable import KEPT_FROM_RUNNING
+from ingero.diagnose.runnable import KEPT_FROM_RUNNING, answers, is_runnable
 from ingero.diagnose.waits import GIL, Segment
 
 _CLEAR = 0.7  # of the sleeping samples, before they tell what kind of wait it is
@@ -25,7 +25,11 @@ class Wait(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnThreadWait:
-    """Waits of the feeding thread for another thread of the process. samples: of the sleeping thread."""
+    """Waits of the feeding thread for another thread of the process. samples: of the sleeping thread.
+
+    crowd: pids of the job, where nothing proves that it crowds itself more than usual: while one of its threads has the
+    CPU that the other thread waits for, that one is waited for.
+    """
 
     pid: int
     tid: int
@@ -33,10 +37,15 @@ class OwnThreadWait:
     partner_line: CodeLine | None
     waiter_line: CodeLine | None
     samples: int
+    crowd: frozenset[int]
 
     def is_on_path(self, one: Segment) -> bool:
         """Whether a piece of a path belongs to such a wait."""
-        return is_of_other_thread(one, self.pid)
+        return is_of_other_thread(one, self.pid) or self.is_crowded(one)
+
+    def is_crowded(self, one: Segment) -> bool:
+        """Whether the other thread waits for a CPU that its own job has."""
+        return one.tid == self.tid and is_runnable(one) and one.culprit_pid in self.crowd
 
     def culprit(self, lost_ns: int) -> Culprit:
         """The other thread."""
@@ -72,6 +81,7 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
         partner_line=line,
         waiter_line=spent(asleep).line,
         samples=sum(one.count for one in asleep) + count,
+        crowd=frozenset() if answers(case).is_own_proven else frozenset(case.job),
     )
 
 

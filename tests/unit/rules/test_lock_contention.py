@@ -78,6 +78,45 @@ def test_the_line_of_a_lock_that_is_held_asleep_is_known_from_the_sleeps_themsel
     assert incident.evidence["waits at"] == "main() at /srv/job/train.py:95"
 
 
+@pytest.mark.parametrize(
+    ("taker", "found"),
+    [((101, "pt_data_worker"), ["lock-contention"]), ((900, "cron"), ["lock-contention", "cpu-contention"])],
+    ids=["its own worker", "others"],
+)
+def test_while_its_holder_waits_for_a_cpu_a_lock_is_held_unless_others_have_that_cpu(
+    tmp_path: Path, taker: tuple[int, str], found: list[str]
+) -> None:
+    """Of waits of 8 ms 3 ms: who had the CPU is known of each, whoever took a little more of the CPUs meanwhile."""
+
+    def crowded(scene: Scene, trainer: Actor) -> None:
+        holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8}))
+        for begin, _, _ in steps:
+            till = begin + 0.005
+            scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=holder, stack=LOCK)
+            scene.off_cpu(
+                trainer,
+                begin - 0.001,
+                begin + 0.008,
+                "sleep",
+                woken_s=till,
+                waker="timer",
+                culprit=taker,
+                tid=HOLDER,
+                stack=SAVE,
+            )
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.took(trainer, 900, "cron", second, 2.0)
+            scene.second(worker, second, run=400)
+
+    diagnosis = diagnosed(tmp_path, crowded)
+    assert causes(diagnosis) == found
+    assert diagnosis.incidents[0].explained_ratio > 0.9
+    lost = {one.cause: one.lost_ratio for one in diagnosis.incidents}
+    assert lost["lock-contention"] == pytest.approx((8 if len(found) == 1 else 5) / 14.55, rel=0.05)
+
+
 def test_a_thread_that_makes_what_is_waited_for_starves_the_device(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, GET))
     assert causes(diagnosis) == ["data-starvation"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, Fix, Link
+from ingero.diagnose.model import Fact, Finding, Fix, Link
 from ingero.diagnose.places import at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.threads import Wait, own_thread_wait
@@ -22,6 +22,8 @@ def find(case: Case) -> Iterator[Finding]:
     if not claims:
         return
     lost, holder = sum(claims.values()), wait.partner
+    facts: dict[str, Fact] = {"holder": holder, "waits at": str(wait.waiter_line or ""), "samples": wait.samples}
+    crowded = sum(one.duration_ns for one in case.waits if wait.is_crowded(one))
     yield Finding(
         cause=CAUSE,
         resource="lock",
@@ -40,7 +42,7 @@ def find(case: Case) -> Iterator[Finding]:
             ),
         ),
         fixes=(Fix(text="hold the lock for less: copy under it, work outside it"),),
-        evidence={"holder": holder, "waits at": str(wait.waiter_line or ""), "samples": wait.samples},
+        evidence=facts | ({"holder waited for a CPU that its job had (ns)": crowded} if crowded else {}),
     )
 
 

@@ -41,9 +41,9 @@ def find(case: Case) -> Iterator[Finding]:
     victim = _victim(case, facts)
     if victim is None:
         return
-    known = answers(case).shares
+    found = answers(case)
     ahead: dict[int, tuple[Culprit, str]] = {}
-    share = 0.0
+    share = on_path = 0.0
     for kind in (Taker.OTHER, Taker.NEIGHBOUR):
         takers = _known(case, facts, of_kind(case, kind))
         total = sum(one.lost_ns for one in takers)
@@ -52,9 +52,10 @@ def find(case: Case) -> Iterator[Finding]:
             why = _goes_before(case, facts, one, victim, is_neighbour=kind is Taker.NEIGHBOUR)
             if why:
                 mine[one.pid] = (one, why)
-        share += known[kind] * sum(one.lost_ns for one, _ in mine.values()) / max(total, 1)
+        part = sum(one.lost_ns for one, _ in mine.values()) / max(total, 1)
+        share, on_path = share + found.shares[kind] * part, on_path + found.on_path[kind] * part
         ahead |= mine
-    claims = claim(case, share)
+    claims = claim(case, share, on_path)
     if claims:
         yield _finding(case, facts, victim, list(ahead.values()), claims)
 
