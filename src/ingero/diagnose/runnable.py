@@ -67,6 +67,7 @@ def contention(
     chosen = _not_yet_charged(case, takers)
     left = sum(one.lost_ns for one in chosen) / max(sum(one.lost_ns for one in takers), 1)
     is_whole = taker is not Taker.OWN or found.is_own_proven
+    # else the holder of a lock that waits behind its own job holds it meanwhile: that is the lock's (`threads`)
     of_path = is_runnable if is_whole else lambda one: is_runnable(one) and one.pid != case.process.pid
     claims = claim(case, found.shares[taker] * left, found.on_path[taker] * left, of_path)
     if not claims:
