@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.cells import CellGrowth
-from ingero.capture.period import Period, period_until
+from ingero.capture.period import Period
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Targets
 from ingero.ops import BY_ID
@@ -83,7 +83,7 @@ class CallSiteRows:
         row = tables.CALL_SITES.rows(
             1,
             session=self._sink.session,
-            **period_until(site.until_ns, site.until_ns - site.since_ns).columns(),
+            **Period(site.since_ns, site.until_ns - site.since_ns).columns(),
             process=target.number,
             source=int(op.source),
             op=op.code,
