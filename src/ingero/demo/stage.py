@@ -132,10 +132,10 @@ class Stage(abc.ABC):
         """Spinning processes, so many for each CPU."""
         assert self._main is not None
         target = Target(pid=self._main.pid, knobs=self.knobs, host_knobs=self.host_knobs)
-        with Fault("cpu_hog", culprit=name, per_cpu=per_cpu, nice=nice).apply(target) as injection:
+        fault = Fault("cpu_hog", culprit=name, per_cpu=per_cpu, nice=nice)
+        with self.in_effect(), fault.apply(target) as injection:  # the first of them run while the others are started
             self._say(f"{len(injection.culprits)} processes named {name} want the CPUs")
-            with self.in_effect():
-                yield
+            yield
         self._say(f"{name} ended")
 
     @contextmanager

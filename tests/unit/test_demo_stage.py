@@ -1,0 +1,37 @@
+"""The stage of a story knows when the fault was on: what comes before it is what the story compares with."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ingero.demo.faults import Fault, Target
+from ingero.demo.simulated_stage import SimulatedStage
+
+
+def test_a_fault_is_on_from_its_first_hog_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[int] = []
+
+    @contextmanager
+    def hogging(_fault: Fault, _target: Target) -> Iterator[SimpleNamespace]:
+        times.append(time.time_ns())
+        yield SimpleNamespace(culprits=[1, 2])
+        times.append(time.time_ns())
+
+    monkeypatch.setattr(Fault, "apply", hogging)
+    stage = SimulatedStage(
+        tmp_path, say=lambda _text: None, watch_recording=lambda _path, _pid: None, python=Path(sys.executable)
+    )
+    stage._main = cast(Any, SimpleNamespace(pid=os.getpid()))
+    with stage.hogs(name="hog", per_cpu=2):
+        pass
+    assert stage.fault is not None
+    assert stage.fault.begin_ns <= times[0] < times[1] <= stage.fault.end_ns
