@@ -106,10 +106,10 @@ def test_single_stalls_seconds_apart_are_looked_at_together() -> None:
 
 def test_one_longer_stall_does_not_hide_the_others_around_it() -> None:
     """Each too short to be a finding, but for one: that alone is too little of half a minute to be told."""
-    lengths = [200, 200, 200, 200, 300, 200, 200, 200, 200, 200]
-    stalls = [one for ms in lengths for one in (np.array([ms * 1e6]), steady(2.88, 7))]
-    (found,) = stretches(steady(6, 7), *stalls, steady(4, 7))
-    assert found == pytest.approx((6, 34), abs=0.2)
+    lengths = [200, 200, 200, 200, 320, 200, 200, 200, 200, 200]
+    stalls = [one for ms in lengths for one in (np.array([ms * 1e6]), steady(2.88, 50))]
+    (found,) = stretches(steady(6, 50), *stalls, steady(4, 50))
+    assert found == pytest.approx((6, 34), abs=0.4)
 
 
 def uneasy(seconds: int) -> list[Array]:
@@ -123,6 +123,15 @@ def test_a_loss_amid_minutes_of_a_little_is_weighed_against_a_minute() -> None:
     (found,) = lossy_stretches(epochs, usual, excess_ns(epochs, usual))
     assert found.window.duration_ns < 10e9
     assert found.loss_ns > MIN_RATIO * found.around_ns
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "stall_ms", "is_told"), [(7, 120, True), (7, 90, False), (30, 120, False), (30, 160, True)]
+)
+def test_one_stall_is_told_that_five_steps_would_have_fitted_into(
+    step_ms: float, stall_ms: float, is_told: bool
+) -> None:
+    assert bool(stretches(steady(6, step_ms), np.array([(step_ms + stall_ms) * 1e6]), steady(6, step_ms))) is is_told
 
 
 def test_two_losses_far_apart_are_not_thinned_by_the_little_between_them() -> None:

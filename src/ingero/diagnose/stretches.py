@@ -19,7 +19,7 @@ MIN_RATIO = 0.03  # of wall time; below, silence is right
 UNOWNED_RATIO = 0.05  # of wall time; what is lost below that by nobody's doing is what two healthy minutes differ by
 NEVER_RATIO = 1.0  # for what owns lost time, and is not told by itself
 NOISE_FACTOR = 3
-MIN_EPOCHS = 5
+MIN_EPOCHS = 5  # that were slow, or would have fitted into one stall
 ONE_LOSS_NS = 250_000_000  # a single stall this long needs no company
 MIN_LOSS_NS = 100_000_000  # a hiccup of a tenth of a second wakes nobody
 _GAP_BINS = 4  # quiet seconds between two lossy ones of one stretch
@@ -196,7 +196,7 @@ def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], peak: flo
     noise = max(one.noise_of(len(members)) for one in usual.values())
     if total < max(MIN_RATIO, factor * noise) * span or total < MIN_LOSS_NS:
         return None
-    if int(slow.sum()) < MIN_EPOCHS and float(excess.max()) < ONE_LOSS_NS:
+    if max(int(slow.sum()), _missed(epochs, excess, usual)) < MIN_EPOCHS and float(excess.max()) < ONE_LOSS_NS:
         return None
     return Stretch(
         window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
@@ -207,6 +207,15 @@ def _stretch(epochs: Array, excess: Array, usual: Mapping[int, Usual], peak: flo
         peak_ratio=peak,
         epochs=len(members),
     )
+
+
+def _missed(epochs: Array, excess: Array, usual: Mapping[int, Usual]) -> int:
+    """How many epochs of its class would have fitted into the worst stall."""
+    found = 0.0
+    for key, one in usual.items():
+        mine = excess[epochs["class_key"] == key]
+        found = max(found, float(mine.max(initial=0)) / max(one.reference.t_ns, 1))
+    return int(found)
 
 
 def _slow(epochs: Array, excess: Array, usual: Mapping[int, Usual]) -> Array:
