@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +28,7 @@ RUN = THREAD_STATES.index("run")
 SLEEP = THREAD_STATES.index("sleep")
 _ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
 MIN_SAMPLES = 5  # fewer name no line
+_JUST_BEFORE_NS = 11_000_000  # what a sample stands for at the highest rate
 _SIGMAS = 2  # a sampled time is believed to be at most so much more
 _PASSING = re.compile(r"/multiprocessing/(queues|reductions?|connection|synchronize|managers|shared_memory)\.py$")
 _FORKED = re.compile(r"/multiprocessing/process\.py$")
@@ -234,11 +235,21 @@ def spent(found: Sequence[Stay]) -> Spent:
     return Spent(ns=sum(one.ns for one in found), count=sum(one.count for one in found), line=line)
 
 
-def waited_at(evidence: Evidence, process: int, windows: Sequence[Window], waits: Iterable[Segment]) -> CodeLine | None:
-    """The line at which a process went to sleep for these waits in the kernel, or was seen in such ones."""
+def waited_at(evidence: Evidence, process: int, windows: Sequence[Window], waits: Sequence[Segment]) -> CodeLine | None:
+    """The line at which a process went to sleep for these waits in the kernel, or was seen in such ones.
+
+    Where nobody looked at it then, as at few short waits: the line at which it was seen to run just before.
+    """
     asleep = spent(stays(evidence, process, windows, spans_of(waits), SLEEP)).line
     seen = (evidence.sampled_line(window, process, states=("io", "kernel_lock")) for window in windows)
-    return asleep or next((line for line in seen if line), None)
+    return asleep or next((line for line in seen if line), None) or _ran_before(evidence, process, windows, waits)
+
+
+def _ran_before(
+    evidence: Evidence, process: int, windows: Sequence[Window], waits: Sequence[Segment]
+) -> CodeLine | None:
+    just_before = spans_of(replace(one, begin_ns=one.begin_ns - _JUST_BEFORE_NS, end_ns=one.begin_ns) for one in waits)
+    return spent(stays(evidence, process, windows, just_before, RUN)).line
 
 
 def at(line: CodeLine | None) -> str:

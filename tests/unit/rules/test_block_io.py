@@ -115,6 +115,24 @@ def test_what_is_computed_in_the_function_that_waits_for_the_disk_belongs_to_it(
     assert incident.lost_ratio == pytest.approx(5 / 11.55, rel=0.1)
 
 
+@pytest.mark.parametrize(("last_ms", "cause"), [(95, "block-io"), (85, "host-bound")])
+def test_a_wait_at_which_nobody_looked_is_where_its_thread_ran_just_before(
+    tmp_path: Path, last_ms: int, cause: str
+) -> None:
+    """A checkpoint that is written now and then: 100 ms into the page cache, 25 ms until it lies on the disk."""
+
+    def saving(scene: Scene, trainer: Actor) -> None:
+        stall = Step(empty_ms=126, empty={"io": 25, "run": 101})
+        ((begin, _, end),) = scene.train(trainer, QUIET_S, QUIET_S + 0.1, stall)
+        for at_ms in range(last_ms, 0, -10):
+            scene.sample(trainer, begin + at_ms / 1e3, (("/srv/job/train.py", 61, "save"),))
+        scene.off_cpu(trainer, begin + 0.101, begin + 0.126, "io", waker="block")
+        scene.host_event(IoOp.WRITE, begin + 0.105, actor=trainer, ms=20, arg0=56 << 20, arg2=DISK)
+        scene.train(trainer, end, LENGTH_S, Step())
+
+    assert causes(diagnosed(tmp_path, saving)) == [cause]
+
+
 def reading(scene: Scene, trainer: Actor, wait_ms: float) -> None:
     """As many bytes a step as ever, each a little later, with nobody else on the disk."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)
