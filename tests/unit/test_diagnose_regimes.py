@@ -85,6 +85,20 @@ def test_a_little_that_was_lost_some_seconds_before_is_no_part_of_a_loss() -> No
     assert found == pytest.approx((5, 11), abs=0.1)
 
 
+def test_the_end_of_something_slow_is_no_regime_but_what_follows_it_is_as_soon_as_it_is_enough() -> None:
+    """Ten slow seconds, and some healthy steps in the newest chunk: its mean lies between, which no step does."""
+    slow, healthy = steady(10, 13.5), steady(5, 7)
+    for seen_s, ms in ((0.1, 13.5), (0.2, 13.5), (0.3, 13.5), (0.5, 13.5), (0.8, 7), (1.1, 7), (5, 7)):
+        usual = usual_epochs(lane(np.concatenate([slow, healthy])[: len(slow) + round(seen_s / 0.007)]))
+        assert usual[1].reference.t_ns == pytest.approx(ms * 1e6, rel=0.01), seen_s
+
+
+def test_what_is_as_fast_at_its_end_as_ever_and_slow_before_is_a_regime_as_it_was() -> None:
+    """The first chunk is whole and holds the beginning of something slow: nothing else says what was healthy."""
+    usual = usual_epochs(lane(np.concatenate([steady(1.2, 7), steady(8, 13.5)])))
+    assert usual[1].reference.t_ns < 10e6
+
+
 def test_losses_that_come_and_go_are_one_stretch() -> None:
     (found,) = stretches(steady(4, 7), *[steady(1, 10), steady(2, 7)] * 3, steady(3, 7))
     assert found == pytest.approx((4, 11), abs=0.1)

@@ -2,7 +2,8 @@
 
 Epochs of one class are cut into chunks; the chunks as fast as the fastest are pooled and make the reference. Pooling
 keeps the minimum over many chunks from being a lucky one. A chunk slowed by an incident never joins, so that the
-reference is frozen while one goes on.
+reference is frozen while one goes on. The newest chunk may hold the end of something slow: the mean of both is no
+epoch's, so that it is cut where its epochs became faster.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ CHUNK_NS = 1_500_000_000
 _LAST_NS = CHUNK_NS // 2  # of the newest, which is not whole yet: a few epochs of a loop that varies are fast by chance
 REFERENCE_NS = 30_000_000_000  # of healthy time whose clocks and culprits are read
 SAME_REGIME = 0.01  # means this close are one regime: healthy seconds of one loop differ by 0.1 to 0.7 %
+_FAR = 0.03  # that a mean is off: as much as the least loss that is told
+_NO_CHANCE = 2.0  # a sum of differences that rises so far, in sigmas of the whole sum: 0.03 % of equal epochs do
 _SIGMA_OF_MAD = 1.48
 _SIGMA_OF_MEAN = 1.2533  # the same of a mean difference
 _MOST_POOLED = 256  # chunks of a reference; medians of so many do not move any more
@@ -75,9 +78,8 @@ def reference_windows(usual: Mapping[int, Usual]) -> tuple[Window, ...]:
 def _usual(members: Array) -> Usual:
     begins, ends = np.ascontiguousarray(members["a_ns"]), np.ascontiguousarray(members["b_ns"])
     lengths = ends - begins
-    starts = _chunk_starts(begins, ends)
+    starts, means = _chunks(begins, ends)
     stops = np.append(starts[1:], len(members))
-    means = np.add.reduceat(lengths, starts) / (stops - starts)  # a median does not see one stall in eight
     best = int(means.argmin())
     lucky = 2 + (2 * np.log(len(starts))) ** 0.5  # sigmas: so far below the others is the best of many equal chunks
     slack = max(SAME_REGIME, lucky * _noise_of_mean(lengths[starts[best] : stops[best]]))
@@ -168,6 +170,20 @@ def _windows(begins: Array, ends: Array, starts: Array, stops: Array, healthy: A
     return sorted(chosen, key=lambda one: one.begin_ns)
 
 
+def _chunks(begins: Array, ends: Array) -> tuple[Array, Array]:
+    """Where each begins, in epochs, and the mean length of its epochs, ns; inf: too few to say anything."""
+    lengths = ends - begins
+    starts = _chunk_starts(begins, ends)
+    means = _means(lengths, starts)
+    last = len(starts) - 1
+    if last > 0 and means.argmin() == last and (slow := _slow_first(lengths[starts[last] :])):
+        starts = np.append(starts, starts[last] + slow)
+        means = _means(lengths, starts)
+        if len(begins) - starts[-1] < MIN_EPOCHS or ends[-1] - begins[starts[-1]] < _LAST_NS:
+            means[-1] = np.inf
+    return starts, means
+
+
 def _chunk_starts(begins: Array, ends: Array) -> Array:
     """Where pieces of MIN_EPOCHS epochs and CHUNK_NS at least begin, the last of _LAST_NS; what is left joins that."""
     starts = [0]
@@ -193,6 +209,24 @@ def _spread(lengths: Array) -> float:
     """
     median = float(np.median(lengths))
     return float(np.abs(lengths - median).mean()) * _SIGMA_OF_MEAN / max(median, 1)
+
+
+def _means(lengths: Array, starts: Array) -> Array:
+    """Of the chunks; a median does not see one stall in eight."""
+    means: Array = np.add.reduceat(lengths, starts) / np.diff(starts, append=len(lengths))
+    return means
+
+
+def _slow_first(lengths: Array) -> int:
+    """How many of the first are slower than the rest, not by chance and by so much that the mean misleads; 0 for none.
+
+    The test of Kolmogorov and Smirnov: what each differs from the mean, added up, is a walk that returns to zero, and
+    rises above x times its sigma by chance with exp(-2 x^2). One stall, or two, or three, rise less.
+    """
+    rise = np.cumsum(lengths - lengths.mean())
+    at = int(rise.argmax())
+    is_far = rise[at] > max(_NO_CHANCE * lengths.std() * len(lengths) ** 0.5, _FAR * lengths.sum())
+    return at + 1 if is_far else 0
 
 
 def _noise_of_mean(lengths: Array) -> float:
