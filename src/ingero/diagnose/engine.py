@@ -10,6 +10,7 @@ from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.case_search import BOTTLENECK_RATIO, find_cases
 from ingero.diagnose.cases import Case
+from ingero.diagnose.colder import colder_ns
 from ingero.diagnose.evidence import EPOCHS, SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.found import Found
@@ -160,8 +161,9 @@ def _no_fault_ns(case: Case) -> float:
     slower_ns = sum(max(case.left.get(Bucket(part, "run"), 0), 0) for part in (Part.EMPTY, Part.ENQUEUE))
     device_ns = max(case.left.get(Bucket(Part.DEVICE, DEVICE), 0), 0)
     found = 0.0
-    if case.kind is FindingKind.INCIDENT and slower_ns and is_same_work(case):
-        found += min(slower_ns, SLOWER_RATIO * case.wall_ns)
+    if case.kind is FindingKind.INCIDENT and slower_ns:
+        most_ns = SLOWER_RATIO * case.wall_ns if is_same_work(case) else colder_ns(case)
+        found += min(slower_ns, most_ns)
     return found + device_ns if device_ns and has_more_to_do(case) else found
 
 

@@ -98,11 +98,16 @@ def beyond(now: Sequence[Stay], before: Sequence[Stay], scale: float) -> Spent |
     return Spent(ns=grown, count=round(mine.count * grown / mine.ns), line=mine.line) if grown > 0 else None
 
 
-def claim_run(case: Case, grown: Spent | None) -> dict[Bucket, int]:
-    """Lost time that the samples account for, of what is left of it; none where they are too few to name it."""
+def claim_run(case: Case, grown: Spent | None, *, but_ns: float = 0.0) -> dict[Bucket, int]:
+    """Lost time that the samples account for, of what is left of it; none where they are too few to name it.
+
+    but_ns: of what is left, what is known to be something else.
+    """
     if grown is None or not grown.is_enough:
         return {}
-    return case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns * case.scale / _looked_at_share(case))
+    parts, states = (Part.EMPTY, Part.ENQUEUE), ("run",)
+    sampled_ns = grown.at_most_ns * case.scale / _looked_at_share(case)
+    return case.take(parts, states, min(sampled_ns, max(case.total(parts, states) - but_ns, 0.0)))
 
 
 def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:

@@ -60,6 +60,27 @@ def test_the_same_line_that_takes_much_longer_has_no_owner(tmp_path: Path) -> No
     assert causes(decoding(tmp_path, Step(empty_ms=3.5), more=2.5)) == ["unexplained"]
 
 
+RECORD_MS = 0.02
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1.0, ["host-bound"]), (1.3, ["host-bound"]), (2.0, [])])
+def test_python_that_takes_longer_as_do_short_calls_is_no_work_of_the_program(
+    tmp_path: Path, times: float, expected: list[str]
+) -> None:
+    """0.45 ms a step more at a line that had few samples before; an event is recorded once a step."""
+
+    def colder(scene: Scene, trainer: Actor) -> None:
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=0.95))
+        for begin, _, _ in steps[::25]:
+            scene.sample(trainer, begin + 0.0002, TOKENIZE)
+        for second in range(int(LENGTH_S)):
+            is_slow = second >= QUIET_S
+            count = sum(int(begin) == second for begin, _, _ in steps) if is_slow else 132
+            scene.op(trainer, "cudaEventRecord", second, count, RECORD_MS * (times if is_slow else 1))
+
+    assert causes(diagnosed(tmp_path, colder)) == expected
+
+
 def test_a_line_in_the_ordinary_steps_around_a_few_long_ones_does_not_own_their_time(tmp_path: Path) -> None:
     """Half of the ordinary steps are longer than their median, too."""
 

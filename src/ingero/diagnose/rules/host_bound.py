@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.apart import computing_apart
 from ingero.diagnose.cases import Case
+from ingero.diagnose.colder import colder_ns
 from ingero.diagnose.host_time import claim_run
 from ingero.diagnose.model import Finding, Fix, Link
 from ingero.diagnose.more_work import more_computing
@@ -18,7 +19,7 @@ def find(case: Case) -> Iterator[Finding]:
     """On-CPU time outside calls on the path, where samples say at which line."""
     apart = computing_apart(case)
     grown = apart or more_computing(case)
-    claims = claim_run(case, grown)
+    claims = claim_run(case, grown, but_ns=colder_ns(case))
     if not grown or not claims or grown.line is None:
         return
     lost = sum(claims.values())
@@ -54,6 +55,7 @@ RULE = Rule(
     needs=("epochs", "samples"),
     shows="on-CPU clocks of the feeding thread outside calls, and its line from samples beyond those of the reference",
     limits="a line is named from five samples on (about 50 ms); without stacks such time is unexplained. What a loop "
-    "computes at its best is told from a quarter of its time on, in functions that no call comes from from a tenth",
+    "computes at its best is told from a quarter of its time on, in functions that no call comes from from a tenth. "
+    "As far as short calls took longer on the CPU, too, its caches were colder, and that is nobody's",
     find=find,
 )

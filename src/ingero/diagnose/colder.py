@@ -1,0 +1,42 @@
+"""How much longer the same work took on the CPU because its caches were colder, as short calls show.
+
+A call that comes once or twice an epoch runs code and data that lie idle in between, as a loop's own Python does. One
+that only enqueues never waits: where it takes twice as long, so does what is around it, and that is no work of the
+program. (Other guests of the machine do so: all of a loop's calls but the hot ones, for seconds.)
+"""
+
+from __future__ import annotations
+
+from ingero.diagnose.cases import Case, OpChange
+from ingero.diagnose.model import FindingKind
+from ingero.events import CLOCKS
+from ingero.ops import OPS, Kind
+
+_RUN = CLOCKS.index("run")
+_ENQUEUES = Kind.COPY | Kind.EVENT_RECORD | Kind.STREAM_WAIT
+_OPS = {(int(op.source), op.code) for op in OPS if op.kind & _ENQUEUES and not op.kind & Kind.DRAIN}
+_RARE = 3  # times an epoch; one that comes more often keeps its code in the caches
+_SHORT_NS = 50_000  # each: it did not wait for anything
+_MIN_CALLS = 50
+
+
+def colder_ns(case: Case) -> float:
+    """Of an incident, the time on a CPU that what is usually computed before an epoch's first launch took longer."""
+    if case.kind is not FindingKind.INCIDENT:
+        return 0.0
+    usual = sum(one.empty_clock_ns[_RUN] * case.count_of(key) for key, one in case.usual.items())
+    return float(usual) * (_times(case) - 1)
+
+
+def _times(case: Case) -> float:
+    """How many times as long these calls took; 1 where they took no longer, or are too few."""
+    calls = [one for one in case.op_changes if _is_telling(one)]
+    usual = sum(one.count * one.usual_ns / one.usual_count for one in calls)
+    if not usual or sum(one.count for one in calls) * case.epoch_count < _MIN_CALLS:
+        return 1.0
+    return max(sum(one.ns for one in calls) / usual, 1.0)
+
+
+def _is_telling(one: OpChange) -> bool:
+    is_rare = 0 < one.usual_count <= _RARE and 0 < one.count <= _RARE
+    return (one.totals.source, one.totals.op) in _OPS and is_rare and one.ns <= _SHORT_NS * one.count
