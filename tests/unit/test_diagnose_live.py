@@ -8,7 +8,7 @@ import pytest
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.changes import ChangeKind
-from tests.unit.live_recording import HOGGED, SECOND_NS, live, stress
+from tests.unit.live_recording import HEALTHY, HOGGED, SECOND_NS, live, stress
 from tests.unit.rules.requests import GIB, refused
 
 
@@ -181,6 +181,26 @@ def test_a_slower_device_is_told_where_its_driver_says_nothing_of_it(tmp_path: P
         recording.seconds(8, hog=driver)
         recording.seconds(4, Step(busy_ms=9), hog=driver)
         assert ("opened", "gpu-slower") in recording.told()
+
+
+def test_a_device_that_is_slower_every_other_second_is_told_as_its_driver_speaks_after_the_first(
+    tmp_path: Path,
+) -> None:
+    """One sample while it was slower, and one in the healthy part of a second after it."""
+
+    def driver(scene: Scene, _trainer: Actor, second: int) -> None:
+        scene.gpu(second + 0.5, processes=((100, 1 << 30),))
+
+    def healthy_again(scene: Scene, trainer: Actor, second: int) -> None:
+        scene.train(trainer, second + 0.2, second + 0.95, HEALTHY)
+        driver(scene, trainer, second)
+
+    with live(tmp_path) as recording:
+        recording.seconds(8, hog=driver)
+        recording.seconds(1, Step(busy_ms=12), hog=driver)
+        assert recording.told() == []
+        recording.seconds(1, Step(busy_ms=12), hog=healthy_again, busy_s=0.2)
+        assert recording.told() == [("opened", "gpu-slower")]
 
 
 def test_a_slower_device_is_told_when_samples_of_its_driver_do_not_come_any_more(tmp_path: Path) -> None:

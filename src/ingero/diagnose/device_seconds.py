@@ -25,9 +25,10 @@ _NEXT_NS = SECOND_NS * 3 // 2  # two samples further apart have another between 
 def awaits_samples(case: Case) -> bool:
     """Whether the driver will soon tell more of a device that has just become slower, as that is recorded.
 
-    Whoever comes to a device takes CPUs first, to start: the case may have begun before.
+    Whoever comes to a device takes CPUs first, to start: the case may have begun before. And what comes and goes each
+    second may be gone again as the driver speaks.
     """
-    slower = Window(begin_ns=_slower_since_ns(case), end_ns=case.window.end_ns)
+    slower = Window(begin_ns=_slower_since_ns(case), end_ns=case.evidence.window.end_ns)
     if not _goes_on(case) or slower.duration_ns >= _YOUNG_NS or not case.evidence.gpu_samples:
         return False
     return len(samples_of(case.evidence, case.process, case.device, [slower])) < MIN_SAMPLES

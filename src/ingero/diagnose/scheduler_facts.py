@@ -14,6 +14,7 @@ from ingero.units import SECOND_NS
 
 CpuSet = frozenset[int]
 
+_READ_NS = SECOND_NS * 11 // 10  # these are read every second, and a stretch begins up to a tenth early
 IDLE_POLICY = "idle"  # runs only where nobody else wants to
 
 
@@ -29,11 +30,15 @@ class SchedulerFacts:
         return rows.get((pid, tid)) or rows.get((pid, pid)) or ()
 
     def in_force(self, pid: int, tid: int) -> Scheduling | None:
-        """What held for a thread while most of the case's time was lost; a change is seen up to a second late."""
+        """What held for a thread while most of the case's time was lost.
+
+        A change is seen up to a second late: where the loss began in the time before it was read, it holds since then.
+        """
         rows = self.history(pid, tid)
         if not rows:
             return None
-        changes = [row.time_ns for row in rows[1:]]
+        begin_ns = self.case.window.begin_ns
+        changes = [begin_ns if 0 <= row.time_ns - begin_ns < _READ_NS else row.time_ns for row in rows[1:]]
         place = np.searchsorted(changes, self.case.epochs["b_ns"], side="right")
         lost = np.bincount(place, weights=np.maximum(self.case.excess_ns, 0), minlength=len(rows))
         return rows[int(np.argmax(lost))]

@@ -17,16 +17,26 @@ ALL_BUSY = (1.0, 1.0, 1.0, 1.0)
 Busy = tuple[float, ...]
 
 
-def pinned(scene: Scene, trainer: Actor, *, busy: Busy = ONE_BUSY, before: Busy = FREE, mask: str = "0") -> None:
-    """The trainer is confined to a CPU that it shares with its worker."""
+def pinned(
+    scene: Scene,
+    trainer: Actor,
+    *,
+    busy: Busy = ONE_BUSY,
+    before: Busy = FREE,
+    mask: str = "0",
+    seen_s: float = 0.5,
+    for_s: float = LENGTH_S - QUIET_S,
+) -> None:
+    """The trainer is confined to a CPU that it shares with its worker. seen_s: after which the mask is read."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    steps = scene.train(trainer, QUIET_S, QUIET_S + for_s, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    scene.train(trainer, QUIET_S + for_s, LENGTH_S, Step())
     for second in range(int(LENGTH_S)):
         lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps if second >= QUIET_S)
         scene.took(trainer, worker.pid, worker.name, second, lost_ms, switches=500)
         scene.second(worker, second, run=500 if second >= QUIET_S else 50)
     scene.scheduling(trainer.pid, 0, process=trainer.number)
-    scene.scheduling(trainer.pid, QUIET_S + 0.5, process=trainer.number, cpus_allowed=mask)
+    scene.scheduling(trainer.pid, QUIET_S + seen_s, process=trainer.number, cpus_allowed=mask)
     scene.cpus(0, int(QUIET_S), before)
     scene.cpus(int(QUIET_S), int(LENGTH_S), busy)
 
@@ -38,6 +48,15 @@ def test_a_narrowed_mask_is_named_with_the_cpus_that_stood_idle(tmp_path: Path) 
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
     assert "CPU 0 only, before 0-3, while CPU 1-3 stood idle 95 %" in incident.summary
     assert incident.fixes[0].command == "sudo taskset -acp 0-3 100"
+
+
+@pytest.mark.parametrize(("seen_s", "for_s", "expected"), [(0.95, 1.4, ["cpu-affinity"]), (1.6, 2.0, [])])
+def test_a_mask_holds_since_a_loss_began_within_the_second_in_which_it_was_read(
+    tmp_path: Path, seen_s: float, for_s: float, expected: list[str]
+) -> None:
+    """Most was lost before the reading: what began more than a second earlier had another reason."""
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: pinned(scene, trainer, seen_s=seen_s, for_s=for_s))
+    assert [cause for cause in causes(diagnosis) if cause == "cpu-affinity"] == expected
 
 
 def test_a_narrowed_mask_owns_all_waiting_where_others_use_no_more_than_before(tmp_path: Path) -> None:
