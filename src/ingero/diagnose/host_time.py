@@ -107,7 +107,8 @@ def claim_run(case: Case, grown: Spent | None, *, but_ns: float = 0.0) -> dict[B
         return {}
     parts, states = (Part.EMPTY, Part.ENQUEUE), ("run",)
     sampled_ns = grown.at_most_ns * case.scale / _looked_at_share(case)
-    return case.take(parts, states, min(sampled_ns, max(case.total(parts, states) - but_ns, 0.0)))
+    left_ns = sum(case.take(parts, states).values())
+    return case.take(parts, states, min(sampled_ns, max(left_ns - but_ns, 0.0)))
 
 
 def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:
