@@ -32,6 +32,7 @@ _MOST_NAMES = 4
 _OWN_ANSWERS = 0.5
 _TOO_MANY_OTHERS = 0.25
 _WORTH = 0.5  # CPUs that others came to use, of the threads that waited for one
+_CLEARLY = 2.0  # as many CPUs as the job itself came to use: else its own work grew as theirs did
 
 
 class Taker(enum.Enum):
@@ -107,9 +108,10 @@ def answers(case: Case) -> Answers:
 
     Threads of one job take from each other whatever the cause. So its own answer only where they took most, for
     everything but what a large share of others took. Where they crowd each other because others use the other CPUs, or
-    came to if there is a reference, those answer for all of it, if enough of them were seen to be named. Who runs only
-    where nobody else wants to (policy "idle") uses whatever is left: where such a one is there, what others use proves
-    nothing, and each answers for what it took. The recorder always does: it works more while it looks at a loss.
+    clearly came to if there is a reference, those answer for all of it, if enough of them were seen to be named. Where
+    job and others came to use as much, each answers for what it took. Who runs only where nobody else wants to (policy
+    "idle") uses whatever is left: where such a one is there, what others use proves nothing, and each answers for what
+    it took. The recorder always does: it works more while it looks at a loss.
     """
     everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
     taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
@@ -129,7 +131,7 @@ def _answered(case: Case, taken: Mapping[Taker, float], waited_ns: float) -> tup
         is_others = not is_own
     else:
         is_own = grown.own >= max(enough, grown.others + grown.agent)
-        is_others = grown.others > max(enough, grown.own)
+        is_others = grown.others > max(enough, _CLEARLY * grown.own)
     if is_others and external > MIN_SHARE * known and not _fillers(case):
         more = (known - agent) / external
         return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent}, False

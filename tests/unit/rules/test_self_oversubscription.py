@@ -97,6 +97,23 @@ def test_where_others_came_to_use_the_other_cpus_these_are_named(tmp_path: Path)
     assert (incident.cause, [one.pid for one in incident.culprits]) == ("cpu-contention", [900])
 
 
+@pytest.mark.parametrize(("busy", "cause"), [((0.75, 0.58), "unexplained"), ((1.0, 0.6), "cpu-contention")])
+def test_who_came_to_use_little_more_than_the_job_itself_did_not_crowd_it(
+    tmp_path: Path, busy: tuple[float, ...], cause: str
+) -> None:
+    """The worker runs on 0.2 CPUs more, others on 0.23 or 0.5 more; these took 6 % of what was taken."""
+
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 0.94, (900, "build"): 0.06})
+        for second in range(int(LENGTH_S)):
+            scene.second(worker, second, run=600 if second >= QUIET_S else 400)
+        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), busy)
+
+    assert causes(diagnosed(tmp_path, crowd)) == [cause]
+
+
 @pytest.mark.parametrize(("policy", "cause"), [("other", "cpu-contention"), ("idle", "unexplained")])
 def test_who_runs_only_where_nobody_else_wants_to_crowds_nobody(tmp_path: Path, policy: str, cause: str) -> None:
     """Who fills what is idle uses more when the job does less, for whatever reason."""
