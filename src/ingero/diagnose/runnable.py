@@ -31,7 +31,8 @@ INGERO = "ingero"
 _MOST_NAMES = 4
 _OWN_ANSWERS = 0.5
 _TOO_MANY_OTHERS = 0.25
-_WORTH = 0.5  # CPUs that others came to use, of the threads that waited for one
+_WORTH = 0.5  # CPUs that the job came to use, of its threads that waited for one
+_OTHERS_WORTH = 2.0  # and that others came to use: they crowd it only where they keep the other CPUs busy
 _CLEARLY = 2.0  # as many CPUs as the job itself came to use: else its own work grew as theirs did
 
 
@@ -123,23 +124,22 @@ def answers(case: Case) -> Answers:
 
 def _answered(case: Case, taken: Mapping[Taker, float], waited_ns: float) -> tuple[Mapping[Taker, float], bool]:
     """Who answers for waits of which each kind took so much, and whether the job's own threads are proven to."""
-    own, agent, known = taken[Taker.OWN], taken[Taker.AGENT], sum(taken.values())
-    external = known - own - agent
-    grown, enough = grown_use(case), _WORTH * waited_ns / max(case.window.duration_ns, 1)
+    own, agent, external = taken[Taker.OWN], taken[Taker.AGENT], taken[Taker.NEIGHBOUR] + taken[Taker.OTHER]
+    known = own + agent + external
+    grown, waiting = grown_use(case), waited_ns / max(case.window.duration_ns, 1)
     if grown is None:
         is_own = not would_fit_alone(case)
         is_others = not is_own
     else:
-        is_own = grown.own >= max(enough, grown.others + grown.agent)
-        is_others = grown.others > max(enough, _CLEARLY * grown.own)
-    if is_others and external > MIN_SHARE * known and not _fillers(case):
-        more = (known - agent) / external
-        return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0, Taker.AGENT: agent}, False
-    if own < _OWN_ANSWERS * known:
-        more = known / (external + agent)
-        return {kind: share * more for kind, share in taken.items()} | {Taker.OWN: 0.0}, False
+        is_own = grown.own >= max(_WORTH * waiting, grown.others + grown.agent)
+        is_others = grown.others > max(_OTHERS_WORTH * waiting, _CLEARLY * grown.own)
+    crowded = is_others and external > MIN_SHARE * known and not _fillers(case)
+    if crowded or own < _OWN_ANSWERS * (own + external):
+        more = (own + external) / external
+        others = {kind: taken[kind] * more for kind in (Taker.NEIGHBOUR, Taker.OTHER)}
+        return {Taker.OWN: 0.0, Taker.AGENT: agent} | others, False
     if is_own and external < _TOO_MANY_OTHERS * known:
-        taken = dict.fromkeys(Taker, 0.0) | {Taker.OWN: known - agent, Taker.AGENT: agent}
+        taken = dict.fromkeys(Taker, 0.0) | {Taker.OWN: own + external, Taker.AGENT: agent}
     return taken, is_own
 
 

@@ -114,6 +114,39 @@ def test_who_came_to_use_little_more_than_the_job_itself_did_not_crowd_it(
     assert causes(diagnosed(tmp_path, crowd)) == [cause]
 
 
+@pytest.mark.parametrize(("others", "cause"), [(0.3, "unexplained"), (0.6, "cpu-contention")])
+def test_others_crowd_a_job_only_where_they_use_much_more_than_it_waits_for(
+    tmp_path: Path, others: float, cause: str
+) -> None:
+    """Its threads wait for 0.2 CPUs, mostly behind its worker, which runs as ever; others took 6 % of that."""
+
+    def crowd(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 0.94, (900, "kworker"): 0.06})
+        for second in range(int(LENGTH_S)):
+            scene.second(worker, second, run=400)
+        scene.cpus(0, int(QUIET_S), (0.4, 0.2))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.4, 0.2 + others))
+
+    assert causes(diagnosed(tmp_path, crowd)) == [cause]
+
+
+def test_the_recorder_answers_for_no_more_than_it_took(tmp_path: Path) -> None:
+    """Of 2 ms a step it took 1.1, its worker the rest: neither is most; the worker runs on more CPUs than before."""
+
+    def watched(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        late(scene, trainer, {(worker.pid, worker.name): 0.45, (AGENT_PID, "ingero"): 0.55})
+        for second in range(int(LENGTH_S)):
+            scene.second(worker, second, run=900 if second >= QUIET_S else 400)
+        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
+        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.8, 0.6))
+
+    found = {one.cause: one.lost_ns for one in diagnosed(tmp_path, watched).incidents}
+    assert set(found) == {"cpu-contention", "self-oversubscription"}
+    assert found["cpu-contention"] / sum(found.values()) == pytest.approx(0.55, abs=0.01)
+
+
 @pytest.mark.parametrize(("policy", "cause"), [("other", "cpu-contention"), ("idle", "unexplained")])
 def test_who_runs_only_where_nobody_else_wants_to_crowds_nobody(tmp_path: Path, policy: str, cause: str) -> None:
     """Who fills what is idle uses more when the job does less, for whatever reason."""
