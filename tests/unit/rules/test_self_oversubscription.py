@@ -24,6 +24,26 @@ def late(scene: Scene, trainer: Actor, takers: dict[tuple[int, str], float], *, 
             scene.took(trainer, pid, name, second, lost_ms * share)
 
 
+def crowded_beside(
+    scene: Scene,
+    trainer: Actor,
+    other: tuple[int, str],
+    *,
+    took: float,
+    runs_ms: tuple[float, float] = (400, 400),
+    busy: tuple[tuple[float, ...], tuple[float, ...]],
+) -> None:
+    """Late behind its worker, and for the share `took` behind another; how long the worker runs in each second, and how
+    busy the CPUs are, before and then.
+    """
+    worker = scene.process(101, "pt_data_worker", parent=trainer)
+    late(scene, trainer, {(worker.pid, worker.name): 1 - took, other: took})
+    for second in range(int(LENGTH_S)):
+        scene.second(worker, second, run=runs_ms[second >= QUIET_S])
+    scene.cpus(0, int(QUIET_S), busy[0])
+    scene.cpus(int(QUIET_S), int(LENGTH_S), busy[1])
+
+
 def waited_for_and_crowding(scene: Scene, trainer: Actor) -> tuple[Actor, list[tuple[float, float, float]]]:
     """A worker that the trainer awaits 4 ms a step and that then has its CPU for 1 ms; the steps from QUIET_S on."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)
@@ -86,12 +106,7 @@ def test_its_workers_do_not_answer_for_what_a_hog_started(tmp_path: Path) -> Non
 def test_where_others_came_to_use_the_other_cpus_these_are_named(tmp_path: Path) -> None:
     def crowd(scene: Scene, trainer: Actor) -> None:
         """The worker computes as before; a build fills the CPU on which it ran."""
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        late(scene, trainer, {(worker.pid, worker.name): 0.9, (900, "build"): 0.1})
-        for second in range(int(LENGTH_S)):
-            scene.second(worker, second, run=400)
-        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
-        scene.cpus(int(QUIET_S), int(LENGTH_S), (1.0, 1.0))
+        crowded_beside(scene, trainer, (900, "build"), took=0.1, busy=((0.5, 0.4), (1.0, 1.0)))
 
     incident = diagnosed(tmp_path, crowd).incidents[0]
     assert (incident.cause, [one.pid for one in incident.culprits]) == ("cpu-contention", [900])
@@ -101,15 +116,10 @@ def test_where_others_came_to_use_the_other_cpus_these_are_named(tmp_path: Path)
 def test_who_came_to_use_little_more_than_the_job_itself_did_not_crowd_it(
     tmp_path: Path, busy: tuple[float, ...], cause: str
 ) -> None:
-    """The worker runs on 0.2 CPUs more, others on 0.23 or 0.5 more; these took 6 % of what was taken."""
+    """The worker runs on 0.2 CPUs more, others on 0.23 or 0.5 more."""
 
     def crowd(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        late(scene, trainer, {(worker.pid, worker.name): 0.94, (900, "build"): 0.06})
-        for second in range(int(LENGTH_S)):
-            scene.second(worker, second, run=600 if second >= QUIET_S else 400)
-        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
-        scene.cpus(int(QUIET_S), int(LENGTH_S), busy)
+        crowded_beside(scene, trainer, (900, "build"), took=0.06, runs_ms=(400, 600), busy=((0.5, 0.4), busy))
 
     assert causes(diagnosed(tmp_path, crowd)) == [cause]
 
@@ -118,29 +128,20 @@ def test_who_came_to_use_little_more_than_the_job_itself_did_not_crowd_it(
 def test_others_crowd_a_job_only_where_they_use_much_more_than_it_waits_for(
     tmp_path: Path, others: float, cause: str
 ) -> None:
-    """Its threads wait for 0.2 CPUs, mostly behind its worker, which runs as ever; others took 6 % of that."""
+    """Its threads wait for 0.2 CPUs, and its worker runs as ever."""
 
     def crowd(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        late(scene, trainer, {(worker.pid, worker.name): 0.94, (900, "kworker"): 0.06})
-        for second in range(int(LENGTH_S)):
-            scene.second(worker, second, run=400)
-        scene.cpus(0, int(QUIET_S), (0.4, 0.2))
-        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.4, 0.2 + others))
+        crowded_beside(scene, trainer, (900, "kworker"), took=0.06, busy=((0.4, 0.2), (0.4, 0.2 + others)))
 
     assert causes(diagnosed(tmp_path, crowd)) == [cause]
 
 
 def test_the_recorder_answers_for_no_more_than_it_took(tmp_path: Path) -> None:
-    """Of 2 ms a step it took 1.1, its worker the rest: neither is most; the worker runs on more CPUs than before."""
+    """Its worker took the rest: neither is most."""
 
     def watched(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        late(scene, trainer, {(worker.pid, worker.name): 0.45, (AGENT_PID, "ingero"): 0.55})
-        for second in range(int(LENGTH_S)):
-            scene.second(worker, second, run=900 if second >= QUIET_S else 400)
-        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
-        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.8, 0.6))
+        busy = (0.5, 0.4), (0.8, 0.6)
+        crowded_beside(scene, trainer, (AGENT_PID, "ingero"), took=0.55, runs_ms=(400, 900), busy=busy)
 
     found = {one.cause: one.lost_ns for one in diagnosed(tmp_path, watched).incidents}
     assert set(found) == {"cpu-contention", "self-oversubscription"}
@@ -152,14 +153,9 @@ def test_who_runs_only_where_nobody_else_wants_to_crowds_nobody(tmp_path: Path, 
     """Who fills what is idle uses more when the job does less, for whatever reason."""
 
     def crowd(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        late(scene, trainer, {(worker.pid, worker.name): 0.9, (900, "folding"): 0.1})
-        for second in range(int(LENGTH_S)):
-            scene.second(worker, second, run=400)
+        crowded_beside(scene, trainer, (900, "folding"), took=0.1, busy=((0.5, 0.4), (1.0, 1.0)))
         scene.scheduling(trainer.pid, process=trainer.number)
         scene.scheduling(900, policy=policy)
-        scene.cpus(0, int(QUIET_S), (0.5, 0.4))
-        scene.cpus(int(QUIET_S), int(LENGTH_S), (1.0, 1.0))
 
     assert causes(diagnosed(tmp_path, crowd)) == [cause]
 
