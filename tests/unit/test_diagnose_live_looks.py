@@ -385,3 +385,23 @@ def test_short_sleeps_of_a_loop_are_not_followed_while_it_is_recorded(
     with live(tmp_path) as recording:
         recording.seconds(20, busy_s=0.9, hog=pause)
         assert (recording.told(), followed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("still_s", "longest_s", "is_gone", "expected"),
+    [(0.2, 0, False, False), (1, 0, False, True), (1, 0, True, False), (1, 1.5, False, False), (3.5, 0, False, False)],
+    ids=["not yet", "stands still", "its process is gone", "it has been as long", "for long"],
+)
+def test_a_loop_that_stands_still_is_looked_at_sooner_for_some_seconds(
+    tmp_path: Path, still_s: float, longest_s: float, is_gone: bool, expected: bool
+) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=20) as scene:
+        trainer = scene.process(100, "python", exit_ns=scene.at(6.1) if is_gone else None)
+        if longest_s:
+            scene.train(trainer, 0, longest_s, Step(empty_ms=1e3 * longest_s))
+        scene.train(trainer, longest_s, 6, HEALTHY)
+    until_ns = BEGIN_NS + int((6 + still_s) * SECOND_NS)
+    with open_reader(path) as reader:
+        search = CaseSearch(Evidence(reader, Window(begin_ns=BEGIN_NS, end_ns=until_ns), is_live=True))
+        assert search.sees_a_beginning() is expected

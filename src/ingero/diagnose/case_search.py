@@ -17,7 +17,7 @@ from ingero.diagnose.recorders_start import is_recorders_start, settled_at_ns
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows, weighted_windows
-from ingero.diagnose.stretches import MIN_LOSS_NS, Stretch, begins_to_lose, excess_ns, lossy_stretches
+from ingero.diagnose.stretches import MIN_LOSS_NS, ONE_LOSS_NS, Stretch, begins_to_lose, excess_ns, lossy_stretches
 from ingero.diagnose.timeline import timeline
 from ingero.events import CLOCKS
 from ingero.store.records import Process, Window
@@ -28,6 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 _DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 _BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
+_HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry
 _CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 
 
@@ -55,8 +56,8 @@ class CaseSearch:
         return [case for lane in self._lanes for case in lane.incidents()]
 
     def sees_a_beginning(self) -> bool:
-        """Whether something begins to lose time, and has not lost enough to be a case."""
-        return any(lane.begins_to_lose() for lane in self._lanes)
+        """Whether something begins to lose time or stands still, and has not lost enough to be a case."""
+        return any(lane.begins_to_lose() or lane.is_held_up() for lane in self._lanes)
 
     def bottlenecks(self) -> list[Case]:
         """What keeps a device waiting in that regime, too."""
@@ -99,6 +100,12 @@ class _Lane:
         return self._resyncs or begins_to_lose(
             self._epochs, self._usual, self._excess, self._stretches, since_ns=self._started_ns
         )
+
+    def is_held_up(self) -> bool:
+        """Whether it has stood still for longer than ever, by what is worth a finding: what for is known as it ends."""
+        still_ns = self._evidence.window.end_ns - int(self._ends[-1])
+        longest_ns = int(self._elapsed_ns.max(initial=0))
+        return self._process.exit_ns is None and longest_ns + ONE_LOSS_NS < still_ns <= _HELD_UP_NS
 
     def bottleneck(self) -> Case | None:
         """Where the device is kept waiting even at best, and for as long as that went on: outside of incidents."""
