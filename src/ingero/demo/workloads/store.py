@@ -11,7 +11,7 @@ import threading
 _REQUEST = struct.Struct("<Q")
 _CHUNK = bytes(64 << 10)
 _CLONE_NEWNET = 0x40000000
-_CONGESTION_CONTROL = b"reno"  # of every kernel. BBR, some machines' default, holds data back for 60 ms on a path of 5 us
+_CONGESTION_CONTROL = b"reno"  # every kernel has it; BBR, a usual default, holds back for 60 ms on a path of 5 us
 
 
 def fetch(connection: socket.socket, nbytes: int) -> bytes:
