@@ -102,7 +102,7 @@ class _Lane:
         )
 
     def is_held_up(self) -> bool:
-        """Whether it has stood still for longer than ever, by what is worth a finding: what for is known as it ends."""
+        """Whether it stands still for longer than it ever did, by as much as is worth a finding by itself."""
         still_ns = self._evidence.window.end_ns - int(self._ends[-1])
         longest_ns = int(self._elapsed_ns.max(initial=0))
         return self._process.exit_ns is None and longest_ns + ONE_LOSS_NS < still_ns <= _HELD_UP_NS

@@ -57,7 +57,7 @@ class LiveDiagnosis:
         self._at_best: tuple[Incident, ...] = ()
         self._at_best_ns = 0  # when that was looked at; 0: it is to be looked at anew
         self.tracker = IncidentTracker(first_number)
-        self.sees_a_beginning = False  # something began to lose time, too little yet to be told
+        self.sees_a_beginning = False  # something began to lose time, too little yet to be told, or stands still
 
     def look(self, *, is_last: bool = False) -> list[Change]:
         """What has changed since the last look; nothing where no second has been stored since.
