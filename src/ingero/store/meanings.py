@@ -14,6 +14,7 @@ import apsw
 
 from ingero.store.sql_text import sql_text
 from ingero.store.views import TABLES, query
+from ingero.store.vocabulary import CLOCK_COLUMNS
 
 # What one row is.
 _ROWS: Mapping[str, str] = {
@@ -42,6 +43,10 @@ _ROWS: Mapping[str, str] = {
     "kernel_launches": "All launches of one kernel by one process in one second (or minute: `period_s`).",
     "offcpu": "One interval of 0.1 ms or more that a traced thread spent off the CPU.",
     "epochs": "The time from one drain of a stream to the next, and what the device and the threads did in it.",
+    "steps": "One step: what a program repeats, from one call of its step marker to the next.",
+    "progress_marks": "One moment at which the host saw how far a stream of the GPU was.",
+    "gpu_activities": "One kernel, copy or memset on a GPU.",
+    "user_ranges": "One range of time that a program or its framework gave a name.",
     "clock_seconds": "What all threads of one process did in one second (or minute: `period_s`).",
     "culprits": "Who ran while the threads of a process waited for a CPU.",
     "losses": "Something that was lost, sampled out or could not be read, counted.",
@@ -69,6 +74,8 @@ _COLUMNS: Mapping[str, str] = {
     "aliases": "names that older versions used",
     "bit": "number of the bit, from 0",
     "bytes": "size of the transfer",
+    "blocked_ns": "in calls that waited for the GPU: the sum of the four below",
+    "call_ns": "begin of the call that enqueued it; NULL: not in the file",
     "caller": "return address of the call",
     "caller_library": "library that made the call",
     "cause": "name of the cause",
@@ -79,7 +86,9 @@ _COLUMNS: Mapping[str, str] = {
     "comm": "name of the thread",
     "comm_id_hash": "equal on all ranks of a communicator, on every node",
     "container_id": "id of the container; NULL: no container",
+    "collectives": "NCCL calls that enqueue",
     "copied_bytes": "by copies",
+    "copies": "copies and memsets",
     "count": "how many, exactly",
     "cpu": "CPU it ran on last",
     "cpu_pct": "older name of cpu_percent",
@@ -93,6 +102,7 @@ _COLUMNS: Mapping[str, str] = {
     "datatype": "number of the element type; names in nccl_datatypes",
     "datatype_name": "element type, e.g. ncclFloat32",
     "description": "what it is",
+    "direction": "of a copy: host_to_gpu, gpu_to_host, gpu_to_gpu, host_to_host",
     "detail": "what the arguments cannot hold: addresses, file names",
     "detected_at": "when it was noticed",
     "device": "as gpu_id",
@@ -110,6 +120,7 @@ _COLUMNS: Mapping[str, str] = {
     "frames": "JSON, innermost frame first",
     "futex": "address in the program's memory that it waited at; NULL: another kind of sleep",
     "function": "address or handle of the kernel, where its name is not known",
+    "gpu_to_host_bytes": "copied from the GPU to the host",
     "gpu_id": "CUDA's device ordinal in that process",
     "gpu_uuid": "the GPU behind gpu_id, as NVML names it",
     "gpu_wait_ns": "in calls that wait for the device",
@@ -117,6 +128,9 @@ _COLUMNS: Mapping[str, str] = {
     "group_id": "calls of one ncclGroupStart .. ncclGroupEnd",
     "handle": "event, graph, communicator or allocation",
     "hash": "number of the stack",
+    "host_memory": "of a copy: pageable or pinned, where the profiler says so",
+    "host_to_gpu_bytes": "copied from the host to the GPU",
+    "how": "how the step was found: repetition of calls, sync, both, user (marked by the program)",
     "id": "number of the row",
     "io_ns": "waiting for a disk",
     "ips": "JSON, hexadecimal addresses",
@@ -131,6 +145,8 @@ _COLUMNS: Mapping[str, str] = {
     "local_rank": "rank on its node",
     "lost_ns": "time lost to it",
     "lost_ratio": "share of the wall time lost",
+    "marker_kernel": "the kernel whose launch is the step marker; NULL: the marker is no launch",
+    "marker_op": "the call that happens once a step and closes its breakdown",
     "max_db_bytes": "what --max-db was",
     "max_ns": "longest call",
     "mem_avail": "memory that is available, in MiB",
@@ -155,6 +171,7 @@ _COLUMNS: Mapping[str, str] = {
     "pid": "process id",
     "pod": "Kubernetes pod",
     "pod_name": "as pod",
+    "position": "calls that had enqueued something on the stream, up to which it was done",
     "preemptions": "times a thread was taken off its CPU while it could have run",
     "process": "number of the process in the file; unlike pids never used twice",
     "processes": "how many there were",
@@ -186,6 +203,9 @@ _COLUMNS: Mapping[str, str] = {
     "stack_hash": "its stack (stack_traces.hash); 0: none",
     "started_at": "when it began",
     "state": "name of what the thread was doing (thread_states)",
+    "step_ns": "as duration_ns",
+    "step_type": "steps with the same text did the same work",
+    "syncs": "synchronizations that returned in it",
     "stopped_at": "when it ended; NULL: still recording, or killed",
     "stopped_ns": "stopped by a signal",
     "stream": "CUDA stream handle; 0: the default stream",
@@ -258,6 +278,11 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("nccl_waits", "rank"): "rank in the communicator",
     ("op_stats", "bytes"): "bytes of all calls",
     ("removed", "name"): "the view whose rows are gone",
+    ("gpu_activities", "kind"): "kernel, memcpy, memset or sync",
+    ("progress_marks", "kind"): "sync, copy, full_queue (a launch that waited for room) or event_query",
+    ("progress_marks", "timestamp"): "when that was seen",
+    ("steps", "start_ns"): "when it began",
+    ("user_ranges", "kind"): "step, data_loading, range (record_function, NVTX, roctx) or operator",
     ("sessions", "duration_ns"): "length of the recording",
     ("sessions", "flags"): "the command line",
     ("sessions", "id"): "number of the recording in the file (column session elsewhere)",
@@ -298,6 +323,13 @@ EXAMPLES: Mapping[str, str] = {
     "offcpu": "SELECT state, count(*), sum(duration_ns) FROM offcpu GROUP BY state ORDER BY 3 DESC",
     "epochs": "SELECT pid, stream, count(*) AS drains, sum(e_ns) / 1e6 AS empty_ms, sum(x_ns) / 1e6 AS busy_ms, "
     "sum(p_ns) / 1e6 AS late_ms FROM epochs GROUP BY pid, stream",
+    "steps": "SELECT pid, step_type, count(*) AS steps, avg(step_ns) / 1e6 AS mean_ms, "
+    "sum(blocked_ns) / 1e6 AS blocked_ms FROM steps GROUP BY pid, step_type",
+    "progress_marks": "SELECT pid, stream, kind, count(*) FROM progress_marks GROUP BY 1, 2, 3",
+    "gpu_activities": "SELECT kernel_name, count(*), sum(duration_ns) / 1e6 AS ms FROM gpu_activities "
+    "WHERE kind = 'kernel' GROUP BY 1 ORDER BY 3 DESC LIMIT 20",
+    "user_ranges": "SELECT kind, name, count(*), sum(duration_ns) / 1e6 AS ms FROM user_ranges GROUP BY 1, 2 "
+    "ORDER BY 4 DESC LIMIT 20",
     "clock_seconds": "SELECT pid, sum(run_ns), sum(runq_ns), sum(throttled_ns) FROM clock_seconds GROUP BY pid",
     "culprits": "SELECT pid, culprit_name, culprit_pid, sum(ns) / 1e6 AS ms FROM culprits GROUP BY 1, 2, 3 "
     "ORDER BY ms DESC",
@@ -335,7 +367,13 @@ _COMMENT_OF_VIEW = re.compile(r"((?:^-- .*\n)+)CREATE VIEW (\w+) AS", re.MULTILI
 _TABLE = re.compile(r"^CREATE TABLE (\w+) \((.*?)^\)", re.MULTILINE | re.DOTALL)
 _COMMENT_OF_COLUMN = re.compile(r"^ +(\w+) [^\n]*?-- ([^\n]*)$", re.MULTILINE)
 _ABOUT_STORAGE = re.compile(r"string\b|-?\d+(:| = )|as raw_|raw_|NULL:|NULL =")  # a view shows it in another way
-_CLOCKS_OF = {"empty": "draining thread, a_ns to f_ns", "enqueue": "enqueuing thread", "drain": "draining thread in it"}
+_CLOCKS_OF = {
+    "host": "marker's thread outside calls that waited for the GPU",
+    "blocked": "marker's thread inside them",
+    "empty": "draining thread, a_ns to f_ns",
+    "enqueue": "enqueuing thread",
+    "drain": "draining thread in it",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,7 +430,7 @@ def _unit(column: str) -> str:
 
 def _meaning(view: str, column: str) -> str:
     part, _, clock = column.partition("_")
-    if part in _CLOCKS_OF and clock in _COLUMNS:
+    if part in _CLOCKS_OF and clock in CLOCK_COLUMNS:
         return f"{_CLOCKS_OF[part]}: {_COLUMNS[clock]}"
     return _IN_VIEW.get((view, column)) or _COLUMNS.get(column) or _stored_comment(view, column)
 

@@ -44,9 +44,13 @@ _DETAIL = (
     ("raw_in_flight", "time_ns"),
     ("raw_samples", "time_ns"),
     ("raw_epochs", "b_ns"),
+    ("raw_progress_marks", "time_ns"),
+    ("raw_gpu_activities", "start_ns"),
+    ("raw_user_ranges", "start_ns"),
 )
 _AGGREGATES = (
     ("raw_epoch_digest", "end_ns"),
+    ("raw_steps", "end_ns"),
     ("raw_snapshots", "time_ns"),
     ("raw_cpu_seconds", "time_ns"),
     ("raw_gpu_samples", "time_ns"),

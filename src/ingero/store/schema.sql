@@ -229,6 +229,98 @@ CREATE TABLE raw_epoch_digest (
 ) STRICT;
 CREATE INDEX raw_epoch_digest_end ON raw_epoch_digest(end_ns);
 
+-- What a program does again and again, found by its own calls: from one step marker to the next. Thread-state time is that
+-- of the thread that makes the marker's call, and covers the step: blocked_* the part inside calls that waited for the
+-- GPU, host_* the rest. NULL where a profiler's file gave the step.
+CREATE TABLE raw_steps (
+    id                       INTEGER PRIMARY KEY,
+    session                  INTEGER NOT NULL,
+    process                  INTEGER NOT NULL,
+    pid                      INTEGER NOT NULL,
+    tid                      INTEGER NOT NULL,             -- thread that makes the marker's call
+    device                   INTEGER NOT NULL DEFAULT -1,  -- as raw_events.gpu_id
+    stream                   INTEGER NOT NULL DEFAULT 0,   -- main stream of the process
+    start_ns                 INTEGER NOT NULL,
+    end_ns                   INTEGER NOT NULL,
+    how                      INTEGER NOT NULL DEFAULT 0,   -- string: repetition, sync, both, user
+    step_type                INTEGER NOT NULL DEFAULT 0,   -- string: steps of one type do the same work
+    source                   INTEGER NOT NULL DEFAULT 0,   -- the marker's operation
+    op                       INTEGER NOT NULL DEFAULT 0,
+    function                 INTEGER NOT NULL DEFAULT 0,   -- raw_kernels.function of the marker; 0: not a launch
+    launches                 INTEGER NOT NULL DEFAULT 0,
+    copies                   INTEGER NOT NULL DEFAULT 0,
+    collectives              INTEGER NOT NULL DEFAULT 0,
+    syncs                    INTEGER NOT NULL DEFAULT 0,
+    host_to_gpu_bytes        INTEGER NOT NULL DEFAULT 0,
+    gpu_to_host_bytes        INTEGER NOT NULL DEFAULT 0,
+    blocked_sync_ns          INTEGER NOT NULL DEFAULT 0,   -- in synchronizations and blocking copies
+    blocked_copy_ns          INTEGER NOT NULL DEFAULT 0,   -- in asynchronous copies that waited
+    blocked_launch_ns        INTEGER NOT NULL DEFAULT 0,   -- in launches on a full launch queue
+    blocked_alloc_ns         INTEGER NOT NULL DEFAULT 0,   -- in allocations and frees that synchronize
+    flags                    INTEGER NOT NULL DEFAULT 0,   -- epoch_flags
+    host_run_ns              INTEGER,
+    host_runq_ns             INTEGER,
+    host_throttled_ns        INTEGER,
+    host_yielded_ns          INTEGER,
+    host_sleep_ns            INTEGER,
+    host_io_ns               INTEGER,
+    host_kernel_lock_ns      INTEGER,
+    host_stopped_ns          INTEGER,
+    blocked_run_ns           INTEGER,
+    blocked_runq_ns          INTEGER,
+    blocked_throttled_ns     INTEGER,
+    blocked_yielded_ns       INTEGER,
+    blocked_sleep_ns         INTEGER,
+    blocked_io_ns            INTEGER,
+    blocked_kernel_lock_ns   INTEGER,
+    blocked_stopped_ns       INTEGER
+) STRICT;
+CREATE INDEX raw_steps_end ON raw_steps(end_ns);
+
+-- How far the GPU was, seen from the host: at time_ns the work enqueued on a stream was done up to a position.
+CREATE TABLE raw_progress_marks (
+    id       INTEGER PRIMARY KEY,
+    session  INTEGER NOT NULL,
+    process  INTEGER NOT NULL,
+    device   INTEGER NOT NULL DEFAULT -1,  -- as raw_events.gpu_id
+    stream   INTEGER NOT NULL DEFAULT 0,
+    kind     INTEGER NOT NULL,             -- string: sync, copy, full_queue, event_query
+    position INTEGER NOT NULL,             -- calls that enqueued something on the stream, counted from 1
+    time_ns  INTEGER NOT NULL
+) STRICT;
+CREATE INDEX raw_progress_marks_time ON raw_progress_marks(time_ns);
+
+-- What a GPU did, as a profiler measured it. Only imported recordings have rows.
+CREATE TABLE raw_gpu_activities (
+    id          INTEGER PRIMARY KEY,
+    session     INTEGER NOT NULL,
+    process     INTEGER NOT NULL,
+    device      INTEGER NOT NULL DEFAULT -1,  -- as raw_events.gpu_id
+    stream      INTEGER NOT NULL DEFAULT 0,
+    start_ns    INTEGER NOT NULL,
+    duration_ns INTEGER NOT NULL,
+    kind        INTEGER NOT NULL,             -- string: kernel, memcpy, memset, sync
+    function    INTEGER NOT NULL DEFAULT 0,   -- raw_kernels.function; 0: not a kernel
+    bytes       INTEGER NOT NULL DEFAULT 0,
+    direction   INTEGER NOT NULL DEFAULT 0,   -- string: host_to_gpu, gpu_to_host, gpu_to_gpu, host_to_host; of copies
+    host_memory INTEGER NOT NULL DEFAULT 0,   -- string: pageable, pinned; of copies, where the profiler says so
+    call_ns     INTEGER NOT NULL DEFAULT 0    -- begin of the call that enqueued it; 0: not in the file
+) STRICT;
+CREATE INDEX raw_gpu_activities_time ON raw_gpu_activities(start_ns);
+
+-- What a program or its framework marked as a range of time, as a profiler stored it. Only imported recordings have rows.
+CREATE TABLE raw_user_ranges (
+    id          INTEGER PRIMARY KEY,
+    session     INTEGER NOT NULL,
+    process     INTEGER NOT NULL,
+    tid         INTEGER NOT NULL DEFAULT 0,
+    start_ns    INTEGER NOT NULL,
+    duration_ns INTEGER NOT NULL,
+    kind        INTEGER NOT NULL,             -- string: step, data_loading, range (record_function, NVTX, roctx), operator
+    name        INTEGER NOT NULL DEFAULT 0    -- string
+) STRICT;
+CREATE INDEX raw_user_ranges_time ON raw_user_ranges(start_ns);
+
 -- Exact sums of a process's calls, outermost only. Several rows may share a key: sum them.
 CREATE TABLE raw_op_stats (
     id             INTEGER PRIMARY KEY,

@@ -264,6 +264,51 @@ SELECT e.session, (SELECT node FROM raw_sessions WHERE session = e.session) AS n
        (SELECT rank FROM raw_processes WHERE process = e.process) AS rank
 FROM raw_epochs e;
 
+-- host_* + blocked_* = duration_ns: thread-state time of the thread that makes the marker's call.
+CREATE VIEW steps AS
+SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS node, t.start_ns AS timestamp,
+       t.end_ns - t.start_ns AS duration_ns, t.end_ns - t.start_ns AS step_ns, t.process, t.pid, t.tid,
+       nullif(t.device, -1) AS gpu_id, t.stream, t.start_ns, t.end_ns,
+       (SELECT text FROM raw_strings WHERE string = t.how) AS how,
+       (SELECT text FROM raw_strings WHERE string = t.step_type) AS step_type,
+       (SELECT name FROM ops WHERE source_id = t.source AND op_id = t.op) AS marker_op,
+       (SELECT name FROM raw_kernels WHERE process = t.process AND function = t.function LIMIT 1) AS marker_kernel,
+       t.launches, t.copies, t.collectives, t.syncs, t.host_to_gpu_bytes, t.gpu_to_host_bytes,
+       t.blocked_sync_ns + t.blocked_copy_ns + t.blocked_launch_ns + t.blocked_alloc_ns AS blocked_ns,
+       t.blocked_sync_ns, t.blocked_copy_ns, t.blocked_launch_ns, t.blocked_alloc_ns, t.flags, t.host_run_ns,
+       t.host_runq_ns, t.host_throttled_ns, t.host_yielded_ns, t.host_sleep_ns, t.host_io_ns, t.host_kernel_lock_ns,
+       t.host_stopped_ns, t.blocked_run_ns, t.blocked_runq_ns, t.blocked_throttled_ns, t.blocked_yielded_ns,
+       t.blocked_sleep_ns, t.blocked_io_ns, t.blocked_kernel_lock_ns, t.blocked_stopped_ns,
+       (SELECT cgroup_id FROM raw_processes WHERE process = t.process) AS cgroup_id,
+       (SELECT rank FROM raw_processes WHERE process = t.process) AS rank
+FROM raw_steps t;
+
+CREATE VIEW progress_marks AS
+SELECT m.session, (SELECT node FROM raw_sessions WHERE session = m.session) AS node, m.time_ns AS timestamp,
+       (SELECT pid FROM raw_processes WHERE process = m.process) AS pid, m.process, nullif(m.device, -1) AS gpu_id,
+       m.stream, (SELECT text FROM raw_strings WHERE string = m.kind) AS kind, m.position
+FROM raw_progress_marks m;
+
+-- Measured by a profiler, not inferred; rows only in what `ingero import` made.
+CREATE VIEW gpu_activities AS
+SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.start_ns AS timestamp,
+       g.duration_ns, (SELECT pid FROM raw_processes WHERE process = g.process) AS pid, g.process,
+       nullif(g.device, -1) AS gpu_id, g.stream, (SELECT text FROM raw_strings WHERE string = g.kind) AS kind,
+       (SELECT name FROM raw_kernels WHERE process = g.process AND function = g.function LIMIT 1) AS kernel_name,
+       g.bytes, (SELECT text FROM raw_strings WHERE string = g.direction) AS direction,
+       (SELECT text FROM raw_strings WHERE string = g.host_memory) AS host_memory, nullif(g.call_ns, 0) AS call_ns,
+       (SELECT rank FROM raw_processes WHERE process = g.process) AS rank
+FROM raw_gpu_activities g;
+
+-- As the program, its framework or a library marked them; rows only in what `ingero import` made.
+CREATE VIEW user_ranges AS
+SELECT u.session, (SELECT node FROM raw_sessions WHERE session = u.session) AS node, u.start_ns AS timestamp,
+       u.duration_ns, (SELECT pid FROM raw_processes WHERE process = u.process) AS pid, u.process, u.tid,
+       (SELECT text FROM raw_strings WHERE string = u.kind) AS kind,
+       (SELECT text FROM raw_strings WHERE string = u.name) AS name,
+       (SELECT rank FROM raw_processes WHERE process = u.process) AS rank
+FROM raw_user_ranges u;
+
 CREATE VIEW clock_seconds AS
 SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.start_ns AS timestamp,
        c.period_s, (SELECT pid FROM raw_processes WHERE process = c.process) AS pid, c.process, c.threads, c.run_ns,
