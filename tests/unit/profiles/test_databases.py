@@ -133,11 +133,11 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
         read_profiles([path])
 
 
-@pytest.mark.parametrize("missing", [-600, -8192])
-def test_a_database_that_is_cut_is_refused(tmp_path: Path, missing: int) -> None:
+@pytest.mark.parametrize("kept", [600, -8192])
+def test_a_database_that_is_cut_is_refused(tmp_path: Path, kept: int) -> None:
     whole = database(tmp_path / "whole.sqlite", nsight_tables())
     cut = tmp_path / "cut.sqlite"
-    cut.write_bytes(whole.read_bytes()[:missing])
+    cut.write_bytes(whole.read_bytes()[:kept])
     with pytest.raises(ProfileError, match="cannot be read"):
         read_profiles([cut])
 
