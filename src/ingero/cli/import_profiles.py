@@ -15,7 +15,6 @@ from ingero.store.errors import StoreError
 from ingero.store.reader import open_reader
 from ingero.units import format_bytes, format_count, format_counted, format_ns, parse_size_bytes
 
-
 # What the summary counts, by table.
 _SHOWN = {
     "raw_events": "calls",
