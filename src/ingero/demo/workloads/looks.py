@@ -1,6 +1,5 @@
 """How a loop looks at its loss: with a wait for the device, behind it, or not at all."""
 
-from argparse import Namespace
 from collections import deque
 
 from ingero.demo.workloads.minitorch import Tensor, cuda
@@ -9,11 +8,11 @@ WAYS = ("stream", "event", "memcpy", "device", "never", "query", "pageable", "be
 
 
 class Looks:
-    """Looks in the way of --drain; `never` leaves the pace to the launch queue's depth."""
+    """Looks in one of WAYS; `never` leaves the pace to the launch queue's depth, `behind` waits for earlier steps."""
 
-    def __init__(self, options: Namespace) -> None:
+    def __init__(self, way: str, behind: int = 1) -> None:
         self.finished = cuda.Event()
-        self.behind: int = options.behind
+        self.behind = behind
         self._marks: deque[cuda.Event] = deque()
         self._look = {
             "stream": Tensor.item,
@@ -24,7 +23,7 @@ class Looks:
             "device": self.after_device,
             "query": self.after_queries,
             "behind": self.after_earlier_step,
-        }[options.drain]
+        }[way]
 
     def look(self, loss: Tensor) -> None:
         """Fetch the loss in the chosen way."""
@@ -48,7 +47,7 @@ class Looks:
             pass
 
     def after_earlier_step(self, loss: Tensor) -> None:
-        """Wait for the event of the step --behind this one, as a pipeline of so many buffers does."""
+        """Wait for the event of the step so many `behind` this one, as a pipeline of so many buffers does."""
         loss.copy_to_host()
         event = self._marks.popleft() if len(self._marks) > self.behind else cuda.Event()
         event.record()

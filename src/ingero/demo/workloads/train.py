@@ -1,23 +1,18 @@
 """A training loop as people write it: load, forward, backward, step, and now and then look at the loss."""
 
-import itertools
-import json
 import os
 import random
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TextIO
 
 from ingero.demo.workloads import lifecycle, minitorch, steps, train_options
-from ingero.demo.workloads.background import start_bystanders, start_gil_hog, start_lock_hog, start_native_threads
-from ingero.demo.workloads.callbacks import Callbacks
-from ingero.demo.workloads.host_knobs import HostKnobs, HostState
+from ingero.demo.workloads.host_knobs import HostKnobs
 from ingero.demo.workloads.lengths import Lengths
 from ingero.demo.workloads.looks import Looks
+from ingero.demo.workloads.loop import HostSide, Log, start_threads, step_numbers
 from ingero.demo.workloads.minitorch import Tensor, cuda, naming, nn, optim, runtime
 from ingero.demo.workloads.minitorch.data import Batch, DataLoader, ImageDataset
 from ingero.demo.workloads.minitorch.distributed import DistributedDataParallel, ProcessGroup
@@ -25,7 +20,6 @@ from ingero.demo.workloads.minitorch.graphs import Graph
 
 CHURN_BYTES = 32 << 20
 GRAPH_WARM_UP = 3  # steps before the capture: the allocator must have what it needs
-DEFAULT_STEPS = 100
 TILES = ("128x64", "64x64", "128x128")  # what the matrix library chooses for each shape, the usual one first
 SHAPE_US = (1.0, 0.5, 1.5)  # times --us
 SHAPE_LAUNCHES = 4  # more for each further shape
@@ -47,7 +41,7 @@ class Trainer:
         self.lengths = Lengths(options)
         self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
         self.copied = cuda.Event()
-        self.looks = Looks(options)
+        self.looks = Looks(options.drain, options.behind)
         self.graph: Graph | None = None
         self.steps = 0
 
@@ -127,44 +121,26 @@ def shaped_model(options: Namespace, shape: int) -> nn.Transformer:
     return nn.Transformer(options.layers, options.us * SHAPE_US[shape], launches, TILES[shape])
 
 
-def training_loop(trainer: Trainer, loader: DataLoader, out: TextIO) -> None:
+def training_loop(trainer: Trainer, loader: DataLoader, log: Log) -> None:
     """Train until the limits of the options are reached; write one line for each step."""
     options = trainer.options
-    knobs = HostKnobs(options.knob) if options.knob else None
-    lock = threading.Lock()
-    start_lock_hog(options, lock)
-    callbacks = Callbacks(options, lock)
-    state = HostState()
+    host = HostSide(options)
     batches = iter(loader)
-    end_ns = time.monotonic_ns() + int(options.seconds * 1e9) if options.seconds else None
     for step in step_numbers(options):
-        started_ns = time.monotonic_ns()
-        if end_ns is not None and started_ns >= end_ns:
-            break
+        log.begin()
         batch = next(batches)
-        data_ns = time.monotonic_ns() - started_ns
-        if knobs is not None:
-            state = knobs.read()
-            callbacks.before_step(state, step)
+        data_ns = time.monotonic_ns() - log.began_ns
+        host.before_step(step)
         if options.churn:
             trainer.churn()
-        trainer.lengths.factor = state.sequence
+        trainer.lengths.factor = host.state.sequence
         loss = trainer.train_step(batch)
-        callbacks.after_step(state, step, loss)
+        host.after_step(step, loss)
         if (step + 1) % options.sync_every == 0:
             trainer.drain(loss)
-        row = {"step": step, "data_ns": data_ns, "kind": trainer.kind()}
-        if options.eval_every and (step + 1) % options.eval_every == 0:
-            row["evaluated_ns"] = trainer.evaluate()
-        now_ns = time.monotonic_ns()
-        out.write(json.dumps({**row, "t_ns": now_ns, "step_ns": now_ns - started_ns}) + "\n")
-
-
-def step_numbers(options: Namespace) -> Iterator[int]:
-    """Count the steps: up to --steps, else for ever with --seconds, else a hundred."""
-    if options.steps is None and options.seconds is not None:
-        return itertools.count()
-    return iter(range(DEFAULT_STEPS if options.steps is None else options.steps))
+        is_evaluated = options.eval_every and (step + 1) % options.eval_every == 0
+        evaluated_ns = trainer.evaluate() if is_evaluated else []
+        log.end(step=step, data_ns=data_ns, kind=trainer.kind(), evaluated_ns=evaluated_ns)
 
 
 @contextmanager
@@ -215,13 +191,11 @@ def main(arguments: list[str] | None = None) -> int:
             loader.register_memory()
         trainer = Trainer(options)
         stack.enter_context(process_group(options, trainer.models))
-        start_gil_hog(options)
-        start_bystanders(options.bystanders)
-        start_native_threads(options)
+        start_threads(options)
         if options.graph:
             stack.enter_context(cuda.stream(cuda.Stream()))  # the default stream cannot be captured
         lifecycle.announce("ready")
-        training_loop(trainer, loader, out)
+        training_loop(trainer, loader, Log(out))
     return 0
 
 

@@ -13,11 +13,11 @@ COPY_STREAMS = ("none", "ordered", "unordered", "synced")
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser; every default together is the baseline of about 6.5 ms a step."""
     root = argparse.ArgumentParser(prog="train", description="Train a transformer on the simulated GPU.")
-    _add_length(root.add_argument_group("how long"))
+    add_length(root.add_argument_group("how long"))
     _add_waits(root.add_argument_group("waits for the device"))
     _add_device(root.add_argument_group("work for the device"))
     _add_data(root.add_argument_group("data"))
-    _add_host(root.add_argument_group("the host's side"))
+    add_host(root.add_argument_group("the host's side"))
     return root
 
 
@@ -31,7 +31,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _add_length(group: "argparse._ArgumentGroup") -> None:
+def add_length(group: "argparse._ArgumentGroup") -> None:
+    """How long a loop runs, and where it says what it did."""
     group.add_argument("--steps", type=int, help="stop after this many (default 100 if --seconds is not given)")
     group.add_argument("--seconds", type=float, help="stop after this long")
     group.add_argument("--out", type=Path, help="one JSON line a step: step t_ns step_ns data_ns (default stdout)")
@@ -90,7 +91,8 @@ def _add_data(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--tcp", metavar="HOST:PORT", help="fetch batches from the store listening there")
 
 
-def _add_host(group: "argparse._ArgumentGroup") -> None:
+def add_host(group: "argparse._ArgumentGroup") -> None:
+    """What a loop does on the host beside its work for the device (loop.HostSide)."""
     group.add_argument("--knob", type=Path, help="file of live disturbances (host_knobs.py)")
     group.add_argument("--checkpoint", type=Path, help="file that checkpoints go to, when --knob says so")
     group.add_argument("--heap", type=int, default=0, help="objects that the garbage collector has to walk")
