@@ -90,7 +90,7 @@ def test_a_pipeline_waits_for_the_step_before(train: Runner) -> None:
 def test_accumulated_steps_are_one_step(train: Runner) -> None:
     made = train("accumulate")
     assert made.waits() == {"cudaStreamSynchronize": STEPS // 4}
-    assert len(made.marks) == STEPS // 4
+    assert [kind for _, kind in made.marks] == [steps.TRAIN, *(steps.MICRO,) * 3] * (STEPS // 4)
 
 
 def test_the_batches_of_an_evaluation_have_marks_of_their_own(train: Runner) -> None:

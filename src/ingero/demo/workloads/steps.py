@@ -32,11 +32,10 @@ def read(path: Path) -> list[Step]:
 
 
 def marks(path: Path) -> list[tuple[int, str]]:
-    """Return when each step truly began, and its kind: what a program repeats, so that micro steps are left out."""
+    """Return when each step truly began, and its kind; of what a program repeats, a micro step is only a part."""
     found = []
     for step in read(path):
-        if step.kind != MICRO:
-            found.append((step.t_ns - step.step_ns, step.kind))
+        found.append((step.t_ns - step.step_ns, step.kind))
         found.extend((began_ns, EVAL) for began_ns in step.evaluated_ns)
     return found
 
