@@ -82,6 +82,15 @@ class Flag(enum.IntFlag):
     PITCHED = 1 << 11  # allocates `function` rows; argument `extra` points to where it stores the bytes of a row
 
 
+class CopyDirection(enum.IntEnum):
+    """Which way a copy goes, between host and GPU (bpf/events.h, enum copy_direction)."""
+
+    OTHER = 0  # within a GPU, or not known
+    TO_GPU = 1
+    TO_HOST = 2
+    AS_ARGUMENT = 3  # its cudaMemcpyKind says so
+
+
 class MemoryKind(enum.IntEnum):
     """What an allocation gives, and a free takes back. The names, in lower case, are published (`memory_kind`)."""
 
@@ -588,6 +597,23 @@ class NetOp(enum.IntEnum):
 
     SEND = 1
     RECEIVE = 2
+
+
+def copy_direction(op: Op) -> CopyDirection:
+    """Which way a copy goes, as its name or one of its arguments says."""
+    if "HtoD" in op.name:
+        return CopyDirection.TO_GPU
+    if "DtoH" in op.name:
+        return CopyDirection.TO_HOST
+    return CopyDirection.AS_ARGUMENT if op.extra and op.extra.name == _KIND else CopyDirection.OTHER
+
+
+def copy_directions() -> bytes:
+    """By id, which way a copy goes (`bpf/steps.h`)."""
+    found = bytearray(256)
+    for op in OPS:
+        found[op.id] = copy_direction(op)
+    return bytes(found)
 
 
 def memory_kinds() -> bytes:

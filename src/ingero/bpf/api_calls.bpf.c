@@ -74,6 +74,7 @@ INLINE void begin_image(struct task_struct *task, u32 slot)
 	if (process) {
 		__sync_fetch_and_add(&process->execs, 1);
 		forget_memory(slot, process);
+		forget_steps(process, slot);
 	}
 	if (!thread)
 		return;

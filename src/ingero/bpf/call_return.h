@@ -10,6 +10,7 @@
 #include "native_stack.h"
 #include "own_clocks.h"
 #include "settings.h"
+#include "steps.h"
 
 const volatile u32 with_stacks = 0;
 
@@ -113,6 +114,10 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		settle_clocks(&at.clocks, &call->clocks);
 	leave_out_probe(call, at.clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)]);
 	duration = at.now_ns - call->start_ns;
+	if (unlikely(duration >= BLOCKED_MIN_NS || COOKIE_KIND(call->cookie) & KIND_DRAIN))
+		note_blocked(thread, call, &at, slot);
+	if (unlikely(call->watch & WATCH_SEQUENCE))
+		write_sequence(call, slot, at.now_ns);
 	if (likely(call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH))
 		count_kernel(slot, call->function, call->caller);
 	cell = cell_of(slot, COOKIE_OP(call->cookie), call->caller);

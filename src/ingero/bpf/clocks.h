@@ -48,7 +48,8 @@ struct open_call {
 	u32 sequence;	/* of the thread at entry: if it is the same at the return, the thread never left the CPU */
 	s8 stream_slot; /* -1: none */
 	u8 is_wait;	/* `covered` is valid */
-	u8 pad[2];
+	u8 watch;	/* enum process_watch, as the call began */
+	u8 pad;
 	struct clocks clocks;
 	u64 handle;
 	u64 extra;
@@ -160,6 +161,8 @@ struct thread {
 	u32 looked_switches; /* of the main thread as it was last looked at: main_thread.h */
 	u32 woken_tid; /* beside `woken_kind` */
 	u32 pad;
+	struct clocks blocked; /* in calls that waited for the GPU: steps.h */
+	u64 blocked_ns[BLOCKED_KINDS];
 	struct sleep_looks sleep;
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
