@@ -49,7 +49,7 @@ def test_it_says_what_it_made(run: Run, trace: Path, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         f"1 process from 1 file (PyTorch profiler), 5.99 ms: {tmp_path}/run.db",
-        "  calls 30, GPU activities 30, user ranges 36, steps 6, progress marks 6, stacks 1",
+        "  calls 30, GPU activities 30, user ranges 36, steps 6, progress marks 5, stacks 1",
         "  left out, device synchronizations that the profiler made itself: 1",
         "  left out, operators inside other operators: 24",
         f"  {NOT_SHOWN}",
