@@ -145,3 +145,8 @@ def test_the_bench_measures_an_import_that_adds_up(tmp_path: Path) -> None:
     steps = write_trace(tmp_path / "trace.json", 1)
     result = measure(tmp_path / "trace.json")
     assert (result.steps, result.calls) == (steps, 1000 * steps)
+
+
+def test_a_file_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("import", tmp_path / "nowhere.json", "-o", tmp_path / "run.db")
+    assert (code, err) == (2, f"error: cannot read {tmp_path}/nowhere.json: No such file or directory\n")
