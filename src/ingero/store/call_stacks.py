@@ -16,6 +16,12 @@ from ingero.store.records import Stack
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
 )
+# Frameworks and the standard library: they run what somebody else wrote. A profiler's file has their paths without what
+# lies before the package.
+_FRAMEWORK = re.compile(
+    r"(^|/(site|dist)-packages/)(torch|torchvision|numpy|pytorch_lightning|lightning)/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/"
+    r"(?!(site|dist)-packages/)|^(multiprocessing|concurrent|asyncio|importlib)/|^(threading|contextlib|functools|runpy)\.py$"
+)
 _TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in angle brackets: code made by a library
 _CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
 
@@ -37,7 +43,12 @@ class PythonPlace:
         """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
         if self.file.startswith("<"):
             return bool(_TYPED.match(self.file))
-        return self.file != "?" and not _INSTALLED.search(self.file)
+        return self.file != "?" and not _INSTALLED.search(self.file) and not self.is_framework
+
+    @property
+    def is_framework(self) -> bool:
+        """Whether it only runs what others wrote: torch, numpy, the standard library."""
+        return bool(_FRAMEWORK.search(self.file))
 
     @property
     def short(self) -> str:
@@ -76,8 +87,10 @@ class CallStack:
 
     @property
     def own(self) -> PythonPlace | None:
-        """The innermost line of the user's own code; where there is none, the innermost line."""
-        return next((place for place in self.python if place.is_own), self.python[0] if self.python else None)
+        """The innermost line of the user's own code; where there is none, of a library that is no framework."""
+        own = (place for place in self.python if place.is_own)
+        others = (place for place in self.python if not place.is_framework)
+        return next(own, None) or next(others, None) or (self.python[0] if self.python else None)
 
     @property
     def is_frameless(self) -> bool:
