@@ -1,0 +1,135 @@
+"""What repeats in the calls of a program: steps, their boundaries, and the call that marks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingero.decode.steps import CALL_DTYPE, Steps, find_steps
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CALL_NS = 5_000
+COPY, SYNC = 1_000, 2_000
+MAIN, AUTOGRAD = 10, 11
+
+
+def calls(keys: Iterable[int], *, pauses_ns: dict[int, int] | None = None, tid: int = MAIN) -> Array:
+    """Calls one after the other, of CALL_NS each. pauses_ns: the host's time before each call with a key."""
+    rows, now = [], 0
+    for key in keys:
+        now += (pauses_ns or {}).get(key, CALL_NS)
+        rows.append((now, now + CALL_NS, key, tid, -1 if key == SYNC else 7, key != SYNC, key < COPY))
+        now += CALL_NS
+    return np.array(rows, CALL_DTYPE)
+
+
+def found(made: Array) -> Steps:
+    steps = find_steps(made)
+    assert steps is not None
+    return steps
+
+
+FORWARD = [1, 2, 3, 2, 3, 2, 3, 4]
+BACKWARD = [14, 13, 12, 13, 12, 11]
+STEP = [COPY, *FORWARD, *BACKWARD, 20]
+
+
+def test_a_training_loop_without_any_wait_has_its_steps() -> None:
+    steps = found(calls(STEP * 10))
+    assert (steps.count, steps.period, steps.match) == (10, len(STEP), 1.0)
+
+
+def test_a_step_begins_when_the_last_call_of_the_one_before_has_returned() -> None:
+    made = calls(STEP * 6, pauses_ns={COPY: 1_000_000})
+    steps = found(made)
+    assert steps.cut_ns[1:].tolist() == made["end_ns"][len(STEP) - 1 :: len(STEP)].tolist()
+    assert made["key"][steps.first].tolist() == [COPY] * 6
+
+
+def test_calls_that_begin_in_mid_step_are_cut_where_the_host_pauses_longest() -> None:
+    made = calls((STEP * 8)[5:-3], pauses_ns={COPY: 1_000_000})
+    steps = found(made)
+    assert steps.count == 6  # whole ones: of the first the begin, of the last the end was not seen
+    assert set(made["key"][steps.first].tolist()) == {COPY}
+
+
+def test_a_call_that_is_no_launch_and_comes_once_a_step_is_the_marker() -> None:
+    first, *rest = found(calls(STEP * 10)).markers
+    assert (first.key, first.is_launch) == (COPY, False)
+    assert all(marker.is_launch for marker in rest)
+
+
+def test_a_call_that_comes_several_times_a_step_is_no_marker() -> None:
+    markers = {marker.key for marker in found(calls(STEP * 10)).markers}
+    assert markers == set(STEP) - {2, 3, 12, 13}
+
+
+def test_a_wait_in_mid_step_is_a_marker_like_any_other_call() -> None:
+    made = calls([COPY, *FORWARD, SYNC, *BACKWARD] * 5)
+    steps = found(made)
+    assert steps.period == len(FORWARD) + len(BACKWARD) + 1  # of what was enqueued
+    assert {marker.key for marker in steps.markers if not marker.is_launch} == {COPY, SYNC}
+
+
+def test_the_layers_of_a_token_are_not_its_steps() -> None:
+    token = [COPY, *[1, 2, 3, 4] * 60, 5, 6]
+    steps = found(calls(token * 4))
+    assert steps.period == len(token)
+
+
+def test_the_layers_of_a_single_pass_are_no_steps() -> None:
+    assert find_steps(calls([8, 9, *[1, 2, 3, 4] * 60, 5, 6])) is None
+
+
+def test_accumulated_gradients_are_one_step_with_its_optimizer() -> None:
+    micro = [*FORWARD, *BACKWARD]
+    steps = found(calls([*micro * 4, 20, 21, 22] * 6))
+    assert steps.period == 4 * len(micro) + 3
+
+
+def test_steps_of_two_kinds_in_no_order_are_cut_by_a_call_of_both() -> None:
+    kinds = ([COPY, *FORWARD, 20], [COPY, *FORWARD, *FORWARD, 5, 20])
+    order = np.random.default_rng(3).integers(0, 2, 60)
+    made = calls([key for kind in order.tolist() for key in kinds[kind]], pauses_ns={COPY: 50_000})
+    steps = found(made)
+    seen = order[1:-1]  # of the first the begin, of the last the end was not seen
+    assert steps.count == len(seen)
+    assert len(set(zip(steps.kind.tolist(), seen.tolist(), strict=True))) == 2
+
+
+def test_a_first_step_that_does_more_is_left_out_of_the_comparison() -> None:
+    steps = found(calls([*range(30, 60), *STEP * 40]))
+    assert steps.period == len(STEP)
+
+
+def test_two_repeats_are_not_enough() -> None:
+    assert find_steps(calls(STEP * 2)) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_few_calls_are_no_steps(count: int) -> None:
+    assert find_steps(calls(range(count))) is None
+
+
+def test_calls_in_no_order_are_no_steps() -> None:
+    assert find_steps(calls(np.random.default_rng(1).integers(0, 50, 4000).tolist())) is None
+
+
+def test_the_stream_with_most_enqueues_is_compared() -> None:
+    made = calls(STEP * 10)
+    made["stream"][made["key"] == COPY] = 9
+    steps = found(made)
+    assert (steps.stream, steps.period, steps.count) == (7, len(STEP) - 1, 10)
+    assert steps.markers[0].key == COPY
+
+
+def test_two_threads_that_launch_in_turn_are_one_sequence() -> None:
+    made = calls(STEP * 10)
+    made["tid"][np.isin(made["key"], BACKWARD)] = AUTOGRAD
+    steps = found(made)
+    assert steps.count == 10
+    assert {marker.tid for marker in steps.markers} == {MAIN, AUTOGRAD}
