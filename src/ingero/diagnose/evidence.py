@@ -19,6 +19,7 @@ from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
+from ingero.diagnose.profile.report import Profiles, profiles
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
@@ -216,6 +217,11 @@ class Evidence:
         if number not in self._texts:
             self._texts |= {number: ""} | self.reader.texts([number])
         return self._texts[number]
+
+    @cached_property
+    def profiles(self) -> Profiles:
+        """What a profiler measured; only an imported recording has any."""
+        return Profiles(reports=(), collectives=()) if self.is_live else profiles(self.reader, self.window)
 
     # Time
 

@@ -226,7 +226,8 @@ def _chain(chain: Sequence[Link]) -> Iterator[str]:
 
 
 def _verdict(verdict: ProcessVerdict) -> str:
-    return f"{verdict.name} [{verdict.pid}]: {verdict.text}"
+    rank = f" rank {verdict.rank}" if verdict.rank is not None else ""
+    return f"{verdict.name} [{verdict.pid}]{rank}: {verdict.text}"
 
 
 def _change(now: float, usual: float) -> str:

@@ -26,8 +26,11 @@ def not_traced_lines(reader: Reader, window: Window) -> Iterator[str]:
         if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns
         for source, why in json.loads(session.not_traced).items()
     }
+    by_reason: dict[str, list[str]] = {}
     for source, why in reasons.items():
-        yield f"not traced: {_SOURCE_TEXTS.get(source, source)}: {why}"
+        by_reason.setdefault(why, []).append(_SOURCE_TEXTS.get(source, source))
+    for why, sources in by_reason.items():
+        yield f"not traced: {', '.join(sources)}: {why}"
     if reasons:
         yield ""
 

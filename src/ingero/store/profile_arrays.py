@@ -1,4 +1,4 @@
-"""What a profiler measured as numpy structured arrays: GPU activities, user ranges, calls; and steps, whoever found them."""
+"""Steps, and what a profiler measured (GPU activities, user ranges, calls), as numpy structured arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-_ACTIVITY = ("start_ns", "end_ns", "device", "stream", "kind", "function", "bytes", "direction", "host_memory", "call_ns")
+_ACTIVITY = (
+    "start_ns",
+    "end_ns",
+    "device",
+    "stream",
+    "kind",
+    "function",
+    "bytes",
+    "direction",
+    "host_memory",
+    "call_ns",
+)
 _RANGE = ("start_ns", "end_ns", "tid", "kind", "name")
 _CALL = ("start_ns", "end_ns", "tid", "source", "op", "stack_hash")
 _STEP = ("start_ns", "end_ns", "device", "stream", "how", "step_type", "launches", "collectives", "flags")

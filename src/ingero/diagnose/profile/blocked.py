@@ -1,4 +1,4 @@
-"""When the launching threads waited for the GPU: in syncs, in copies, in launches on a full queue, in allocations.
+"""When the launching threads waited for the GPU: on a full launch queue, in syncs, in copies, in allocations.
 
 A call waited as long as the GPU was busy meanwhile; what it took beyond that is the host's.
 """
@@ -19,8 +19,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SYNC, COPY, LAUNCH, ALLOC = "sync", "copy", "launch", "alloc"
 
-# A call that only enqueues takes 2 to 20 us; one that waits for anything takes longer (real-recordings: 7 of 10 launches
-# of 20 us on a full queue had not waited).
+# A call that only enqueues takes 2 to 20 us; one that waits for anything takes longer (of ten launches of 20 us on a
+# full queue seven had not waited).
 WAIT_NS = 30_000
 _SLOW_LAUNCH = 4  # times the median launch: a slow host launches slowly without any wait
 _FULL_QUEUE = 900  # operations outstanding: the queue takes 1,022 of them, and what was enqueued just now is not seen
@@ -50,11 +50,11 @@ def blocked(profile: ProfiledProcess, busy: Intervals) -> Blocked:
     """The waits of a process."""
     calls = profile.calls
     is_mine = np.isin(calls["tid"], profile.launching_threads)
-    masks = {SYNC: _syncs(profile), COPY: _copies(profile), LAUNCH: full_queue(profile), ALLOC: _allocations(profile)}
+    masks = {LAUNCH: full_queue(profile), SYNC: _syncs(profile), COPY: _copies(profile), ALLOC: _allocations(profile)}
     waits = np.zeros(len(calls), bool)
-    for mask in masks.values():
-        mask &= is_mine & ~waits
-        waits |= mask
+    for name, mask in masks.items():  # a call is of the first kind that it is of
+        masks[name] = mask & is_mine & ~waits
+        waits |= masks[name]
     places = np.flatnonzero(waits)
     begins, ends = calls["start_ns"][places], calls["end_ns"][places]
     return Blocked(
@@ -86,9 +86,9 @@ def _allocations(profile: ProfiledProcess) -> Array:
 
 
 def full_queue(profile: ProfiledProcess) -> Array:
-    """Launches that waited for a place in the launch queue."""
+    """Launches that waited for a place in the launch queue, and copies and fills that enqueue only."""
     calls = profile.calls
-    launches = profile.is_kind(Kind.LAUNCH)
+    launches = profile.is_kind(Kind.ENQUEUE) & ~profile.is_kind(Kind.DRAIN)
     lasted = calls["end_ns"] - calls["start_ns"]
     least = max(WAIT_NS, _SLOW_LAUNCH * float(np.median(lasted[launches]))) if launches.any() else WAIT_NS
     found: Array = launches & (lasted >= least) & (outstanding(profile, calls["start_ns"]) >= _FULL_QUEUE)

@@ -1,4 +1,4 @@
-"""Where the GPU's idle time went: each gap is split by what the thread did that launched next; every ns has one owner."""
+"""Where the GPU's idle time went: each gap is split by what the thread that launched next did; a ns has one owner."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def idle(profile: ProfiledProcess, busy: Intervals) -> Idle:
         mine = tids == tid
         for name, covered in _owners(profile, int(tid), begins[mine], launched[mine]):
             owned[name][mine] = covered
-    owned[UNATTRIBUTED] = (ends - begins) - sum(owned.values())
+    owned[UNATTRIBUTED] = (ends - begins) - np.sum(list(owned.values()), axis=0)
     return Idle(begins=begins, ends=ends, tids=tids, launch_ns=launched, owned_ns=owned)
 
 

@@ -14,7 +14,7 @@ _NONE: Array = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Disjoint intervals in order. covered_ns: what the intervals before each cover together, one more than there are."""
+    """Disjoint intervals in order. covered_ns: what those before each cover together, and behind the last one all."""
 
     begins: Array
     ends: Array

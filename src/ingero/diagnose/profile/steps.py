@@ -45,10 +45,11 @@ class StepUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What the program itself marked as its steps: how many, and the time of each."""
+    """What the program itself marked as its steps: how many, and when each began and ended."""
 
     count: int
-    step_ns: tuple[int, ...]
+    start_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
 
 
 def steps_of(profile: ProfiledProcess, busy: Intervals, waits: Blocked) -> tuple[StepUse, ...]:
@@ -84,7 +85,7 @@ def is_typical(lasted: Array, types: Array) -> Array:
 
 
 def judged(steps: Sequence[StepUse]) -> Intervals | None:
-    """The time of the typical steps, for which statements about the program hold; None where there are too few steps."""
+    """The time of the typical steps, of which what is said of the program holds; None where there are too few."""
     if len(steps) < MIN_STEPS:
         return None
     mine = [one for one in steps if one.is_typical]
@@ -94,4 +95,4 @@ def judged(steps: Sequence[StepUse]) -> Intervals | None:
 def marks_of(profile: ProfiledProcess) -> Marks:
     """The steps as a profiler's schedule or the program marked them."""
     marks = profile.ranges_of("step")
-    return Marks(count=len(marks), step_ns=tuple(int(ns) for ns in marks["end_ns"] - marks["start_ns"]))
+    return Marks(count=len(marks), start_ns=tuple(map(int, marks["start_ns"])), end_ns=tuple(map(int, marks["end_ns"])))

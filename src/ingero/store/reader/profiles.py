@@ -23,6 +23,10 @@ class ProfileQuestions(Questions):
         sql = f"SELECT DISTINCT process FROM raw_gpu_activities WHERE {within('start_ns')} ORDER BY process"
         return [number for (number,) in self._rows(sql, window)]
 
+    def has_gpu_activities(self, window: Window, *, process: int) -> bool:
+        """Whether a profiler measured what the GPUs did for a process."""
+        return process in self.profiled_processes(window)
+
     def gpu_activities(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
         """What the GPUs did for a process, by its begin: `profile_arrays.ACTIVITY_DTYPE`."""
         return self._array(
@@ -33,14 +37,14 @@ class ProfileQuestions(Questions):
         )
 
     def user_ranges(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
-        """What was marked as a range, by its begin: `profile_arrays.RANGE_DTYPE`."""
-        return self._array(
-            f"SELECT {profile_arrays.RANGE_COLUMNS} FROM raw_user_ranges", profile_arrays.RANGE_DTYPE, window, process
+        """The marked ranges that touch the window, by their begin: `profile_arrays.RANGE_DTYPE`."""
+        sql = (
+            f"SELECT {profile_arrays.RANGE_COLUMNS} FROM raw_user_ranges WHERE start_ns < :end "
+            f"AND start_ns + duration_ns > :begin AND {of_process()} ORDER BY start_ns, duration_ns DESC"
         )
+        return profile_arrays.rows_of(self._each(sql, window, process=process), profile_arrays.RANGE_DTYPE)
 
-    def profiled_calls(
-        self, window: Window, *, sources: Sequence[int], process: int
-    ) -> npt.NDArray[np.void]:
+    def profiled_calls(self, window: Window, *, sources: Sequence[int], process: int) -> npt.NDArray[np.void]:
         """Every recorded call of these sources in short, by its begin: `profile_arrays.PROFILED_CALL_DTYPE`."""
         return self._array(
             f"SELECT {profile_arrays.CALL_COLUMNS} FROM raw_events",
