@@ -304,7 +304,8 @@ CREATE TABLE raw_gpu_activities (
     bytes       INTEGER NOT NULL DEFAULT 0,
     direction   INTEGER NOT NULL DEFAULT 0,   -- string: host_to_gpu, gpu_to_host, gpu_to_gpu, host_to_host; of copies
     host_memory INTEGER NOT NULL DEFAULT 0,   -- string: pageable, pinned; of copies, where the profiler says so
-    call_ns     INTEGER NOT NULL DEFAULT 0    -- begin of the call that enqueued it; 0: not in the file
+    call_ns     INTEGER NOT NULL DEFAULT 0,   -- begin of the call that enqueued it; 0: not in the file
+    communicator INTEGER NOT NULL DEFAULT 0   -- of a collective: raw_communicators.number; 0: not one, or not told
 ) STRICT;
 CREATE INDEX raw_gpu_activities_time ON raw_gpu_activities(start_ns);
 

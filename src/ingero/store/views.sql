@@ -297,7 +297,7 @@ SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS n
        (SELECT name FROM raw_kernels WHERE process = g.process AND function = g.function LIMIT 1) AS kernel_name,
        g.bytes, (SELECT text FROM raw_strings WHERE string = g.direction) AS direction,
        (SELECT text FROM raw_strings WHERE string = g.host_memory) AS host_memory, nullif(g.call_ns, 0) AS call_ns,
-       (SELECT rank FROM raw_processes WHERE process = g.process) AS rank
+       nullif(g.communicator, 0) AS communicator, (SELECT rank FROM raw_processes WHERE process = g.process) AS rank
 FROM raw_gpu_activities g;
 
 -- As the program, its framework or a library marked them; rows only in what `ingero import` made.
