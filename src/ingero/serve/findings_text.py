@@ -17,7 +17,7 @@ from ingero.diagnose.model import (
 )
 from ingero.events import CLOCK_TEXTS
 from ingero.store.spans import joined
-from ingero.units import format_count, format_moment, format_ns, format_percent, format_time_of_day
+from ingero.units import format_count, format_counted, format_moment, format_ns, format_percent, format_time_of_day
 
 _BAR = 20  # columns
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -130,6 +130,9 @@ def incident_lines(incident: Incident) -> Iterator[str]:
 
 def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Causes that could not be evaluated, by reason: silence about them is no all-clear."""
+    if diagnosis.profiles:
+        yield from _not_in_a_profile(diagnosis)
+        return
     by_reason: dict[str, list[str]] = {}
     for one in diagnosis.not_evaluated:
         by_reason.setdefault(one.text, []).append(one.cause)
@@ -140,6 +143,13 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     rest = list(by_reason.values())[_TOP_NOT_EVALUATED:]
     if rest:
         yield f"  and {sum(map(len, rest))} more causes"
+
+
+def _not_in_a_profile(diagnosis: Diagnosis) -> Iterator[str]:
+    """Said once: there is one reason for nearly all of them."""
+    for reason in dict.fromkeys(one.text for one in diagnosis.not_evaluated):
+        count = format_counted(sum(one.text == reason for one in diagnosis.not_evaluated), "cause")
+        yield f"Not checked: {reason} ({count}, --json lists them)"
 
 
 def impact_lines(impact: Impact) -> Iterator[str]:

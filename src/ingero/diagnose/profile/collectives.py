@@ -92,12 +92,12 @@ def waited_ns(found: Sequence[Collective]) -> Mapping[int, int]:
 
 def _kernels(profile: ProfiledProcess) -> list[_Kernel]:
     """The kernels of collectives of one rank, by their begin."""
-    nccl = [function for function, name in profile.kernels.items() if _IS_NCCL.match(name)]
+    nccl = [function for function, (name, _) in profile.kernels.items() if _IS_NCCL.match(name)]
     mine = profile.activities[np.isin(profile.activities["function"], nccl) & (profile.activities["function"] != 0)]
     return [
         _Kernel(
             process=profile.process,
-            name=profile.kernels[int(row["function"])],
+            name=profile.kernels[int(row["function"])][0],
             start_ns=int(row["start_ns"]),
             end_ns=int(row["end_ns"]),
         )

@@ -16,6 +16,7 @@ from ingero.store.records import Process, Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SOURCES = (int(Source.CUDA), int(Source.DRIVER), int(Source.CUDA_GRAPH), int(Source.NCCL))
+_WAITING = "sync"  # kind of an activity that a profiler notes for a wait of the host: the GPU does nothing for it
 _OPS_PER_SOURCE = 1 << 16  # more than any source has codes
 _KINDS = {int(op.source) * _OPS_PER_SOURCE + op.code: int(op.kind) for op in OPS}
 _NAMES = {(int(op.source), op.code): op.name for op in OPS}
@@ -25,8 +26,8 @@ _NAMES = {(int(op.source), op.code): op.name for op in OPS}
 class ProfiledProcess:
     """One process. Arrays are those of `store.profile_arrays`, each by its begin.
 
-    kinds: `ops.Kind` of each call. device, stream: those with most of its activities; the stream paces it. texts: those
-    that the arrays have numbers of.
+    kinds: `ops.Kind` of each call. device, stream: those with most of its activities; the stream paces it. kernels:
+    short and whole names by function. texts: those that the arrays have numbers of.
     """
 
     process: Process
@@ -37,7 +38,7 @@ class ProfiledProcess:
     steps: Array
     device: int
     stream: int
-    kernels: dict[int, str]
+    kernels: dict[int, tuple[str, str]]
     texts: dict[int, str]
 
     @property
@@ -102,23 +103,29 @@ def op_name(source: int, op: int) -> str:
 
 
 def read_profile(reader: Reader, window: Window) -> Iterator[ProfiledProcess]:
-    """The processes of which a profiler measured what their GPU did."""
+    """The processes of which a profiler measured what their GPU did, by rank."""
     numbers = set(reader.profiled_processes(window))
-    for process in reader.processes(only_targets=False) if numbers else ():
-        if process.process in numbers:
-            yield _read(reader, window, process)
+    processes = [one for one in reader.processes(only_targets=False) if one.process in numbers] if numbers else []
+    for process in sorted(processes, key=lambda one: (one.rank is None, one.rank or 0, one.process)):
+        profile = _read(reader, window, process)
+        if profile is not None:
+            yield profile
 
 
-def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess:
+def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess | None:
     number = process.process
     activities = reader.gpu_activities(window, process=number)
     calls = reader.profiled_calls(window, sources=_SOURCES, process=number)
     ranges = reader.user_ranges(window, process=number)
     steps = reader.steps(window, process=number)
-    device, stream = _main_stream(activities)
     columns = [(activities, ("kind", "direction", "host_memory")), (ranges, ("kind", "name"))]
     columns.append((steps, ("how", "step_type")))
     numbers = np.unique(np.concatenate([array[name] for array, names in columns for name in names]))
+    texts = reader.texts(numbers) | {0: ""}
+    activities = activities[[texts.get(int(kind)) != _WAITING for kind in activities["kind"]]]
+    if not len(activities):
+        return None
+    device, stream = _main_stream(activities)
     return ProfiledProcess(
         process=process,
         activities=activities,
@@ -129,7 +136,7 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess:
         device=device,
         stream=stream,
         kernels=reader.kernel_names(number),
-        texts=reader.texts(numbers) | {0: ""},
+        texts=texts,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from ingero.store.reader import Reader
 from ingero.store.records import Process, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+COPIES = "copies and fills"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ class ProfileReport:
     busy_ratio: any stream of the main GPU; main_stream_busy_ratio: the stream with most activities. blocked: ratio of
     wall_ns by kind of call. copy_only_ratio: no kernel ran, only copies between host and GPU. data_loading_ratio: a
     launching thread was in the data loader, idle GPU or not; of the marked steps where there are any. emptied: the
-    wait that most of the long idle gaps came after.
+    wait that most of the long idle gaps came after. work: share of each kernel, by whole name, among those that ran.
     """
 
     process: Process
@@ -79,6 +82,7 @@ class ProfileReport:
     copy_only_ratio: float
     copied_bytes: int
     kernels: tuple[KernelShare, ...]
+    work: Mapping[str, float]
 
     @property
     def wall_ns(self) -> int:
@@ -141,6 +145,7 @@ def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:
         copy_only_ratio=_share(copies, windows),
         copied_bytes=copied_bytes,
         kernels=tuple(_kernels(profile)),
+        work=_work(profile),
     )
 
 
@@ -194,16 +199,32 @@ def _without(first: Intervals, second: Intervals) -> tuple[Array, Array]:
 def _kernels(profile: ProfiledProcess) -> Sequence[KernelShare]:
     """Most time first; several at once count each."""
     work = profile.work()
-    functions, places = np.unique(work["function"], return_inverse=True)
-    lasted = np.bincount(places, weights=work["end_ns"] - work["start_ns"])
-    counts = np.bincount(places)
-    found = [
-        KernelShare(
-            name=profile.kernels.get(int(function), "copies and fills") if function else "copies and fills",
-            count=int(counts[place]),
-            busy_ns=int(lasted[place]),
-            ratio=float(lasted[place]) / profile.wall_ns,
-        )
-        for place, function in enumerate(functions)
+    found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for function, lasted in _by_function(work):
+        name = profile.kernels[function][0] if function in profile.kernels else COPIES
+        found[name][0] += len(lasted)
+        found[name][1] += int(lasted.sum())
+    shares = [
+        KernelShare(name=name, count=count, busy_ns=ns, ratio=ns / profile.wall_ns)
+        for name, (count, ns) in found.items()
     ]
-    return sorted(found, key=lambda one: -one.busy_ns)
+    return sorted(shares, key=lambda one: -one.busy_ns)
+
+
+def _work(profile: ProfiledProcess) -> dict[str, float]:
+    """Share of each kernel among those that ran, by its whole name."""
+    work = profile.work()
+    counts: dict[str, int] = defaultdict(int)
+    for function, lasted in _by_function(work):
+        if function in profile.kernels:
+            counts[profile.kernels[function][1]] += len(lasted)
+    total = max(sum(counts.values()), 1)
+    return {name: count / total for name, count in counts.items()}
+
+
+def _by_function(work: Array) -> Iterator[tuple[int, Array]]:
+    """What ran how long, by function; 0: copies and fills."""
+    order = np.argsort(work["function"], kind="stable")
+    functions, firsts = np.unique(work["function"][order], return_index=True)
+    lasted = (work["end_ns"] - work["start_ns"])[order]
+    yield from zip(functions.tolist(), np.split(lasted, firsts[1:]), strict=True)

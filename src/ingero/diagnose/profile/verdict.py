@@ -70,7 +70,7 @@ def main_steps(steps: Collection[StepUse]) -> list[StepUse]:
 
 
 def _marks(report: ProfileReport) -> str:
-    if not report.marks.count:
+    if not report.marks.count or {step.how for step in report.steps} == {"user"}:
         return ""
     if report.marks.count == len(report.steps):
         return "; the program's own marks agree"

@@ -69,14 +69,14 @@ class ProfileQuestions(Questions):
         sql = f"SELECT DISTINCT process FROM raw_steps WHERE {within('start_ns')} ORDER BY process"
         return [number for (number,) in self._rows(sql, window)]
 
-    def kernel_names(self, process: int) -> dict[int, str]:
-        """Short names of the kernels of a process, by their function; the newest where there are several."""
+    def kernel_names(self, process: int) -> dict[int, tuple[str, str]]:
+        """The short and the whole name of the kernels of a process, by their function."""
         rows = self._rows(
-            "SELECT function, coalesce(short_name, name, '') FROM raw_kernels WHERE process = :process "
-            "ORDER BY generation",
+            "SELECT function, coalesce(short_name, name, ''), coalesce(name, short_name, '') FROM raw_kernels "
+            "WHERE process = :process ORDER BY generation",
             process=process,
         )
-        return dict(rows)
+        return {function: (short, whole) for function, short, whole in rows}
 
     def _array(
         self, select: str, dtype: np.dtype[np.void], window: Window, process: int, *, also: str = ""
