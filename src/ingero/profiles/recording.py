@@ -50,6 +50,7 @@ def write_recording(path: Path, profiles: Sequence[Profile], notes: Notes, *, fi
         StoreError: it cannot be written. ProfileError: not every row found its place.
     """
     begin_ns, end_ns = min(one.begin_ns for one in profiles), max(one.end_ns for one in profiles)
+    profiles = sorted(profiles, key=lambda one: (-1 if one.rank is None else one.rank, one.begin_ns))
     facts = _session(profiles, files, begin_ns)
     with Writer(path, session=facts, node=_node(profiles), clock=lambda: end_ns + _MARGIN_NS) as writer:
         sink = _Sink(writer)
