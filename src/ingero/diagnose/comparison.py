@@ -17,7 +17,7 @@ from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis
 from ingero.diagnose.profile.report import ProfileReport
-from ingero.diagnose.profile.step_comparison import StepPair, step_pairs
+from ingero.diagnose.profile.step_comparison import StepPair, has_steps, is_same_work, step_pairs
 from ingero.diagnose.profile.words import who
 from ingero.diagnose.rule import all_rules
 from ingero.store import histograms
@@ -130,13 +130,15 @@ class ProfileChange:
     after_blocked_ratio: float
     before_data_loading_ratio: float
     after_data_loading_ratio: float
+    before_collective_wait_ratio: float
+    after_collective_wait_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """change_ratio: of the time for the same work, over the classes that are in both; weighed as before.
 
-    steps, profiles: where neither of them has sync intervals; then change_ratio is of the steps.
+    is_by_step: neither of them has sync intervals, and change_ratio is of the steps.
     """
 
     classes: tuple[ClassChange, ...]
@@ -145,6 +147,7 @@ class Comparison:
     change_ratio: float | None
     noise_ratio: float | None
     verdict: Verdict
+    is_by_step: bool = False
     steps: tuple[StepChange, ...] = ()
     profiles: tuple[ProfileChange, ...] = ()
 
@@ -179,6 +182,7 @@ def _with_steps(found: Comparison, first: Evidence, second: Evidence) -> Compari
     median, _ = _overall([replace(step, change_ratio=step.median_change_ratio) for step in steps])
     return replace(
         found,
+        is_by_step=has_steps(first) or has_steps(second),
         steps=steps,
         profiles=tuple(_profile_changes(first.profiles.reports, second.profiles.reports)),
         change_ratio=change,
@@ -214,8 +218,9 @@ def _optional_mean(lengths: Array | None) -> float | None:
 
 
 def _profile_changes(first: Sequence[ProfileReport], second: Sequence[ProfileReport]) -> Iterator[ProfileChange]:
-    """Where both have as many processes."""
-    for was, now in zip(first, second, strict=True) if len(first) == len(second) else ():
+    """Where both have as many processes that run the same kernels."""
+    pairs = zip(first, second, strict=True) if len(first) == len(second) else ()
+    for was, now in (pair for pair in pairs if is_same_work(pair[0].work, pair[1].work)):
         yield ProfileChange(
             process=who(was.process),
             before_busy_ratio=was.busy_ratio,
@@ -224,6 +229,8 @@ def _profile_changes(first: Sequence[ProfileReport], second: Sequence[ProfileRep
             after_blocked_ratio=sum(now.blocked.values()),
             before_data_loading_ratio=was.data_loading_ratio,
             after_data_loading_ratio=now.data_loading_ratio,
+            before_collective_wait_ratio=was.collective_wait_ns / was.wall_ns,
+            after_collective_wait_ratio=now.collective_wait_ns / now.wall_ns,
         )
 
 
@@ -327,7 +334,9 @@ def _shares(side: _Side) -> tuple[dict[str, float], dict[str, int]]:
     lost: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     for one in side.diagnosis.incidents:
-        lost[one.cause] += one.lost_ns / max(side.evidence.window.duration_ns, 1)
+        # a profile's incidents are of its typical steps, which is less than the whole seconds that its counts span
+        of_profile = side.evidence.profiles.reports and one.lost_ratio
+        lost[one.cause] += of_profile or one.lost_ns / max(side.evidence.window.duration_ns, 1)
         counts[one.cause] += 1
     return dict(lost), dict(counts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from statistics import mean, median
 
 from ingero.diagnose.incident_json import Object, record_json
 from ingero.diagnose.profile.collectives import Collective
@@ -19,6 +20,7 @@ def profiles_json(found: Profiles) -> Object:
     return {
         "processes": [_process(report) for report in found.reports],
         "collectives": [_collective(one) for one in found.collectives],
+        "last_ranks": [one.rank_of(one.last) for one in found.collectives],
     }
 
 
@@ -38,6 +40,9 @@ def _process(report: ProfileReport) -> Object:
         "data_loading_ratio": report.data_loading_ratio,
         "paced_by": report.paced_by.value,
         "blocked": {f"{name}_ratio": ratio for name, ratio in report.blocked.items()},
+        "step_count": len(report.steps),
+        "step_median_ns": median([step.step_ns for step in report.steps]) if report.steps else None,
+        "step_mean_ns": mean(step.step_ns for step in report.steps) if report.steps else None,
         "steps": [_step(step) for step in report.steps],
         "marked_steps": [
             {"start_ns": start, "end_ns": end}
@@ -46,6 +51,7 @@ def _process(report: ProfileReport) -> Object:
         "typical": _typical(report),
         "waits": [_wait(one) for one in report.waits[:_MOST_WAITS]],
         "kernels": [asdict(one) for one in report.kernels[:_MOST_KERNELS]],
+        "collective_wait_ns": report.collective_wait_ns,
     }
 
 

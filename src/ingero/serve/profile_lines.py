@@ -38,6 +38,9 @@ def _process(report: ProfileReport) -> Iterator[str]:
     main = f", {percent(report.main_stream_busy_ratio)} on its main stream {report.stream}"
     yield f"{who(report.process)}, GPU {report.device}, measured by the profiler:"
     yield f"  GPU busy {percent(report.busy_ratio)} of {format_ns(report.wall_ns)}{main}"
+    if report.collective_wait_ns >= _SHOWN_RATIO * report.wall_ns:
+        share = percent(report.collective_wait_ns / report.wall_ns)
+        yield f"  of that {share} in collectives that waited for other ranks ({format_ns(report.collective_wait_ns)})"
     if report.data_loading_ratio:
         yield f"  data loading {percent(report.data_loading_ratio)} of wall time"
     if 0 < len(report.steps) <= _MOST_STEPS:

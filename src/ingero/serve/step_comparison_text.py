@@ -20,7 +20,8 @@ def step_lines(found: Comparison) -> Iterator[str]:
     if found.steps:
         yield ""
     if found.profiles:
-        yield f"{'process':28}{'GPU busy':>16}{'blocked':>16}{'data loading':>16}  of the time covered"
+        heads = ("GPU busy", "waiting for ranks", "blocked", "data loading")
+        yield f"{'process':28}" + "".join(f"{head:>18}" for head in heads) + "  of the time covered"
     yield from (_profile(one) for one in found.profiles[:_MOST_STEPS])
     if found.profiles:
         yield ""
@@ -49,7 +50,8 @@ def _profile(one: ProfileChange) -> str:
     busy = _shares(one.before_busy_ratio, one.after_busy_ratio)
     blocked = _shares(one.before_blocked_ratio, one.after_blocked_ratio)
     loading = _shares(one.before_data_loading_ratio, one.after_data_loading_ratio)
-    return f"{one.process:28}{busy:>16}{blocked:>16}{loading:>16}"
+    ranks = _shares(one.before_collective_wait_ratio, one.after_collective_wait_ratio)
+    return f"{one.process:28}{busy:>18}{ranks:>18}{blocked:>18}{loading:>18}"
 
 
 def _sides(was: float, now: float) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.profile.blocked import Blocked, blocked
-from ingero.diagnose.profile.collectives import Collective, collectives
+from ingero.diagnose.profile.collectives import Collective, collectives, waited_ns
 from ingero.diagnose.profile.idle import HOST, INPUT, OWNERS, Idle, idle
 from ingero.diagnose.profile.intervals import Intervals, united
 from ingero.diagnose.profile.pacing import Pacing, pacing
@@ -56,6 +56,7 @@ class ProfileReport:
     wall_ns by kind of call. copy_only_ratio: no kernel ran, only copies between host and GPU. data_loading_ratio: a
     launching thread was in the data loader, idle GPU or not; of the marked steps where there are any. emptied: the
     wait that most of the long idle gaps came after. work: share of each kernel, by whole name, among those that ran.
+    collective_wait_ns: what its collectives' kernels waited for other ranks; the GPU counts as busy then.
     """
 
     process: Process
@@ -83,6 +84,7 @@ class ProfileReport:
     copied_bytes: int
     kernels: tuple[KernelShare, ...]
     work: Mapping[str, float]
+    collective_wait_ns: int = 0
 
     @property
     def wall_ns(self) -> int:
@@ -106,8 +108,13 @@ def profiles(reader: Reader, window: Window) -> Profiles:
     """What the profiles in a window say."""
     book = StackBook(reader)
     found = list(read_profile(reader, window))
-    reports = tuple(_report(profile, book) for profile in found)
-    return Profiles(reports=reports, collectives=collectives(found))
+    together = collectives(found)
+    waits = waited_ns(together)
+    reports = (_report(profile, book) for profile in found)
+    return Profiles(
+        reports=tuple(replace(one, collective_wait_ns=waits.get(one.process.process, 0)) for one in reports),
+        collectives=together,
+    )
 
 
 def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:

@@ -124,8 +124,13 @@ def _is_same(first: StepGroup, second: StepGroup) -> bool:
         return False
     if not first.work or not second.work:
         return first.step_type == second.step_type
-    shared = sum(min(share, second.work.get(name, 0.0)) for name, share in first.work.items())
-    return shared >= _SAME_KERNELS and abs(second.launches / max(first.launches, 1) - 1) <= _SAME_LAUNCHES
+    is_alike = abs(second.launches / max(first.launches, 1) - 1) <= _SAME_LAUNCHES
+    return is_alike and is_same_work(first.work, second.work)
+
+
+def is_same_work(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
+    """Whether two programs run the same kernels, by their shares."""
+    return sum(min(share, second.get(name, 0.0)) for name, share in first.items()) >= _SAME_KERNELS
 
 
 def _pair(first: StepGroup, second: StepGroup) -> StepPair:
