@@ -10,8 +10,6 @@ from ingero.diagnose.profile.steps import MIN_STEPS
 from ingero.diagnose.stretches import MIN_LOSS_NS
 from ingero.store.records import Process, Window
 
-_UNKNOWN = "unknown"  # state of a thread: a profile has no scheduler events
-
 
 def is_worth_telling(report: ProfileReport, lost_ns: int, least_ratio: float) -> bool:
     """Whether that much of typical steps was lost; without enough steps, as much as wakes anybody."""
@@ -41,7 +39,7 @@ def bottleneck(
         root=str(process.pid),
         kind=FindingKind.BOTTLENECK,
         summary=summary,
-        claims={Bucket(part, _UNKNOWN): lost_ns},
+        claims={Bucket(part, part.value): lost_ns},  # in which state the thread was is not in a profile
         window=Window(begin_ns=report.begin_ns, end_ns=report.end_ns),
         line=line,
         chain=tuple(links),
