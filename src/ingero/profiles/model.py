@@ -21,6 +21,9 @@ UNKNOWN = -1  # a device or stream that the file does not name
 NO_CORRELATION = -1
 
 NO_TIME = "without a usable time"  # a reason to drop a record
+# Bounds of one record's numbers, so that sums of many fit into 64 bits: a profile lasts minutes, a GPU has 200 GB.
+MAX_DURATION_NS = 7 * 24 * 3600 * 1_000_000_000
+MAX_SIZE_BYTES = 1 << 48
 
 # op: Op.id. device, stream, function, bytes and direction are those of the activity that the call enqueued; stack: an
 # index into `stacks`, 0 = none.

@@ -18,6 +18,8 @@ from ingero.profiles.columns import Table, Texts
 from ingero.profiles.model import (
     ACTIVITY_DTYPE,
     CALL_DTYPE,
+    MAX_DURATION_NS,
+    MAX_SIZE_BYTES,
     NO_CORRELATION,
     NO_TIME,
     RANGE_DTYPE,
@@ -116,7 +118,9 @@ class _Reader:
         is_copy = kind is ActivityKind.MEMCPY
         direction = int(_DIRECTIONS.get(whole(copy) or 0, Direction.UNKNOWN)) if is_copy else 0
         memory = _host_memory(direction, whole(source), whole(target)) if is_copy else 0
-        self.activities.add((*place, *what, max(0, whole(size) or 0), direction, memory, 0, UNKNOWN))
+        self.activities.add(
+            (*place, *what, min(max(0, whole(size) or 0), MAX_SIZE_BYTES), direction, memory, 0, UNKNOWN)
+        )
 
     def read_ranges(self) -> None:
         """Ranges of NVTX; marks and names of things are none."""
@@ -132,7 +136,7 @@ class _Reader:
 
     def _times(self, start: Cell, end: Cell) -> tuple[int, int] | None:
         begin, done = whole(start), whole(end)
-        if begin is None or done is None or done < begin or begin < -UNDATED_NS:
+        if begin is None or done is None or not -UNDATED_NS < begin <= done <= begin + MAX_DURATION_NS:
             self.notes.dropped[NO_TIME] += 1
             return None
         return begin, done

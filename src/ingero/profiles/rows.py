@@ -47,7 +47,8 @@ def rows_of(profile: Profile, place: Place) -> Rows:
     functions = _functions(profile)
     yield from _kernels(profile, place, functions)
     yield from _events(profile, place, functions, stacks)
-    yield from _sums(profile, place, functions)
+    yield from _sums(profile, place)
+    yield from _launches(profile, place, functions)
     yield from _activities(profile, place, functions)
     yield from _ranges(profile, place)
 
@@ -140,8 +141,8 @@ def _extra(op: int) -> str:
     return argument.name if argument else ""
 
 
-def _sums(profile: Profile, place: Place, functions: Array) -> Rows:
-    """Sums of each second and operation, and of each second and kernel."""
+def _sums(profile: Profile, place: Place) -> Rows:
+    """Sums of each second and operation."""
     calls = profile.calls
     seconds = calls["start_ns"] // SECOND_NS
     nested = dict(profile.nested)
@@ -156,9 +157,19 @@ def _sums(profile: Profile, place: Place, functions: Array) -> Rows:
         yield tables.OP_STATS, 1, {**key, **sums, **inner}
         histogram = histograms.pack(histograms.count(durations))
         yield tables.CALL_SITES, 1, {**key, **sums, "period_s": 1, "histogram": histogram}
+    for op, count in nested.items():  # those that no call outside others is of
+        known = BY_ID[op]
+        place_of: dict[str, Column] = {"start_ns": profile.begin_ns, "process": place.process}
+        inner = {"source": int(known.source), "op": known.code, "count": 0, "sum_ns": 0, "nested": count}
+        yield tables.OP_STATS, 1, {**place_of, **inner}
+
+
+def _launches(profile: Profile, place: Place, functions: Array) -> Rows:
+    """Sums of each second and kernel."""
+    calls = profile.calls
     is_launch = _by_op(calls, lambda op: int(bool(BY_ID[op].kind & Kind.LAUNCH))) != 0
     launched = np.where(is_launch, calls["function"], 0)
-    for second, name, mine in _groups(seconds, launched):
+    for second, name, mine in _groups(calls["start_ns"] // SECOND_NS, launched):
         if name:
             place_of = {"start_ns": second * SECOND_NS, "process": place.process, "function": int(functions[name])}
             yield tables.KERNEL_LAUNCHES, 1, {**place_of, "count": len(mine)}

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import apsw
 
-from ingero.profiles.columns import cleaned
+from ingero.profiles.columns import cleaned, printable
 from ingero.profiles.model import Notes, ProfileError
 
 Cell = int | float | str | bytes | None
@@ -37,7 +37,9 @@ class SqliteFile:
                 list(self._db.execute(f"PRAGMA {setting}"))
             self.tables = self._read_tables()
         except apsw.Error as error:
-            raise ProfileError(f"{name} cannot be read: {error}", hint="export the profile again") from error
+            raise ProfileError(
+                f"{name} cannot be read: {printable(str(error))}", hint="export the profile again"
+            ) from error
 
     def __enter__(self) -> SqliteFile:
         return self
@@ -65,7 +67,9 @@ class SqliteFile:
         try:
             yield from self._db.execute(f'SELECT {chosen} FROM "{table}"')
         except apsw.Error as error:
-            notes.lacks.append(f"{self.name} is damaged: table {table} is read up to there only ({error})")
+            notes.lacks.append(
+                f"{self.name} is damaged: table {table} is read up to there only ({printable(str(error))})"
+            )
 
     def _expression(self, table: str, column: str) -> str:
         if column not in self.tables[table]:
