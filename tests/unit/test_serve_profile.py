@@ -45,7 +45,7 @@ def test_the_verdict_says_steps_pace_and_measured_busy_time(tmp_path: Path) -> N
     result = _explained(_training(tmp_path / "a.db"))
     assert result.exit_code == 1
     verdict = next(line for line in result.output.splitlines() if line.startswith("python [700] rank 0: "))
-    assert "5 steps of 20.0 ms (by repetition and syncs: 10 launches each; the program's own marks agree)" in verdict
+    assert "5 steps of 20.0 ms (by repetition: 10 launches each; the program's own marks agree)" in verdict
     assert "host-bound: GPU busy 60% of the steps (measured by the profiler)" in verdict
 
 

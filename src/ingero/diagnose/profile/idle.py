@@ -29,7 +29,7 @@ LONG_GAP_NS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """The idle gaps of the main GPU between its first and its last activity.
+    """The idle gaps of the main GPU from its first step or activity to its last activity.
 
     tids: the thread that launched next, 0 where its call is not in the profile. launch_ns: begin of that call, not
     before the gap. owned_ns: ns by owner (OWNERS) of each gap, which together are its length.
@@ -62,7 +62,7 @@ class Idle:
 
 def idle(profile: ProfiledProcess, busy: Intervals) -> Idle:
     """Every gap with its owners."""
-    begins, ends = busy.gaps()
+    begins, ends = _gaps(profile, busy)
     tids, calls = _next_calls(profile, ends)
     launched = np.where(calls > 0, np.clip(calls, begins, ends), begins)
     owned = {name: np.zeros(len(begins), np.int64) for name in OWNERS}
@@ -74,6 +74,15 @@ def idle(profile: ProfiledProcess, busy: Intervals) -> Idle:
             owned[name][mine] = covered
     owned[UNATTRIBUTED] = (ends - begins) - np.sum(list(owned.values()), axis=0)
     return Idle(begins=begins, ends=ends, tids=tids, launch_ns=launched, owned_ns=owned)
+
+
+def _gaps(profile: ProfiledProcess, busy: Intervals) -> tuple[Array, Array]:
+    """Between activities, and from the begin of the first step to the first of them."""
+    begins, ends = busy.gaps()
+    first_ns = int(profile.steps["start_ns"].min()) if len(profile.steps) else profile.begin_ns
+    if first_ns >= profile.begin_ns:
+        return begins, ends
+    return np.concatenate([[first_ns], begins]), np.concatenate([[profile.begin_ns], ends])
 
 
 def _next_calls(profile: ProfiledProcess, ends: Array) -> tuple[Array, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,14 +101,12 @@ def op_name(source: int, op: int) -> str:
     return _NAMES.get((int(source), int(op)), f"operation {op} of source {source}")
 
 
-def read_profile(reader: Reader, window: Window) -> Iterator[ProfiledProcess]:
-    """The processes of which a profiler measured what their GPU did, by rank."""
+def read_profile(reader: Reader, window: Window) -> list[ProfiledProcess]:
+    """The processes of which a profiler measured what their GPU did, by rank, else by GPU."""
     numbers = set(reader.profiled_processes(window))
     processes = [one for one in reader.processes(only_targets=False) if one.process in numbers] if numbers else []
-    for process in sorted(processes, key=lambda one: (one.rank is None, one.rank or 0, one.process)):
-        profile = _read(reader, window, process)
-        if profile is not None:
-            yield profile
+    found = [profile for process in processes if (profile := _read(reader, window, process))]
+    return sorted(found, key=lambda one: (one.process.rank is None, one.process.rank or 0, one.device))
 
 
 def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess | None:

@@ -107,7 +107,7 @@ class Profiles:
 def profiles(reader: Reader, window: Window) -> Profiles:
     """What the profiles in a window say."""
     book = StackBook(reader)
-    found = list(read_profile(reader, window))
+    found = read_profile(reader, window)
     together = collectives(found)
     waits = waited_ns(together)
     reports = (_report(profile, book) for profile in found)

@@ -23,7 +23,7 @@ _SAME_LAUNCHES = 0.03
 # Of the kernels that ran, by whole name: two recordings of one program share 97%, of two programs at most 31%.
 _SAME_KERNELS = 0.6
 _MEDIAN_ERROR = 1.2533  # of a median's standard error to a mean's, of a normal distribution
-_QUARTILES_PER_SIGMA = 1.349
+_SIGMA_PER_DEVIATION = 1.4826  # of a normal distribution's median absolute deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +148,7 @@ def _pair(first: StepGroup, second: StepGroup) -> StepPair:
 
 
 def _noise(lasted: Array) -> float:
-    """Standard error of the median as a ratio, by the quartiles: one slow step in a short profile does not widen it."""
-    low, median, high = np.quantile(lasted, (0.25, 0.5, 0.75))
-    return float(_MEDIAN_ERROR * (high - low) / _QUARTILES_PER_SIGMA / len(lasted) ** 0.5 / median)
+    """Standard error of the median as a ratio, by the median deviation: two slow steps of six do not widen it."""
+    median = np.median(lasted)
+    sigma = _SIGMA_PER_DEVIATION * np.median(np.abs(lasted - median))
+    return float(_MEDIAN_ERROR * sigma / len(lasted) ** 0.5 / median)

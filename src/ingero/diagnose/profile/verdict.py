@@ -16,7 +16,7 @@ from ingero.diagnose.rule import Rule
 from ingero.units import format_count, format_counted, format_ns
 
 _SAID = 0.05  # of the time blocked in one kind of call, before the sentence says so
-_FOUND_BY = {"repetition": "by repetition", "sync": "by syncs", "both": "by repetition and syncs", "user": "as marked"}
+_FOUND_BY = {"repetition": "by repetition", "sync": "by syncs", "both": "by repetition", "user": "as marked"}
 
 
 def profile_verdicts(found: Profiles, hit: Collection[int]) -> Iterator[ProcessVerdict]:
