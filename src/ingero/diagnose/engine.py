@@ -9,7 +9,7 @@ from typing import Any
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.case_search import BOTTLENECK_RATIO, find_cases
+from ingero.diagnose.case_search import BOTTLENECK_RATIO, WORK_RATIO, find_cases
 from ingero.diagnose.cases import Case
 from ingero.diagnose.colder import colder_ns
 from ingero.diagnose.evidence import EPOCHS, SAMPLES, Evidence
@@ -33,6 +33,7 @@ from ingero.diagnose.model import (
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
+from ingero.diagnose.profile.verdict import not_in_a_profile, profile_verdicts
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
@@ -50,7 +51,6 @@ _MAIN_SHARE = 1 / 3  # of a loss that is certain, before what owns most of it is
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 FAILED = "its rule failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
-WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
 
@@ -73,6 +73,8 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         case.siblings = ()  # a ring of references keeps the arrays of a look until the collector runs
     found = [_with_blind_spots(one, evidence, rules) for one in found]
     seen = [one for rule in usable if rule.watch for one in _guarded(rule, rule.watch(evidence), failed)]
+    if evidence.profiles.reports:
+        not_evaluated = not_in_a_profile(rules)
     not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]
     found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
@@ -82,6 +84,7 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         verdicts=() if evidence.is_live else tuple(_verdicts(evidence, incidents)),
         not_evaluated=tuple(silent(not_evaluated, incidents)),
         not_traced=evidence.not_traced,
+        profiles=evidence.profiles if evidence.profiles.reports else None,
     )
 
 
@@ -226,6 +229,7 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     if not evidence.reader.is_recorded("raw_epochs"):
         yield from _older_verdicts(evidence, {incident.root for incident in incidents})
     hit = {victim.process for incident in incidents for victim in incident.victims}
+    yield from profile_verdicts(evidence.profiles, hit)
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
@@ -261,8 +265,10 @@ def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
     drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
+    profiled = {report.process.process for report in evidence.profiles.reports}
     for number, process in evidence.processes.items():
-        if not process.is_target or number in evidence.lanes or number in evidence.waiting:
+        is_told = number in evidence.lanes or number in evidence.waiting or number in profiled
+        if not process.is_target or is_told:
             continue
         calls = evidence.ops((evidence.window,), number)
         launches = round(_count(calls, Kind.LAUNCH))

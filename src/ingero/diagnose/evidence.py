@@ -21,6 +21,7 @@ from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces
 from ingero.diagnose.step_lanes import pacing_lanes
+from ingero.diagnose.profile.report import Profiles, profiles
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
@@ -228,6 +229,11 @@ class Evidence:
         if number not in self._texts:
             self._texts |= {number: ""} | self.reader.texts([number])
         return self._texts[number]
+
+    @cached_property
+    def profiles(self) -> Profiles:
+        """What a profiler measured; only an imported recording has any."""
+        return Profiles(reports=(), collectives=()) if self.is_live else profiles(self.reader, self.window)
 
     # Time
 

@@ -104,6 +104,8 @@ def _process(
     ]
     if lane:
         yield from device_lines(lane, culprits, lines)
+    elif reader.has_gpu_activities(window, process=process.process):
+        yield "  The GPU's times are the profiler's, see above."
     else:
         yield "  The device was never drained in this window: its idleness is not proven."
     if clocks:
