@@ -128,6 +128,7 @@ def open_rows(
     """
     guard = Guard(timeout_s=timeout_s, clock=clock, way_out=way_out)
     opened = open_database(path)
+    opened.limit.lift()
     try:
         catalogue = Catalogue(opened.db)
         try:

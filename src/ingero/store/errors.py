@@ -42,6 +42,25 @@ class ForeignDatabaseError(StoreError):
         super().__init__(f"{path} is an SQLite database, but not a recording", hint="name another file with --db FILE")
 
 
+class HostileDatabaseError(StoreError):
+    """A file that is no plain recording: something in it or beside it would run, block or delete."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(
+            f"{path} is left alone: {detail}",
+            hint="name another file with --db FILE; if you trust this one, read it with sqlite3",
+        )
+
+
+class OldSqliteError(StoreError):
+    """The SQLite below this program can be harmed by a file."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(
+            f"SQLite {version} is too old to open files of others safely", hint="pip install --upgrade apsw"
+        )
+
+
 class EmptyDatabaseError(StoreError):
     """A file into which nothing was ever written."""
 
@@ -179,11 +198,23 @@ class NotRecordedError(StoreError):
 
 
 # What SQLite says of the file, not of a statement; a damaged page is met when it is reached.
-OF_THE_FILE = (apsw.NotADBError, apsw.CorruptError, apsw.IOError)
+OF_THE_FILE = (
+    *(apsw.NotADBError, apsw.CorruptError, apsw.IOError, apsw.FormatError),
+    *(apsw.TooBigError, apsw.NoMemError, apsw.InterruptError, UnicodeDecodeError),
+)
+
+_TOO_MUCH = {
+    apsw.TooBigError: "a text in it is longer than any that ingero writes",
+    apsw.NoMemError: "reading it takes more memory than a recording needs",
+    apsw.InterruptError: "reading it takes more steps than a recording of its size needs",
+    UnicodeDecodeError: "a text in it is not valid UTF-8",
+}
 
 
-def reading_error(path: Path, error: apsw.Error) -> StoreError:
+def reading_error(path: Path, error: apsw.Error | UnicodeDecodeError) -> StoreError:
     """The error a reader of `path` should see for what SQLite said."""
+    if detail := _TOO_MUCH.get(type(error)):
+        return NotADatabaseError(path, detail)
     if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
         return NotADatabaseError(path, str(error))
     return NotReadableError(path, str(error))

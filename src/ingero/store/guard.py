@@ -68,13 +68,6 @@ _NO_ROOM: dict[type[apsw.Error], str] = {
     apsw.FullError: "there is no room for temporary files: set SQLITE_TMPDIR to a folder with more",
 }
 
-_SWITCHES = (
-    (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
-    (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),  # a recording may come from a stranger
-    (apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0),
-    (apsw.SQLITE_DBCONFIG_DQS_DML, 0),  # "cudaMalloc" is a column that does not exist, not a text
-)
-
 
 class Guard:
     """Watches one statement, first where its names are checked, then where it runs.
@@ -103,8 +96,6 @@ class Guard:
             db.limit(limit, min(value, before[limit]))
         if self.functions & _SLOW_FUNCTIONS:
             db.limit(apsw.SQLITE_LIMIT_LENGTH, _SLOW_LENGTH)
-        for switch, value in _SWITCHES:
-            db.config(switch, value)
         for name, trim in (("trim", str.strip), ("ltrim", str.lstrip), ("rtrim", str.rstrip)):
             db.create_scalar_function(name, _trimming(trim), 2, deterministic=True)
         begin_bytes = _memory_bytes()
