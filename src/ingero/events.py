@@ -120,6 +120,5 @@ class EpochFlag(enum.IntFlag):
     FIRST_UNKNOWN = 1 << 5
     NO_WAIT = 1 << 8
     ESTIMATED = 1 << 9
-    COVERAGE_CHANGED = (
-        1 << 10
-    )  # what is traced changed within it, or enqueues were not traced: compare it with no other
+    COVERAGE_CHANGED = 1 << 10  # what is traced changed within it: compare it with no other
+    ENQUEUES_UNSEEN = 1 << 12  # launches or copies were not traced: E is the host's part until the sync, X the wait

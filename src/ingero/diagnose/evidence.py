@@ -63,11 +63,14 @@ OFFCPU = "offcpu"
 CULPRITS = "culprits"
 OP_STATS = "op_stats"
 SAMPLES = "samples"
+LAUNCHES = "launches"
+ENQUEUES = "enqueues"  # all of them: what a sync interval's GPU time is known by
 _TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
 _TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
-_TABLES |= dict.fromkeys(("launches", "launch_times", "allocation_times"), "raw_op_stats")
+_TABLES |= dict.fromkeys((LAUNCHES, "launch_times", "allocation_times", "copies"), "raw_op_stats")
+_TABLES |= {ENQUEUES: "raw_epochs"}
 
 
 class Evidence:
