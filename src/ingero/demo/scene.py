@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS
+from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS, EpochFlag
 from ingero.ops import OPS, HostOp, IoOp, NetOp, Op, Source, TcpOp
 from ingero.store import histograms, tables
 from ingero.store.records import SessionFacts

@@ -38,7 +38,7 @@ from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
-from ingero.diagnose.verdicts import verdict, without_steps
+from ingero.diagnose.verdicts import verdict, without_steps, without_syncs
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
