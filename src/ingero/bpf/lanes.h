@@ -80,6 +80,9 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } epochs MAP;
 
+/* A queue holds 1,022 operations; of several streams or graphs fewer. The most seen outstanding: 1,022, 1,012, 957. */
+#define FULL_QUEUE_OPERATIONS 900
+
 INLINE struct lane *lane_at(u32 slot, u32 index)
 {
 	u32 key = (slot & (MAX_PROCESSES - 1)) * MAX_STREAMS + (index & (MAX_STREAMS - 1));
@@ -119,6 +122,14 @@ INLINE struct lane *find_lane(u32 slot, u64 key, s32 device, int *index)
 	}
 	count_loss(LOSS_STREAMS_FULL, 1);
 	return NULL;
+}
+
+/* Whether so much was enqueued since the stream was last seen done that a launch may have to wait for room. */
+INLINE bool may_be_full(u32 slot, s32 index)
+{
+	struct lane *lane = index >= 0 ? lane_at(slot, index) : NULL;
+
+	return lane && READ_ONCE(lane->begin) - READ_ONCE(lane->waited) >= FULL_QUEUE_OPERATIONS;
 }
 
 /* An enqueue begins: position, class, checkpoints. Returns whether it is the first of its epoch. */
@@ -279,7 +290,15 @@ INLINE void begin_unseen_wait(struct open_call *call, u32 slot)
 	for (int i = 0; i < MAX_STREAMS; i++)
 		call->covered[i] = 0;
 	call->stream_slot = launching_lane(slot) < 0 ? 0 : launching_lane(slot);
-	call->is_wait = 1;
+	call->waits = WAITS_ALL;
+}
+
+/* What a wait for one stream, the call's, will have covered. */
+INLINE void cover_stream(struct open_call *call, const struct lane *lane, bool with_itself)
+{
+	for (int i = 0; i < MAX_STREAMS; i++)
+		call->covered[i] = lane->covers[i];
+	call->covered[call->stream_slot & (MAX_STREAMS - 1)] = READ_ONCE(lane->end) + (with_itself ? 1 : 0);
 }
 
 /* What a wait will have covered when it returns. */
@@ -300,7 +319,7 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 			if (lane && lane->key && is_on_device(lane, device))
 				call->covered[i] = READ_ONCE(lane->end);
 		}
-		call->is_wait = 1;
+		call->waits = WAITS_ALL;
 	} else if (kind & KIND_SYNC_EVENT) {
 		struct position *position = position_of(slot, event);
 
@@ -313,18 +332,14 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 		for (int i = 0; i < MAX_STREAMS; i++)
 			call->covered[i] = position->covers[i];
 		call->stream_slot = position->lane;
-		call->is_wait = 1;
+		call->waits = WAITS_ALL;
 	} else if (kind & KIND_SYNC_STREAM && call->stream_slot >= 0) {
 		struct lane *lane = lane_at(slot, call->stream_slot);
 
 		if (!lane)
 			return 0;
-		for (int i = 0; i < MAX_STREAMS; i++)
-			call->covered[i] = lane->covers[i];
-		/* a blocking copy waits for itself, too */
-		call->covered[call->stream_slot & (MAX_STREAMS - 1)] =
-			READ_ONCE(lane->end) + (kind & KIND_ENQUEUE ? 1 : 0);
-		call->is_wait = 1;
+		cover_stream(call, lane, kind & KIND_ENQUEUE); /* a blocking copy waits for itself, too */
+		call->waits = WAITS_ALL;
 	}
 	return 0;
 }
@@ -341,14 +356,15 @@ INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *e
 		settle((struct clocks *)to);
 }
 
-INLINE bool has_uncovered_work(u32 slot)
+/* Whether a stream has work that no wait has covered; `than` is left out (MAX_STREAMS: none is). */
+INLINE bool has_uncovered_work(u32 slot, u32 than)
 {
-	for (int i = 0; i < MAX_STREAMS; i++) {
+	for (u32 i = 0; i < MAX_STREAMS; i++) {
 		struct lane *lane = lane_at(slot, i);
 
 		if (!lane || !lane->key)
 			return false;
-		if (READ_ONCE(lane->begin) != READ_ONCE(lane->waited))
+		if (i != than && READ_ONCE(lane->begin) != READ_ONCE(lane->waited))
 			return true;
 	}
 	return false;
@@ -384,6 +400,10 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	epoch->process_slot = thread->process_slot;
 	if (lane->is_first_unknown)
 		epoch->flags |= EPOCH_FIRST_UNKNOWN;
+	if (!(COOKIE_KIND(call->cookie) & KIND_DRAIN))
+		epoch->flags |= EPOCH_PAGEABLE_COPY;
+	if (call->waits == WAITS_BEFORE)
+		epoch->flags |= EPOCH_BEFORE_COPY;
 	if (lane->close_tid == lane->first_tid) {
 		subtract(epoch->empty_clock_ns, &lane->first_clocks, &lane->close_clocks);
 		if (is_flawed(lane->close_flaws, lane->first_flaws))
@@ -415,9 +435,9 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 }
 
 /* Whether the wait that returns now drained the lane, and something had been enqueued; then its epoch is the caller's. */
-INLINE bool take_drained(struct lane *lane)
+INLINE bool take_drained(struct lane *lane, u64 own)
 {
-	u64 begin = READ_ONCE(lane->begin), base = READ_ONCE(lane->base);
+	u64 begin = READ_ONCE(lane->begin) - own, base = READ_ONCE(lane->base);
 
 	if (begin != READ_ONCE(lane->waited)) /* it left work of the stream uncovered */
 		return false;
@@ -433,7 +453,7 @@ INLINE bool take_drained(struct lane *lane)
  * Where enqueues are not seen, each wait for a stream that may launch ends an epoch. When its first enqueue was
  * is not known; the entry of the wait stands for it, so that [a, s] is the host's part and [s, r] the wait.
  */
-INLINE bool take_unseen(struct lane *lane, u32 slot, u32 index, const struct open_call *call, u64 now)
+INLINE bool take_unseen(struct lane *lane, u32 slot, u32 index, const struct open_call *call, u64 now, u64 own)
 {
 	u64 closed = READ_ONCE(lane->close_ns);
 
@@ -441,9 +461,41 @@ INLINE bool take_unseen(struct lane *lane, u32 slot, u32 index, const struct ope
 		return false;
 	if ((s64)(now - closed) < UNSEEN_MIN_NS)
 		return false;
-	lane->base = READ_ONCE(lane->begin);
+	lane->base = READ_ONCE(lane->begin) - own;
 	note_first_enqueue(lane, bpf_get_current_pid_tgid(), call);
 	return true;
+}
+
+/*
+ * The next epoch of a lane begins at position `begin` with the return of a call. `own` are the bytes that this call itself
+ * has enqueued in it: those of a copy that waited first.
+ */
+INLINE void begin_epoch(struct lane *lane, const struct open_call *call, const struct snapshot *at, u64 own_bytes)
+{
+	u64 launches = READ_ONCE(lane->launches);
+
+	lane->step = (launches - lane->launches_base) / CHECKPOINTS + 1;
+	for (int i = 0; i < CHECKPOINTS; i++)
+		lane->checkpoint_ns[i] = 0;
+	for (int i = 0; i < OP_SET_WORDS; i++)
+		lane->op_set[i] = 0;
+	lane->launches_base = launches;
+	lane->size_base = READ_ONCE(lane->size_bytes) - own_bytes;
+	lane->graph = 0;
+	lane->close_ns = at->now_ns;
+	lane->close_clocks = at->clocks;
+	lane->close_flaws = at->flaws;
+	lane->close_tid = bpf_get_current_pid_tgid();
+	if (call->waits == WAITS_BEFORE) { /* nobody saw when it went over from waiting to copying */
+		u32 op = COOKIE_OP(call->cookie);
+
+		lane->op_set[op >> 6 & (OP_SET_WORDS - 1)] = 1ULL << (op & 63);
+		lane->first_ns = at->now_ns;
+		lane->first_clocks = at->clocks;
+		lane->first_flaws = at->flaws;
+		lane->first_tid = lane->close_tid;
+		lane->is_first_unknown = 0;
+	}
 }
 
 /* Ends the epoch of lane `place` (slot << 8 | index) if the wait that returns now drained it. */
@@ -453,38 +505,29 @@ GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snap
 	struct lane *lane = lane_at(slot, index);
 	bool is_unseen = are_enqueues_unseen();
 	struct epoch_record *epoch;
-	u64 begin, launches;
+	u64 begin, own;
 
 	if (!thread || !call || !at || !lane)
 		return 0;
-	if (is_unseen ? !take_unseen(lane, slot, index, call, at->now_ns) : !take_drained(lane))
+	own = call->waits == WAITS_BEFORE ? 1 : 0; /* enqueued after what it waited for */
+	if (is_unseen ? !take_unseen(lane, slot, index, call, at->now_ns, own) : !take_drained(lane, own))
 		return 0;
 	begin = READ_ONCE(lane->base);
+	own = own ? summed_bytes(call->size_bytes) : 0;
 	epoch = bpf_ringbuf_reserve(&epochs, sizeof(*epoch), 0);
 	if (epoch) {
 		fill_epoch(epoch, lane, thread, call, at);
+		epoch->size_bytes -= own;
 		epoch->stream_slot = index;
 		epoch->are_enqueues_unseen = is_unseen;
-		if (!is_unseen && has_uncovered_work(slot))
+		if (!is_unseen && has_uncovered_work(slot, index))
 			epoch->flags |= EPOCH_PARTIAL;
 		bpf_ringbuf_submit(epoch, BPF_RB_NO_WAKEUP);
 	} else {
 		count_loss(LOSS_EPOCHS_RING_FULL, 1);
 	}
-	launches = READ_ONCE(lane->launches);
-	lane->step = (launches - lane->launches_base) / CHECKPOINTS + 1;
-	for (int i = 0; i < CHECKPOINTS; i++)
-		lane->checkpoint_ns[i] = 0;
-	for (int i = 0; i < OP_SET_WORDS; i++)
-		lane->op_set[i] = 0;
-	lane->launches_base = launches;
-	lane->size_base = READ_ONCE(lane->size_bytes);
-	lane->graph = 0;
-	lane->close_ns = at->now_ns;
-	lane->close_clocks = at->clocks;
-	lane->close_flaws = at->flaws;
-	lane->close_tid = bpf_get_current_pid_tgid();
-	if (READ_ONCE(lane->begin) != begin) { /* an enqueue slipped in meanwhile */
+	begin_epoch(lane, call, at, own);
+	if (READ_ONCE(lane->begin) != begin + (call->waits == WAITS_BEFORE)) { /* an enqueue slipped in meanwhile */
 		lane->first_ns = at->now_ns;
 		lane->first_tid = 0;
 		lane->is_first_unknown = 1;
