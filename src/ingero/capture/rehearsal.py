@@ -62,7 +62,8 @@ def rehearsal_of(environment: Mapping[str, str]) -> Rehearsal:
 
 
 def _cost_ns(text: str) -> float:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _MOST_NS:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MOST_NS))
+    if not is_number or not 0 < int(text) <= _MOST_NS:
         raise RehearsalError(
             f"{TRAP_COST}={text[:40]!r} is no number of nanoseconds from 1 to {_MOST_NS}", hint=f"{TRAP_COST}=4900"
         )

@@ -229,7 +229,7 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = verdict(lane, has_incident=number in hit) + _not_followed(evidence, process, lane)
+            text = _followed(evidence, process, lane, verdict(lane, has_incident=number in hit))
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
@@ -243,8 +243,8 @@ def _lived(evidence: Evidence, process: Process) -> Window:
     return Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
 
 
-def _not_followed(evidence: Evidence, process: Process, lane: Array) -> str:
-    """For how long, while it lived, nothing can be said of a process's steps.
+def _followed(evidence: Evidence, process: Process, lane: Array, text: str) -> str:
+    """A verdict with the time that it is about, and for how long nothing can be said of a process's steps.
 
     Where not everything was traced, that is also the time that belongs to none: what was seen of the first seconds is
     no verdict about the others.
@@ -255,7 +255,10 @@ def _not_followed(evidence: Evidence, process: Process, lane: Array) -> str:
     left_ns = min(unseen_ns, lived.duration_ns - int((lane["b_ns"] - lane["a_ns"]).sum()))
     if left_ns > _LEFT_RATIO * lived.duration_ns:
         gap_ns = max(gap_ns, left_ns)
-    return f"; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them" if gap_ns else ""
+    if not gap_ns:
+        return text
+    said = text if 2 * gap_ns < lived.duration_ns else f"in {format_ns(lived.duration_ns - gap_ns)}: {text}"
+    return f"{said}; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them"
 
 
 def _count(calls: Iterable[OpShare], kind: Kind) -> float:
