@@ -30,6 +30,7 @@ from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
+from ingero.capture.rehearsal import NO_REHEARSAL, Rehearsal
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.samples import Samples
 from ingero.capture.scheduling import SchedulingRows
@@ -64,6 +65,7 @@ class RecorderOptions:
     launches_at_driver_only, libraries, given_files: see LibraryProbes.
     deadband_percent, heartbeat_s: see SnapshotRows.
     max_overhead_ratio: of the busiest traced thread's time; max_cpu_ratio: of one core; 0: no limit.
+    rehearsal: makes the overhead limiter act as on a slower machine.
     shown_calls: so many recorded calls a second are kept to be shown, see `Recorder.recorded_calls`.
     """
 
@@ -78,6 +80,7 @@ class RecorderOptions:
     max_overhead_ratio: float = 0
     max_cpu_ratio: float = 0
     shown_calls: int = 0
+    rehearsal: Rehearsal = NO_REHEARSAL
     is_target: Callable[[int], bool] | None = None
 
 
@@ -175,6 +178,7 @@ class Recorder:
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
             with_stacks=options.with_stacks,
+            rehearsal=options.rehearsal,
         )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._unreadable = 0

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS
+from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS, EpochFlag
 from ingero.ops import OPS, HostOp, IoOp, NetOp, Op, Source, TcpOp
 from ingero.store import histograms, tables
 from ingero.store.records import SessionFacts
@@ -46,6 +46,7 @@ class Step:
     launches: int = 80
     size_bytes: int = 1 << 20
     noise: float = 0.004  # of busy_ms, one sigma
+    is_unseen: bool = False  # its launches are not traced: [a, s] is the host's part, all of its clocks are in `empty`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +188,7 @@ class Scene:
 
     def _epochs(self, actor: Actor, step: Step, times: dict[str, list[int]], stream: int, drain: Op) -> None:
         a, f, s, r, b = (np.array(times[name], np.int64) for name in _EPOCH_TIMES)
+        f = s if step.is_unseen else f
         count = len(a)
         clocks: dict[str, tables.Column] = {}
         parts = {"empty": (f - a, step.empty, "run"), "enqueue": (s - f, step.enqueue, "run")}
@@ -197,7 +199,11 @@ class Scene:
             for name in CLOCKS:
                 more = np.maximum(lengths - total, 0) if name == rest else 0
                 clocks[f"{part}_{name}_ns"] = np.broadcast_to(spent.get(name, 0) + more, count).astype(np.int64)
-        key = f"launches 2^{step.launches.bit_length() - 1} bytes 2^{step.size_bytes.bit_length() - 1}"
+        key = (
+            "launches not traced"
+            if step.is_unseen
+            else f"launches 2^{step.launches.bit_length() - 1} bytes 2^{step.size_bytes.bit_length() - 1}"
+        )
         self.append(
             tables.EPOCHS,
             count,
@@ -215,7 +221,8 @@ class Scene:
             e_ns=f - a,
             x_ns=r - f,
             p_ns=b - r,
-            launches=step.launches,
+            launches=0 if step.is_unseen else step.launches,
+            flags=int(EpochFlag.ENQUEUES_UNSEEN) if step.is_unseen else 0,
             bytes=step.size_bytes,
             op_set=self.text("cudaLaunchKernel,cudaMemcpyAsync"),
             class_key=self.text(key),

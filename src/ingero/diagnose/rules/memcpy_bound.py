@@ -106,7 +106,7 @@ RULE = Rule(
     cause=CAUSE,
     title="copies between host and device took the time",
     order=58,
-    needs=("epochs", "op_stats"),
+    needs=("epochs", "op_stats", "copies"),
     shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
     limits="a copy of megabytes that waits for a device that became slower looks like a slow copy; of copies that do "
     "not block only the size is known: a slow one looks like a slower device; that memory is "
