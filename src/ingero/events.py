@@ -79,6 +79,9 @@ class CommunicatorKind(enum.IntEnum):
     LEFT = 5
 
 
+BLOCKED_KINDS: tuple[str, ...] = ("sync", "copy", "launch", "alloc")  # enum blocked_kind
+
+
 class SampleFlag(enum.IntFlag):
     """Bits of a sample (enum sample_flag)."""
 
@@ -134,3 +137,4 @@ class EpochFlag(enum.IntFlag):
     COVERAGE_CHANGED = (
         1 << 10
     )  # what is traced changed within it, or enqueues were not traced: compare it with no other
+    STEP = 1 << 11  # a step found by repetition: E is the host's part, X what its thread was blocked for the GPU

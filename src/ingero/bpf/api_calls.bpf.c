@@ -76,6 +76,7 @@ INLINE void begin_image(struct task_struct *task, u32 slot)
 		process->program_ns = bpf_ktime_get_ns();
 		process->captures = 0;
 		forget_memory(slot, process);
+		forget_steps(process, slot);
 	}
 	if (!thread)
 		return;

@@ -109,6 +109,8 @@ enum loss {
 	LOSS_ALLOCATIONS_FULL,	     /* live allocations that are not remembered */
 	LOSS_ALLOCATION_SITES_FULL,  /* caller folded to 0 */
 	LOSS_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in what is live */
+	LOSS_STEPS_RING_FULL,
+	LOSS_SEQUENCE_RING_FULL,
 	LOSS_COUNT,
 };
 
@@ -395,6 +397,66 @@ struct epoch_record {
 	u16 stream_slot;
 	u8 flags; /* enum epoch_flag */
 	u8 last_off_state;
+	u32 pad;
+};
+
+/* For what a call that waited for the GPU has waited. */
+enum blocked_kind {
+	BLOCKED_SYNC = 0, /* a synchronization or a blocking copy */
+	BLOCKED_COPY,	  /* an asynchronous copy that waited */
+	BLOCKED_LAUNCH,	  /* room in the launch queue */
+	BLOCKED_ALLOC,	  /* an allocation or free that synchronizes */
+	BLOCKED_KINDS,
+};
+
+/* Where the bytes of a copy go, as far as the call says so. */
+enum copy_direction {
+	COPY_OTHER = 0, /* no copy, or inside one memory or between GPUs */
+	COPY_TO_GPU,
+	COPY_TO_HOST,
+	COPY_UNKNOWN,
+};
+
+/* ring `steps`: one step, from one call of the process's step marker to the next. host_clock_ns and blocked_clock_ns add up to it */
+struct step_record {
+	u64 begin_ns;
+	u64 end_ns; /* entry of the marker's call */
+	u64 function; /* of the marker */
+	u64 caller;
+	u64 generation; /* of the marker */
+	u64 stream; /* with the most launches */
+	u64 launches;
+	u64 copies;
+	u64 collectives;
+	u64 syncs;
+	u64 to_gpu_bytes;
+	u64 to_host_bytes;
+	u64 host_clock_ns[CLOCKS];    /* marker's thread, outside calls that waited for the GPU */
+	u64 blocked_clock_ns[CLOCKS]; /* inside them */
+	u64 blocked_ns[BLOCKED_KINDS];
+	u64 other_blocked_ns[BLOCKED_KINDS]; /* of the process's other threads */
+	u32 pid;
+	u32 tid;
+	s32 device; /* -1: not known */
+	u16 op;
+	u16 process_slot;
+	u8 flags; /* enum epoch_flag: EPOCH_INCOMPLETE */
+	u8 is_synced; /* the stream was done at some moment of it, and the program knew */
+	u8 pad[6];
+};
+
+/* ring `sequence`: one enqueue or wait of a process whose step is sought; in the order of returns */
+struct sequence_record {
+	u64 start_ns;
+	u64 duration_ns; /* 0: its return is not seen */
+	u64 function;	 /* kernel, or cudaMemcpyKind; else 0 */
+	u64 caller;
+	u64 stream;
+	u64 size_bytes;
+	u32 pid;
+	u32 tid;
+	u16 op;
+	u16 process_slot;
 	u32 pad;
 };
 
@@ -695,12 +757,24 @@ struct admission {
 	u32 agent_pid;
 };
 
+enum process_watch {
+	WATCH_MARKER = 1 << 0,	 /* it has a step marker */
+	WATCH_SEQUENCE = 1 << 1, /* each of its enqueues and waits is written into the ring `sequence` */
+};
+
 /* map `processes`: one target process; the first fields are what each call needs */
 struct process {
 	u32 pid; /* 0: free slot */
 	u32 is_released; /* its calls do not count any more */
 	u32 has_kernel_handles; /* some of its launches may be by handles that are in `kernel_handles` */
-	u32 pad;
+	u32 watch; /* written by the agent; enum process_watch */
+	/* the call that closes its steps, written by the agent before `watch` says so; steps.h */
+	u64 marker_function; /* kernel, or cudaMemcpyKind; 0: any */
+	u64 marker_caller;   /* 0: any */
+	u64 marker_generation; /* differs from that of any marker before */
+	u32 marker_op;
+	u32 marker_tid;
+	u64 sequence_left; /* calls that may yet be written into the ring `sequence` */
 	u64 start_boottime_ns;
 	u64 page_allocs;
 	u64 page_alloc_bytes;

@@ -287,7 +287,7 @@ INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *e
 		settle((struct clocks *)to);
 }
 
-/* Whether another stream than this one has. */
+/* Whether a stream other than this one has; MAX_STREAMS: any. */
 INLINE bool has_uncovered_work(u32 slot, u32 than)
 {
 	for (u32 i = 0; i < MAX_STREAMS; i++) {

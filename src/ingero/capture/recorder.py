@@ -37,6 +37,8 @@ from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.spans import ChangedSpans
 from ingero.capture.stacks import Stacks
+from ingero.capture.step_rows import StepRows
+from ingero.capture.steps import StepFinder
 from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
@@ -118,8 +120,16 @@ class Recorder:
             default_device=gpus.default_device,
             is_changed=spans.touch,
         )
+        step_rows = StepRows(
+            sink,
+            self.clock,
+            numbers_of=self._rows.process_numbers,
+            devices_of=self._rows.devices,
+            is_changed=spans.touch,
+        )
+        self._steps = StepFinder(kernel, self.targets, step_rows)
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
-        self.seconds.on_forget += [self._communicators.forget, self._rows.forget]
+        self.seconds.on_forget += [self._communicators.forget, self._rows.forget, self._steps.forget]
         self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows), keeps=bool(options.shown_calls))
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
@@ -135,6 +145,8 @@ class Recorder:
             "lifecycle": self._on_lifecycle,
             "calls": self._on_calls,
             "epochs": self._on_epochs,
+            "steps": self._steps.steps,
+            "sequence": self._steps.calls,
             "offcpu": self._on_offcpu,
             "host": self._rows.host_events,
             "nccl": self._communicators.add,
@@ -258,6 +270,7 @@ class Recorder:
         self._wakers.write(period)
         self._communicators.write()
         second = self.seconds.read(period)
+        self._steps.second(second.cells)
         self._count_own_losses(second)
         self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
         records, self._records = self._records, 0
@@ -306,6 +319,8 @@ class Recorder:
             self._processes.forked(target, parent)
         elif change is Change.EXECUTED:
             self._processes.executed(target)
+        if change is not Change.ENDED:
+            self._steps.begin(target.slot)
         self._follow_stacks(target, change, parent)
         self._processes.write(target, self.clock.unix_ns_of(seen_ns) if seen_ns is not None else self.clock.now_ns())
 

@@ -22,10 +22,10 @@ from ingero.store.vocabulary import CLOCKS, EpochFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_CODE_OF_OP = np.zeros(256, np.int64)
-_SOURCE_OF_OP = np.zeros(256, np.int64)
+CODE_OF_OP = np.zeros(256, np.int64)
+SOURCE_OF_OP = np.zeros(256, np.int64)
 for _op in OPS:
-    _CODE_OF_OP[_op.id], _SOURCE_OF_OP[_op.id] = _op.code, _op.source
+    CODE_OF_OP[_op.id], SOURCE_OF_OP[_op.id] = _op.code, _op.source
 
 # kind of a host event -> published (source, op)
 HOST_OPS: dict[int, tuple[Source, int]] = {
@@ -125,14 +125,14 @@ class RowMaker:
             process=numbers,
             pid=batch["pid"],
             tid=batch["tid"],
-            source=_SOURCE_OF_OP[batch["op"]],
-            op=_CODE_OF_OP[batch["op"]],
+            source=SOURCE_OF_OP[batch["op"]],
+            op=CODE_OF_OP[batch["op"]],
             arg0=batch["size_bytes"],
             arg1=batch["handle"],
             arg2=batch["extra"],
             stream=batch["stream"],
             ret_code=batch["ret"],
-            gpu_id=self._devices(batch["device"]),
+            gpu_id=self.devices(batch["device"]),
             caller=batch["caller"],
             caller_library=libraries,
             function=batch["function"],
@@ -291,7 +291,7 @@ class RowMaker:
             session=self._sink.session,
             process=self.process_numbers(batch["process_slot"]),
             pid=batch["pid"],
-            device=self._devices(batch["device"]),
+            device=self.devices(batch["device"]),
             stream=batch["stream"],
             a_ns=a + to_unix,
             f_ns=f + to_unix,
@@ -307,8 +307,8 @@ class RowMaker:
             bytes=batch["size_bytes"],
             op_set=[self._sink.intern(text) for text in op_sets],
             class_key=[self._sink.intern(text) for text in classes],
-            source=_SOURCE_OF_OP[batch["op"]],
-            op=_CODE_OF_OP[batch["op"]],
+            source=SOURCE_OF_OP[batch["op"]],
+            op=CODE_OF_OP[batch["op"]],
             caller=batch["caller"],
             graph=batch["graph"],
             a_tid=batch["begin_tid"],
@@ -330,7 +330,8 @@ class RowMaker:
     def _op_names(words: bytes) -> str:
         return ",".join(BY_ID[op].name for op in op_ids(np.frombuffer(words, np.uint64)) if op in BY_ID)
 
-    def _devices(self, devices: Array) -> Array:
+    def devices(self, devices: Array) -> Array:
+        """The device of each record; the usual one where none is known."""
         return np.where(devices < 0, self._default_device, devices)
 
     def process_numbers(self, slots: Array) -> list[int]:
