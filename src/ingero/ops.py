@@ -558,6 +558,7 @@ def _build() -> tuple[Op, ...]:
 OPS: tuple[Op, ...] = _build()
 BY_ID: dict[int, Op] = {op.id: op for op in OPS}
 BY_CODE: dict[tuple[Source, int], Op] = {(op.source, op.code): op for op in OPS}
+LAUNCHES: frozenset[tuple[int, int]] = frozenset((int(op.source), op.code) for op in OPS if op.kind & Kind.LAUNCH)
 BY_NAME: dict[str, Op] = {name: op for op in OPS for name in (*op.aliases, op.name)}
 
 

@@ -45,6 +45,7 @@ class Step:
     drain: Mapping[str, float] = field(default_factory=dict)
     launches: int = 80
     size_bytes: int = 1 << 20
+    flags: int = 0  # of EpochFlag
     noise: float = 0.004  # of busy_ms, one sigma
 
 
@@ -205,6 +206,7 @@ class Scene:
             pid=actor.pid,
             device=0,
             stream=stream,
+            flags=step.flags,
             a_ns=a,
             f_ns=f,
             s_ns=s,

@@ -17,13 +17,14 @@ import numpy as np
 from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
+from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
 from ingero.identity import short_id
-from ingero.ops import Source
+from ingero.ops import LAUNCHES, Source
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
 from ingero.store.conditions import LONGEST_PERIOD_NS
@@ -221,7 +222,10 @@ class Evidence:
 
     @cached_property
     def main_lanes(self) -> dict[int, Lane]:
-        """The lane that paces each process: the one with the most device work. Lanes are never summed."""
+        """The lane that paces each process: the one with the most device work. Lanes are never summed.
+
+        None where most launches are on streams that are not waited for (`main_stream`).
+        """
         if not self.reader.is_recorded("raw_epochs"):
             return {}
         found: dict[int, Lane] = {}
@@ -232,11 +236,15 @@ class Evidence:
     def _usable_lanes(self) -> list[Lane]:
         """Without the epochs that nothing can be compared with."""
         lanes = []
-        for lane in self.read_lanes():
+        for lane in judged_alone(self.read_lanes(), self._launches):
             mine = lane.epochs
             usable = (mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)
             lanes.append(lane if usable.all() else replace(lane, epochs=mine[usable]))
         return [lane for lane in lanes if len(lane.epochs)]
+
+    def _launches(self, process: int) -> float:
+        calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []
+        return sum(one.count for one in calls if (one.source, one.op) in LAUNCHES)
 
     def read_lanes(self) -> list[Lane]:
         """Every lane of the window, in short."""

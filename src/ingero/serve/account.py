@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ingero.diagnose.accounting import LaneAccount, accounts_of_sums, lane_accounts, main_lane
+from ingero.diagnose.main_stream import judged_alone
 from ingero.identity import identity_text
+from ingero.ops import LAUNCHES
 from ingero.serve.call_lines import call_lines, code_lines, kernel_lines, open_call_lines
 from ingero.serve.clock_lines import device_lines, placed, quiet_text, thread_lines
 from ingero.serve.coverage import coverage_lines
@@ -51,7 +54,7 @@ def account_text(
     processes = [process for process in reader.processes() if pid is None or process.pid == pid]
     totals = reader.op_totals(window)
     clocks = {total.process: total for total in reader.clock_totals(window)}
-    lanes = _lane_accounts(reader, window)
+    lanes = _judged(reader, window, _lane_accounts(reader, window), totals)
     epochs = _epochs_by_lane(reader, window) if lanes and not is_short else {}
     containers = {one.cgroup_id: one for one in reader.containers()}
     yield from not_traced_lines(reader, window)
@@ -105,7 +108,7 @@ def _process(
     if lane:
         yield from device_lines(lane, culprits, lines)
     else:
-        yield "  The device was never drained in this window: its idleness is not proven."
+        yield "  The stream with most launches was never synced in this window: GPU idle is not known."
     if clocks:
         yield from thread_lines(clocks, culprits)
     yield from call_lines(totals)
@@ -117,6 +120,21 @@ def _lane_accounts(reader: Reader, window: Window) -> list[LaneAccount]:
     if sum(one.sums["epochs"] for one in sums) > _MANY_EPOCHS:
         return accounts_of_sums(sums)
     return lane_accounts(reader.epochs(window))
+
+
+def _judged(reader: Reader, window: Window, lanes: list[LaneAccount], totals: Sequence[OpTotals]) -> list[LaneAccount]:
+    """Those that can be judged: the lanes themselves are read only where launches are missing from their sums."""
+    launches, missing = Counter[int](), Counter[int]()
+    for total in totals:
+        launches[total.process] += total.count if (total.source, total.op) in LAUNCHES else 0
+    missing.update(launches)
+    for lane in lanes:
+        missing[lane.process] -= lane.launches
+    if all(missing[lane.process] <= lane.launches for lane in lanes):
+        return lanes
+    judged = judged_alone(reader.lanes(window), lambda process: launches[process])
+    keys = {(one.process, one.device, one.stream) for one in judged}
+    return [lane for lane in lanes if (lane.process, lane.device, lane.stream) in keys]
 
 
 def _epochs_by_lane(reader: Reader, window: Window) -> dict[tuple[int, int, int], npt.NDArray[np.void]]:
