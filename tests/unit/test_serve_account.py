@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingero.demo.scene import Scene, Step
 from ingero.events import CLOCKS
 from ingero.ops import BY_NAME, Source
 from ingero.serve.account import account_text, header_lines
@@ -117,6 +118,31 @@ def test_the_three_parts_of_the_wall_time_are_shown_with_their_shares(reader: Re
     assert "20.0 ms    20 %" in line_with("device empty", lines)
     assert "50.0 ms    50 %" in line_with("device busy", lines)
     assert "30.0 ms    30 %" in line_with("picked up late", lines)
+
+
+def account_of_scene(path: Path, percent: int) -> str:
+    """The account of a trainer with work queued 98 % of the time, while NVML says that share."""
+    with Scene(path, seconds=10) as scene:
+        trainer = scene.process(100, "python", start_s=0)
+        scene.train(trainer, 0, 10, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1))
+        for second in range(10):
+            scene.gpu(second + 0.5, percent=percent)
+    with open_reader(path) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        return "\n".join(account_text(reader, window))
+
+
+@pytest.mark.parametrize(
+    ("percent", "rest"),
+    [(60, " of the same seconds, in the rest the GPU was idle or copied"), (97, " of the same seconds")],
+)
+def test_beside_queued_work_stands_in_which_share_of_the_time_a_kernel_ran(
+    percent: int, rest: str, tmp_path: Path
+) -> None:
+    lines = account_of_scene(tmp_path / "scene.db", percent).splitlines()
+    at = next(index for index, line in enumerate(lines) if "device busy" in line)
+    assert lines[at + 1].strip() == f"NVML: a kernel ran {percent} %{rest}"
 
 
 def test_what_the_thread_did_while_the_device_was_empty_is_shown(reader: Reader) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
@@ -35,6 +38,7 @@ from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
+from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.diagnose.verdicts import verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
@@ -223,11 +227,18 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = verdict(lane, has_incident=number in hit) + _not_followed(evidence, process)
+            utilization = _utilization(evidence, process, lane)
+            text = verdict(lane, has_incident=number in hit, utilization=utilization)
+            text += _not_followed(evidence, process)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
+
+
+def _utilization(evidence: Evidence, process: Process, lane: np.ndarray[Any, Any]) -> Utilization | None:
+    followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
+    return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
 
 
 def _not_followed(evidence: Evidence, process: Process) -> str:

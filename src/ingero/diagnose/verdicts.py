@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.queue_full import was_full
+from ingero.diagnose.utilization import Utilization, busy_words
 from ingero.units import format_count, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -16,23 +17,29 @@ QUEUE_FULL = 0.50  # of the epochs, before it is said
 PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the device was the slower one
 
 
-def verdict(epochs: Array, *, has_incident: bool) -> str:
-    """One sentence about the epochs of a process's main lane."""
+def verdict(epochs: Array, *, has_incident: bool, utilization: Utilization | None = None) -> str:
+    """One sentence about the epochs of a process's main lane. utilization: of its GPU in the same seconds."""
     wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
-    busy = int(epochs["x_ns"].sum()) / wall
+    seen = int(epochs["x_ns"].sum()) / wall
+    words = busy_words(seen, utilization)
+    busy = utilization.bounded(seen) if utilization else seen
     full = was_full(epochs)
     waited = int(np.where(full, epochs["x_ns"], np.maximum(epochs["r_ns"] - epochs["s_ns"], 0)).sum()) / wall
     if has_incident:
-        return f"device busy {format_percent(busy)} of the time; see the incidents"
+        return f"{words}; see the incidents"
     if busy < GPU_BOUND:
-        return f"no time was lost against its best regime (device busy {format_percent(busy)} of the time)"
+        return f"no time was lost against its best regime ({words})"
     if waited < PROVEN:
         return (
-            f"no time was lost against its best regime; it enqueued {format_percent(busy - waited)} of the time, "
-            "so that it is not proven that the device was busy"
+            f"no time was lost against its best regime; it enqueued {format_percent(max(seen - waited, 0))} of the "
+            f"time, so that it is not proven that the device was busy{_told(seen, utilization)}"
         )
     queue = "; its queue was full, so that launches waited for the device" if full.mean() > QUEUE_FULL else ""
-    return f"GPU-bound: no host-side cause (device busy {format_percent(busy)} of the time){queue}"
+    return f"GPU-bound: no host-side cause ({words}){queue}"
+
+
+def _told(busy: float, utilization: Utilization | None) -> str:
+    return f"; {utilization.words(busy)}" if utilization else ""
 
 
 def without_steps(launches: int) -> str:

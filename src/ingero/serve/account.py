@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.diagnose.accounting import LaneAccount, accounts_of_sums, lane_accounts, main_lane
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.main_stream import judged_alone
+from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.identity import identity_text
 from ingero.ops import LAUNCHES
 from ingero.serve.call_lines import call_lines, code_lines, kernel_lines, open_call_lines
@@ -25,6 +27,7 @@ from ingero.store.reader import Reader
 from ingero.store.records import ClockTotals, Container, OpTotals, Process, Window
 from ingero.units import format_count, format_moment, format_ns
 
+_MOST_OF_IT = 0.8  # of the time that a process lived, before its account is compared with what others say of it
 _MANY_EPOCHS = 20_000  # read one by one in half a second
 MANY_CALLS = 500_000  # recorded ones; their lines are told in a second
 
@@ -106,12 +109,21 @@ def _process(
         placed(one, containers, process.cgroup_id or 0) for one in reader.culprits(window, process=process.process)
     ]
     if lane:
-        yield from device_lines(lane, culprits, lines)
+        yield from device_lines(lane, culprits, lines, _utilization(reader, window, process, lane))
     else:
         yield "  The stream with most launches was never synced in this window: GPU idle is not known."
     if clocks:
         yield from thread_lines(clocks, culprits)
     yield from call_lines(totals)
+
+
+def _utilization(reader: Reader, window: Window, process: Process, lane: LaneAccount) -> Utilization | None:
+    """Of its GPU, while the process lived; None where the lane's account is not about most of that time."""
+    end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
+    lived = Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+    if lane.wall_ns < _MOST_OF_IT * lived.duration_ns:
+        return None
+    return utilization_of(Evidence(reader, lived), process, lane.device, (lived,))
 
 
 def _lane_accounts(reader: Reader, window: Window) -> list[LaneAccount]:
