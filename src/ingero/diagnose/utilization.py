@@ -16,7 +16,7 @@ from ingero.store.records import Process, Window
 from ingero.store.spans import length_ns
 from ingero.units import SECOND_NS, format_percent
 
-_MIN_SAMPLES = 5  # fewer seconds say little of any account
+_MIN_SAMPLES = 3  # of which the deviation tells something; the error grows as they become fewer
 _WHOLE_RATIO = 0.8  # of the seconds must have a sample
 _ROUNDED = 0.01  # NVML's percentages are whole numbers
 _SIGMAS = 2  # a sample may be of the last sixth of its second only (nvmlUtilization_t)
