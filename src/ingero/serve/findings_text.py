@@ -37,6 +37,8 @@ _PARTS = {
     "enqueue": "while enqueuing",
     "device": "device",
     "late": "picked up late",
+    "host": "host time of the step",
+    "blocked": "blocked for the GPU",
 }
 
 
@@ -144,7 +146,7 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 def impact_lines(impact: Impact) -> Iterator[str]:
     """Throughput and p99 against the reference; time off the CPU against the thread's will."""
-    rate = f"  drains a second {impact.drains_per_s:.3g}"
+    rate = f"  {'steps' if impact.is_steps else 'drains'} a second {impact.drains_per_s:.3g}"
     if impact.usual_drains_per_s:
         rate += f" (usually {impact.usual_drains_per_s:.3g}, {_change(impact.drains_per_s, impact.usual_drains_per_s)})"
     p99 = f"p99 {format_ns(impact.p99_ns)}"
