@@ -36,7 +36,6 @@ def impact_of(case: Case) -> Impact | None:
         involuntary_ratio=_involuntary(case.epochs),
         usual_involuntary_ratio=_usual_involuntary(case),
         preemptions=clocks[0].preemptions if clocks else None,
-        is_steps=case.is_of_steps,
     )
 
 

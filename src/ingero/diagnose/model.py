@@ -167,7 +167,6 @@ class Impact:
 
     A drain is the end of an epoch: a training step, a batch, a token. involuntary_ratio: of its time, the thread on the
     path could have run or was throttled; voluntary sleep does not count. preemptions: of all its threads.
-    is_steps: these are steps that its calls repeat, whether it drains or not.
     """
 
     drains_per_s: float
@@ -179,7 +178,6 @@ class Impact:
     involuntary_ratio: float
     usual_involuntary_ratio: float | None
     preemptions: int | None = None
-    is_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
