@@ -82,7 +82,7 @@ def judge(scenario: Scenario, label: Label, truth: Truth | None, found: Iterable
     """Every expected incident against those that were found."""
     about = [one for one in found if not _is_ambient(one, label)]
     named = [one for one in about if one.is_named]
-    true = scenario.allowed.union(*(one.causes for one in scenario.expected))
+    true = scenario.allowed.union(*(answer.causes for answer in (*scenario.expected, *_surfaced(scenario, truth))))
     wrong = tuple(one.cause for one in named if one.cause not in true)
     counted = [one for one in named if one.kind != "event" or _is_expected(one, scenario)]
     told = tuple(sorted(_told_false(true, label)))
@@ -95,6 +95,11 @@ def judge(scenario: Scenario, label: Label, truth: Truth | None, found: Iterable
         live_false=None if scenario.expected else told,
         live_wrong=tuple(one for one in told if one != UNEXPLAINED) if scenario.expected else None,
     )
+
+
+def _surfaced(scenario: Scenario, truth: Truth | None) -> tuple[Expected, ...]:
+    """What the plan took for hidden, and the pair shows to have cost something."""
+    return scenario.hidden if truth is not None and truth.dose >= MUST_BE_QUIET else ()
 
 
 def _told_false(true: frozenset[str], label: Label) -> set[str]:

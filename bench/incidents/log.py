@@ -17,6 +17,7 @@ from bench.agent import BenchError
 from bench.incidents.judge import Judgement, Part, Verdict
 from bench.incidents.scenario import Planned, Scenario
 from bench.incidents.score import Scored
+from bench.incidents.step_score import StepScore
 
 
 class Log:
@@ -26,20 +27,26 @@ class Log:
         self._path = path
         self._revision = _revision()
         self._judged: dict[str, Judgement] = {}
+        self._steps: dict[str, StepScore] = {}
         self._made_by: dict[str, str] = {}
         if path.exists():
             for line in path.read_text().splitlines():
                 one = json.loads(line)
                 self._judged[one["key"]] = _judgement(one["judgement"])
                 self._made_by[one["key"]] = one["revision"]
+                if one.get("steps"):
+                    self._steps[one["key"]] = StepScore(**one["steps"])
 
     def __contains__(self, planned: Planned) -> bool:
         return planned.key in self._judged
 
-    def add(self, planned: Planned, judgement: Judgement, said: str) -> None:
+    def add(self, planned: Planned, judgement: Judgement, said: str, steps: StepScore | None = None) -> None:
         """Appends one. said: the causes that were named, for people."""
         self._judged[planned.key], self._made_by[planned.key] = judgement, self._revision
         content = {"key": planned.key, "revision": self._revision, "said": said, "judgement": asdict(judgement)}
+        if steps is not None:
+            self._steps[planned.key] = steps
+            content["steps"] = asdict(steps)
         with self._path.open("a") as file:
             file.write(json.dumps(content, default=_plain) + "\n")
 
@@ -56,7 +63,8 @@ class Log:
             scenario = scenarios.get(key.rpartition(".s")[0])
             is_meant = revisions is None or self._made_by[key].removesuffix("-dirty").startswith(revisions)
             if scenario is not None and is_meant:
-                yield Scored(scenario=scenario, judgement=judgement, is_disturbed=False)
+                steps = self._steps.get(key)
+                yield Scored(scenario=scenario, judgement=judgement, is_disturbed=False, steps=steps)
 
 
 def _plain(value: object) -> object:

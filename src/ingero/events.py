@@ -112,6 +112,15 @@ class HostFlag(enum.IntFlag):
 HOST_MANY = 16  # requests for which one with that flag stands (bpf/events.h)
 
 
+class HostMemory(enum.IntEnum):
+    """What is known of the host's memory at an end of a copy (`handle` of its record; bpf/events.h)."""
+
+    UNKNOWN = 0
+    PINNED = 1
+    PAGEABLE = 2
+    SEEMS_PAGEABLE = 3
+
+
 class EpochFlag(enum.IntFlag):
     """Column `flags` of epochs: the low bits as bpf/events.h has them, from bit 8 on what the agent adds."""
 
@@ -121,6 +130,8 @@ class EpochFlag(enum.IntFlag):
     PARTIAL = 1 << 3
     INCOMPLETE = 1 << 4
     FIRST_UNKNOWN = 1 << 5
+    PAGEABLE_COPY = 1 << 6
+    BEFORE_COPY = 1 << 7
     NO_WAIT = 1 << 8
     ESTIMATED = 1 << 9
     COVERAGE_CHANGED = (

@@ -26,7 +26,7 @@ from ingero.decode.btf import Btf, btf_of
 from ingero.discover.kernel import read_kernel
 from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.discover.readiness import require, scheduler_clocks
-from ingero.ops import copy_directions, memory_kinds
+from ingero.ops import memory_kinds
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,6 @@ class KernelSide:
                 "cell_count": struct.pack("<I", sizes.cells),
                 "kernel_count": struct.pack("<I", sizes.kernels),
                 "memory_kinds": memory_kinds(),
-                "copy_directions": copy_directions(),
                 "sequence_ring_bytes": struct.pack("<Q", sizes.sequence_bytes),
             }
             self.calls, self.mode = self._load_walking(constants, mode, py_walker)

@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "cells.h"
 #include "clocks.h"
+#include "host_memory.h"
 
 #define ALLOCATION_SITES 4096 /* 128 processes with 32 each; 512 KB */
 #define NO_SITE 0xffffffffu
@@ -202,6 +203,8 @@ INLINE void begin_live(struct open_call *call, u32 slot, struct site_identity *o
 		lose_allocation(slot, LOSS_ALLOCATIONS_FULL); /* its free will count as one of foreign memory */
 	else
 		add_live(site, slot, call->size_bytes);
+	if (is_block_kind(memory_kind(of->op)))
+		add_host_block(slot, call->handle, call->size_bytes);
 }
 
 INLINE void end_allocation(struct open_call *call, struct site_identity *of, u32 slot, s32 ret)
@@ -248,6 +251,8 @@ GLOBAL int begin_free(struct open_call *call, u32 slot)
 	call->freed.what = FREES_NOTHING;
 	if (!memory_kind(op) || !call->handle)
 		return 0;
+	if (memory_kind(op) == MEMORY_PINNED || memory_kind(op) == MEMORY_DEVICE) /* cudaFree frees managed memory, too */
+		drop_host_block(slot, call->handle);
 	key = allocation_key(slot, space_of(op), call->handle);
 	found = bpf_map_lookup_elem(&allocations, &key);
 	call->freed.what = FREES_FOREIGN;

@@ -4,6 +4,7 @@
 #include "callers.h"
 #include "cells.h"
 #include "contexts.h"
+#include "copy_waits.h"
 #include "inner_memory.h"
 #include "kernel_counts.h"
 #include "lanes.h"
@@ -20,7 +21,8 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 	struct lane *lane = NULL, *first = NULL;
 
 	call->stream_slot = -1;
-	call->is_wait = 0;
+	call->waits = WAITS_NOT;
+	call->way = WAY_OTHER;
 	if (likely(kind & (KIND_ENQUEUE | KIND_SYNC_STREAM | KIND_EVENT_RECORD | KIND_STREAM_WAIT))) {
 		int index;
 		u64 key = lane_key(call->stream, COOKIE_FLAGS(call->cookie), thread->device, tid);
@@ -38,6 +40,8 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 			wait_event(slot, call->handle, call->stream_slot);
 		}
 	}
+	if (unlikely(may_touch_host(call->cookie)))
+		begin_copy(call, slot);
 	if (unlikely(kind & (KIND_DRAIN | KIND_FREE))) {
 		if (kind & KIND_FREE)
 			begin_free(call, slot);
@@ -146,6 +150,8 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	is_marker = process && call->watch & WATCH_MARKER && is_step_marker(process, call, task->pid);
 	first = begin_streams(call, slot, thread, task->pid);
 	if (is_counted_here) {
+		if (COOKIE_KIND(cookie) & KIND_LAUNCH)
+			thread->last_launch_ns = 0;
 		count_entry(slot, cookie, call->caller);
 		count_at_entry(call, slot);
 		if (unlikely(COOKIE_KIND(cookie) & KIND_MEMORY) && !is_entry_only)

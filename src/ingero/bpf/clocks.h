@@ -34,6 +34,22 @@ enum freed_what {
 	FREES_FOREIGN, /* nobody saw it allocated */
 };
 
+/* What a call waits for. */
+enum wait_kind {
+	WAITS_NOT = 0,
+	WAITS_ALL,	/* for `covered` */
+	WAITS_PERHAPS,	/* whether it has waited for `covered` shows at its return (copy_waits.h) */
+	WAITS_BEFORE,	/* for `covered`, and then it enqueued something itself */
+};
+
+/* Where the bytes of a copy go, as far as the call says so. */
+enum copy_way {
+	WAY_OTHER = 0, /* no copy, or inside one memory or between GPUs */
+	WAY_TO_DEVICE,
+	WAY_TO_HOST,
+	WAY_UNKNOWN,
+};
+
 /*
  * A traced call that has not returned. A launch touches the first three cache lines only: what both its programs need,
  * the clocks, what a record needs.
@@ -48,9 +64,9 @@ struct open_call {
 	u64 flaws;
 	u32 sequence;	/* of the thread at entry: if it is the same at the return, the thread never left the CPU */
 	s8 stream_slot; /* -1: none */
-	u8 is_wait;	/* `covered` is valid */
+	u8 waits;	/* enum wait_kind; if any, `covered` is valid */
+	u8 way;		/* of a copy: enum copy_way */
 	u8 watch;	/* enum process_watch, as the call began */
-	u8 pad;
 	struct clocks clocks;
 	u64 handle;
 	u64 extra;
@@ -162,7 +178,7 @@ struct thread {
 	u32 is_draining; /* someone empties `offcpu` */
 	u32 looked_switches; /* of the main thread as it was last looked at: main_thread.h */
 	u32 woken_tid; /* beside `woken_kind` */
-	u32 pad;
+	u32 last_launch_ns; /* what its last launch took, at most 4 s; 0: not known */
 	struct clocks blocked; /* in calls that waited for the GPU: steps.h */
 	u64 blocked_ns[BLOCKED_KINDS];
 	struct sleep_looks sleep;

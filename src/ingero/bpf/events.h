@@ -354,6 +354,16 @@ enum epoch_flag {
 	EPOCH_PARTIAL = 1 << 3,	       /* other streams had uncovered work */
 	EPOCH_INCOMPLETE = 1 << 4,
 	EPOCH_FIRST_UNKNOWN = 1 << 5,  /* an enqueue slipped in while the last epoch was closed: f is its close */
+	EPOCH_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited, because its host memory is pageable */
+	EPOCH_BEFORE_COPY = 1 << 7,    /* that copy was to the device: it waited for what was before it, then copied */
+};
+
+/* What is known of the host's memory at an end of a copy: `handle` of its record. */
+enum host_memory {
+	HOST_MEMORY_UNKNOWN = 0,
+	HOST_MEMORY_PINNED,	      /* inside a live block that was seen pinned */
+	HOST_MEMORY_PAGEABLE,	      /* in none, and all that the program has pinned was seen */
+	HOST_MEMORY_SEEMS_PAGEABLE, /* not known; an asynchronous copy waited, which it does with pageable memory only */
 };
 
 /* ring `epochs`: one drain of a lane (process, device, stream) */
@@ -397,13 +407,6 @@ enum blocked_kind {
 	BLOCKED_LAUNCH,	  /* room in the launch queue */
 	BLOCKED_ALLOC,	  /* an allocation or free that synchronizes */
 	BLOCKED_KINDS,
-};
-
-enum copy_direction {
-	COPY_OTHER = 0, /* within a GPU, or not known */
-	COPY_TO_GPU,
-	COPY_TO_HOST,
-	COPY_AS_ARGUMENT, /* as the call's cudaMemcpyKind says */
 };
 
 /* ring `steps`: one step, from one call of the process's step marker to the next. host_clock_ns and blocked_clock_ns add up to it */
@@ -621,7 +624,9 @@ struct cell {
 	s64 residual_ns; /* sum_ns minus the clocks */
 	u64 clock_ns[CLOCKS]; /* of RUN nothing is kept: it is what remains of sum_ns */
 	u32 histogram[HISTOGRAM_BUCKETS]; /* modulo 2^32: the agent reads often enough */
-	u64 pad[3];	/* to a multiple of 64 bytes */
+	u64 host_to_gpu_bytes; /* of copies from the host's memory; what a copy inside a GPU moves is in neither */
+	u64 gpu_to_host_bytes;
+	u64 blocked_ns; /* of asynchronous copies that waited, because their host memory is pageable */
 };
 
 /* map `kernels`: launches of one kernel function by one caller in a process; `function` 0: being claimed */
@@ -776,6 +781,9 @@ struct process {
 	u64 execs;
 	u64 unseen_ns; /* written by the agent: calls made before that time may have been missed */
 	u64 unpaired;  /* allocations and frees of this program that do not count in what is live */
+	u64 program_ns; /* when this program began; 0: not seen */
+	s32 captures;	/* streams whose calls are captured into a graph instead of run */
+	u32 pad2;
 };
 
 /* what the task iterator `dump_threads` writes for each tracked thread */

@@ -9,6 +9,7 @@
  */
 #pragma once
 #include "clocks.h"
+#include "copy_waits.h"
 #include "lanes.h"
 #include "ops_gen.h"
 
@@ -17,12 +18,6 @@
  * room in the queue, and of those between 20 and 30 us most did not. The time that a drain without a wait takes, too.
  */
 #define BLOCKED_MIN_NS 30000
-/* A queue holds 1,022 operations; of several streams or graphs fewer. The most seen outstanding: 1,022, 1,012, 957. */
-#define FULL_QUEUE_OPERATIONS 900
-#define HOST_TO_DEVICE 1 /* cudaMemcpyKind */
-#define DEVICE_TO_HOST 2
-
-const volatile u8 copy_directions[256] = {}; /* by operation; enum copy_direction */
 
 struct step_counts {
 	u64 copies;
@@ -82,7 +77,7 @@ INLINE u64 step_function(const struct open_call *call)
 
 	if (kind & KIND_LAUNCH)
 		return call->function;
-	return copy_directions[COOKIE_OP(call->cookie) & 0xff] == COPY_AS_ARGUMENT ? call->extra : 0;
+	return kind & KIND_COPY && COOKIE_EXTRA(call->cookie) ? call->extra : 0;
 }
 
 INLINE bool is_step_marker(const struct process *process, const struct open_call *call, u32 tid)
@@ -92,23 +87,10 @@ INLINE bool is_step_marker(const struct process *process, const struct open_call
 	       (!process->marker_caller || process->marker_caller == call->caller);
 }
 
-INLINE u32 copy_direction(const struct open_call *call)
-{
-	u32 direction = copy_directions[COOKIE_OP(call->cookie) & 0xff];
-
-	if (direction != COPY_AS_ARGUMENT)
-		return direction;
-	if (call->extra == HOST_TO_DEVICE)
-		return COPY_TO_GPU;
-	return call->extra == DEVICE_TO_HOST ? COPY_TO_HOST : COPY_OTHER;
-}
-
 /* A copy or a collective begins. Launches come not here. */
 GLOBAL int count_in_step(struct open_call *call, u32 slot)
 {
 	struct step_account *account = step_account_of(slot);
-	u64 *bytes;
-	u32 direction;
 
 	if (!call || !account)
 		return 0;
@@ -117,20 +99,11 @@ GLOBAL int count_in_step(struct open_call *call, u32 slot)
 		return 0;
 	}
 	__sync_fetch_and_add(&account->counts.copies, 1);
-	direction = copy_direction(call);
-	if (direction == COPY_OTHER)
-		return 0;
-	bytes = direction == COPY_TO_GPU ? &account->counts.to_gpu_bytes : &account->counts.to_host_bytes;
-	__sync_fetch_and_add(bytes, summed_bytes(call->size_bytes));
+	if (call->way == WAY_TO_DEVICE)
+		__sync_fetch_and_add(&account->counts.to_gpu_bytes, summed_bytes(call->size_bytes));
+	else if (call->way == WAY_TO_HOST)
+		__sync_fetch_and_add(&account->counts.to_host_bytes, summed_bytes(call->size_bytes));
 	return 0;
-}
-
-/* Whether so much was enqueued since the stream was last seen done that a launch has to wait for room. */
-INLINE bool is_queue_full(const struct open_call *call, u32 slot)
-{
-	struct lane *lane = call->stream_slot >= 0 ? lane_at(slot, call->stream_slot) : NULL;
-
-	return lane && READ_ONCE(lane->begin) - READ_ONCE(lane->waited) >= FULL_QUEUE_OPERATIONS;
 }
 
 /* For what a call that took longer than enqueuing does has waited; BLOCKED_KINDS: not for the GPU. */
@@ -140,11 +113,11 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 
 	if (kind & KIND_DRAIN)
 		return BLOCKED_SYNC;
-	if (kind & KIND_COPY)
+	if (call->waits)
 		return BLOCKED_COPY;
-	if (kind & KIND_LAUNCH)
-		return is_queue_full(call, slot) ? BLOCKED_LAUNCH : BLOCKED_KINDS;
-	return kind & (KIND_ALLOC | KIND_FREE) && has_uncovered_work(slot) ? BLOCKED_ALLOC : BLOCKED_KINDS;
+	if (kind & KIND_ENQUEUE)
+		return may_be_full(slot, call->stream_slot) ? BLOCKED_LAUNCH : BLOCKED_KINDS;
+	return kind & (KIND_ALLOC | KIND_FREE) && has_uncovered_work(slot, MAX_STREAMS) ? BLOCKED_ALLOC : BLOCKED_KINDS;
 }
 
 /*

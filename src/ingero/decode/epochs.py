@@ -102,8 +102,12 @@ def _bounds(epochs: Array) -> Readiness:
     high[surely_ready] = on[surely_ready]
     unpolled = descheduled & (off - drain < NEVER_POLLED_NS)
     low[unpolled | held_up] = drain[unpolled | held_up]
+    # a copy to the device that waited went over to copying at some time before it returned
+    then_copied = ((epochs["flags"] & EpochFlag.BEFORE_COPY) != 0) & ~no_wait
+    low[then_copied] = drain[then_copied]
     low, high = np.maximum(low, first), np.maximum(high, first)
-    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled)
+    is_estimated = descheduled | then_copied
+    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=is_estimated)
 
 
 def _estimate(epochs: Array, bounds: Readiness, members: Array, usual_busy_ns: float | None) -> float:

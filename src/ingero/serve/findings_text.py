@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.model import (
@@ -23,6 +24,7 @@ _BAR = 20  # columns
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TOP_BUCKETS = 5
 _TOP_CULPRITS = 6
+_SEE_BELOW = "not traced, see below"  # where the sources of which that is said with one reason follow
 _TOP_NOT_EVALUATED = 6  # reasons; the rest is one line
 _MOST_ALIKE = 4  # incidents of one cause in processes of one name; of short-lived ones there may be hundreds
 _MOST_VERDICTS = 40
@@ -136,8 +138,10 @@ def incident_lines(incident: Incident) -> Iterator[str]:
 def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Causes that could not be evaluated, by reason: silence about them is no all-clear."""
     by_reason: dict[str, list[str]] = {}
+    shared = [why for why, sources in Counter(diagnosis.not_traced.values()).items() if sources > 1]
     for one in diagnosis.not_evaluated:
-        by_reason.setdefault(one.text, []).append(one.cause)
+        is_shared = any(one.text.endswith(f"not traced: {why}") for why in shared)
+        by_reason.setdefault(_SEE_BELOW if is_shared else one.text, []).append(one.cause)
     if by_reason:
         yield "Not evaluated, so that silence about these is no all-clear:"
     for reason, causes in list(by_reason.items())[:_TOP_NOT_EVALUATED]:

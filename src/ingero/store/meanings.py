@@ -40,6 +40,7 @@ _ROWS: Mapping[str, str] = {
     "throttle_reasons": "What a bit of the column throttle_reasons of gpu_samples means.",
     "process_gpus": "One device ordinal of one process.",
     "op_stats": "All calls of one process to one operation from one library in one second (or minute: `period_s`).",
+    "copies": "All copies of one process by one call between host and GPU in one second (or minute: `period_s`).",
     "kernel_launches": "All launches of one kernel by one process in one second (or minute: `period_s`).",
     "offcpu": "One interval of 0.1 ms or more that a traced thread spent off the CPU.",
     "epochs": "The time from one drain of a stream to the next, and what the device and the threads did in it.",
@@ -128,7 +129,7 @@ _COLUMNS: Mapping[str, str] = {
     "group_id": "calls of one ncclGroupStart .. ncclGroupEnd",
     "handle": "event, graph, communicator or allocation",
     "hash": "number of the stack",
-    "host_memory": "of a copy: pageable or pinned, where the profiler says so",
+    "host_memory": "of a copy: pinned or pageable; seems pageable: told by the call, which waited; NULL: not known",
     "host_to_gpu_bytes": "copied from the host to the GPU",
     "how": "how the step was found: repetition of calls, sync, both, user (marked by the program)",
     "id": "number of the row",
@@ -278,6 +279,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("nccl_waits", "op"): "the exported symbol, e.g. ncclAllReduce",
     ("nccl_waits", "rank"): "rank in the communicator",
     ("op_stats", "bytes"): "bytes of all calls",
+    ("copies", "blocked_ns"): "in asynchronous copies that waited for the GPU, because their host memory is pageable",
     ("removed", "name"): "the view whose rows are gone",
     ("gpu_activities", "kind"): "kernel, memcpy, memset or sync",
     ("progress_marks", "kind"): "sync, copy, full_queue (a launch that waited for room) or event_query",
@@ -324,6 +326,8 @@ EXAMPLES: Mapping[str, str] = {
     "offcpu": "SELECT state, count(*), sum(duration_ns) FROM offcpu GROUP BY state ORDER BY 3 DESC",
     "epochs": "SELECT pid, stream, count(*) AS drains, sum(e_ns) / 1e6 AS empty_ms, sum(x_ns) / 1e6 AS busy_ms, "
     "sum(p_ns) / 1e6 AS late_ms FROM epochs GROUP BY pid, stream",
+    "copies": "SELECT pid, op_name, sum(host_to_gpu_bytes), sum(gpu_to_host_bytes), sum(blocked_ns) / 1e6 AS ms "
+    "FROM copies GROUP BY 1, 2 ORDER BY 5 DESC",
     "steps": "SELECT pid, step_type, count(*) AS steps, avg(step_ns) / 1e6 AS mean_ms, "
     "sum(blocked_ns) / 1e6 AS blocked_ms FROM steps GROUP BY pid, step_type",
     "progress_marks": "SELECT pid, stream, kind, count(*) FROM progress_marks GROUP BY 1, 2, 3",
