@@ -558,7 +558,6 @@ def _build() -> tuple[Op, ...]:
 OPS: tuple[Op, ...] = _build()
 BY_ID: dict[int, Op] = {op.id: op for op in OPS}
 BY_CODE: dict[tuple[Source, int], Op] = {(op.source, op.code): op for op in OPS}
-LAUNCHES: frozenset[tuple[int, int]] = frozenset((int(op.source), op.code) for op in OPS if op.kind & Kind.LAUNCH)
 BY_NAME: dict[str, Op] = {name: op for op in OPS for name in (*op.aliases, op.name)}
 
 
@@ -609,6 +608,12 @@ class NetOp(enum.IntEnum):
 def memory_kinds() -> bytes:
     """The kind of memory of each operation, by id; 0: none, or not paired."""
     return bytes(BY_ID[op].memory or 0 if op in BY_ID else 0 for op in range(256))
+
+
+def is_launch(source: int, code: int) -> bool:
+    """Whether a published operation launches something."""
+    op = BY_CODE.get((Source(source), code)) if source in set(Source) else None
+    return bool(op and op.kind & Kind.LAUNCH)
 
 
 def op_named(name: str) -> Op | None:

@@ -134,7 +134,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		settle_clocks(&at.clocks, &call->clocks);
 	leave_out_probe(call, at.clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)]);
 	duration = at.now_ns - call->start_ns;
-	if (unlikely(duration >= BLOCKED_MIN_NS || COOKIE_KIND(call->cookie) & KIND_DRAIN))
+	if (unlikely(duration >= BLOCKED_MIN_NS || call->waits || COOKIE_KIND(call->cookie) & KIND_DRAIN))
 		note_blocked(thread, call, &at, slot);
 	if (unlikely(call->watch & WATCH_SEQUENCE))
 		write_sequence(call, slot, at.now_ns);
@@ -148,7 +148,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		if (unlikely(!has_run_only))
 			add_clocks(cell, call, &at);
 		add_to_cell(cell, call, duration, ret);
-		if (unlikely(call->direction))
+		if (unlikely(call->way))
 			add_copy(cell, call, duration);
 		why = reason_to_record(cell, call, __sync_fetch_and_add(&cell->count, 1), duration, ret);
 		if (unlikely(why)) {

@@ -15,7 +15,6 @@
 #define STAGED_BYTES 65536 /* so many bytes to the device are taken along at once; the programming guide names 64 KB */
 #define HOST_BYTES_PER_NS 32 /* no thread copies its memory faster: what was quicker did not copy it away */
 #define WAITED_NS 30000    /* an enqueue takes 3 to 10 us */
-#define QUEUE_AHEAD 900	   /* of the thousand launches a queue holds */
 #define QUEUE_BLOCKED_NS 20000 /* a launch that waits for a place takes longer; others 2 to 8 us */
 
 /* Whether it may have memory of the host at an end: then the row of ops.py says where its pointers are. */
@@ -24,19 +23,19 @@ INLINE bool may_touch_host(u64 cookie)
 	return COOKIE_KIND(cookie) & KIND_COPY && (COOKIE_HANDLE(cookie) || COOKIE_FUNCTION(cookie));
 }
 
-INLINE u32 direction_of(const struct open_call *call)
+INLINE u32 way_of_copy(const struct open_call *call)
 {
 	u32 to = COOKIE_HANDLE(call->cookie), from = COOKIE_FUNCTION(call->cookie);
 
 	if (COOKIE_EXTRA(call->cookie) && call->extra != COPY_KIND_DEFAULT)
-		return call->extra == COPY_KIND_TO_DEVICE ? COPY_TO_GPU :
-		       call->extra == COPY_KIND_TO_HOST	  ? COPY_TO_HOST :
-							    COPY_OTHER;
-	return to && from ? COPY_UNKNOWN : to ? COPY_TO_HOST : COPY_TO_GPU;
+		return call->extra == COPY_KIND_TO_DEVICE ? WAY_TO_DEVICE :
+		       call->extra == COPY_KIND_TO_HOST	  ? WAY_TO_HOST :
+							    WAY_OTHER;
+	return to && from ? WAY_UNKNOWN : to ? WAY_TO_HOST : WAY_TO_DEVICE;
 }
 
 /*
- * The entry of a copy: where its bytes go, what is known of the host's memory, and what it will have waited for if it
+ * The entry of a copy: which way its bytes go, what is known of the host's memory, and what it will have waited for if it
  * waits. The pointers have done their service then; `handle` becomes the kind of memory.
  */
 GLOBAL int begin_copy(struct open_call *call, u32 slot)
@@ -52,11 +51,11 @@ GLOBAL int begin_copy(struct open_call *call, u32 slot)
 	from = call->function;
 	call->handle = HOST_MEMORY_UNKNOWN;
 	call->function = 0;
-	call->direction = direction_of(call);
-	if (call->direction == COPY_OTHER)
+	call->way = way_of_copy(call);
+	if (call->way == WAY_OTHER)
 		return 0;
-	if (call->direction != COPY_UNKNOWN)
-		call->handle = host_memory_at(slot, call->direction == COPY_TO_HOST ? to : from);
+	if (call->way != WAY_UNKNOWN)
+		call->handle = host_memory_at(slot, call->way == WAY_TO_HOST ? to : from);
 	else if (host_memory_at(slot, to) == HOST_MEMORY_PINNED || host_memory_at(slot, from) == HOST_MEMORY_PINNED)
 		call->handle = HOST_MEMORY_PINNED;
 	process = bpf_map_lookup_elem(&processes, &slot);
@@ -66,18 +65,16 @@ GLOBAL int begin_copy(struct open_call *call, u32 slot)
 	lane = lane_at(slot, call->stream_slot);
 	if (!lane)
 		return 0;
-	cover_stream(call, lane, call->direction == COPY_TO_HOST);
+	cover_stream(call, lane, call->way == WAY_TO_HOST);
 	call->waits = WAITS_PERHAPS;
 	return 0;
 }
 
 /* Whether the thread's launches wait for a place in the full queue, or may do so: then its copy has done that, too. */
-INLINE bool waits_for_room(const struct thread *thread, const struct open_call *call, u32 slot)
+INLINE bool is_queue_full(const struct thread *thread, const struct open_call *call, u32 slot)
 {
-	struct lane *lane = lane_at(slot, call->stream_slot);
-
-	return (!thread->last_launch_ns || thread->last_launch_ns > QUEUE_BLOCKED_NS) && lane &&
-	       READ_ONCE(lane->begin) - READ_ONCE(lane->waited) > QUEUE_AHEAD;
+	return (!thread->last_launch_ns || thread->last_launch_ns > QUEUE_BLOCKED_NS) &&
+	       may_be_full(slot, call->stream_slot);
 }
 
 /* Whether the call took so long by itself that it has waited for the device: not for a CPU, a page or another thread. */
@@ -91,7 +88,7 @@ INLINE bool has_waited(const struct thread *thread, const struct open_call *call
 			own_ns -= at->clocks.ns[i] - call->clocks.ns[i];
 	if ((s64)own_ns <= WAITED_NS || (has_slept && thread->woken_kind == WAKER_THREAD))
 		return false;
-	return !waits_for_room(thread, call, slot);
+	return !is_queue_full(thread, call, slot);
 }
 
 /* Whether a copy of pageable memory to the device was one that waits for its stream first. */
@@ -110,13 +107,13 @@ GLOBAL int judge_copy(struct thread *thread, struct open_call *call, struct snap
 		return 0;
 	slot &= MAX_PROCESSES - 1;
 	is_known = call->handle == HOST_MEMORY_PAGEABLE;
-	is_certain = is_known && (call->direction == COPY_TO_HOST || has_staged(call, at));
+	is_certain = is_known && (call->way == WAY_TO_HOST || has_staged(call, at));
 	call->waits = WAITS_NOT;
 	if (!is_certain && !has_waited(thread, call, at, slot))
 		return 0;
 	if (!is_known)
 		call->handle = HOST_MEMORY_SEEMS_PAGEABLE;
-	call->waits = call->direction == COPY_TO_HOST ? WAITS_ALL : WAITS_BEFORE;
+	call->waits = call->way == WAY_TO_HOST ? WAITS_ALL : WAITS_BEFORE;
 	return 0;
 }
 
@@ -125,9 +122,9 @@ INLINE void add_copy(struct cell *cell, const struct open_call *call, u64 durati
 {
 	u64 bytes = summed_bytes(call->size_bytes);
 
-	if (call->direction == COPY_TO_GPU)
+	if (call->way == WAY_TO_DEVICE)
 		__sync_fetch_and_add(&cell->host_to_gpu_bytes, bytes);
-	else if (call->direction == COPY_TO_HOST)
+	else if (call->way == WAY_TO_HOST)
 		__sync_fetch_and_add(&cell->gpu_to_host_bytes, bytes);
 	if (call->waits && !(COOKIE_KIND(call->cookie) & KIND_DRAIN))
 		__sync_fetch_and_add(&cell->blocked_ns, duration);

@@ -409,14 +409,6 @@ enum blocked_kind {
 	BLOCKED_KINDS,
 };
 
-/* Where the bytes of a copy go, as far as the call says so. */
-enum copy_direction {
-	COPY_OTHER = 0, /* no copy, or inside one memory or between GPUs */
-	COPY_TO_GPU,
-	COPY_TO_HOST,
-	COPY_UNKNOWN,
-};
-
 /* ring `steps`: one step, from one call of the process's step marker to the next. host_clock_ns and blocked_clock_ns add up to it */
 struct step_record {
 	u64 begin_ns;
@@ -477,7 +469,7 @@ struct offcpu_record {
 	u16 cpu;
 	u8 state; /* enum thread_state at the switch-out */
 	u8 waker_kind;
-	u16 pad;
+	u16 call_op; /* of the traced call that it was in; 0: none */
 	u32 waker_pid;
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];

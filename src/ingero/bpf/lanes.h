@@ -76,6 +76,9 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } epochs MAP;
 
+/* A queue holds 1,022 operations; of several streams or graphs fewer. The most seen outstanding: 1,022, 1,012, 957. */
+#define FULL_QUEUE_OPERATIONS 900
+
 INLINE struct lane *lane_at(u32 slot, u32 index)
 {
 	u32 key = (slot & (MAX_PROCESSES - 1)) * MAX_STREAMS + (index & (MAX_STREAMS - 1));
@@ -115,6 +118,14 @@ INLINE struct lane *find_lane(u32 slot, u64 key, s32 device, int *index)
 	}
 	count_loss(LOSS_STREAMS_FULL, 1);
 	return NULL;
+}
+
+/* Whether so much was enqueued since the stream was last seen done that a launch may have to wait for room. */
+INLINE bool may_be_full(u32 slot, s32 index)
+{
+	struct lane *lane = index >= 0 ? lane_at(slot, index) : NULL;
+
+	return lane && READ_ONCE(lane->begin) - READ_ONCE(lane->waited) >= FULL_QUEUE_OPERATIONS;
 }
 
 /* An enqueue begins: position, class, checkpoints. Returns whether it is the first of its epoch. */
@@ -287,7 +298,7 @@ INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *e
 		settle((struct clocks *)to);
 }
 
-/* Whether a stream other than this one has; MAX_STREAMS: any. */
+/* Whether a stream has work that no wait has covered; `than` is left out (MAX_STREAMS: none is). */
 INLINE bool has_uncovered_work(u32 slot, u32 than)
 {
 	for (u32 i = 0; i < MAX_STREAMS; i++) {

@@ -40,7 +40,6 @@ enum loss loss;
 enum call_flag call_flag;
 enum epoch_flag epoch_flag;
 enum blocked_kind blocked_kind;
-enum copy_direction copy_direction;
 enum process_watch process_watch;
 enum lifecycle_kind lifecycle_kind;
 enum memory_limit memory_limit;

@@ -9,6 +9,7 @@
  */
 #pragma once
 #include "clocks.h"
+#include "copy_waits.h"
 #include "lanes.h"
 #include "ops_gen.h"
 
@@ -17,8 +18,6 @@
  * room in the queue, and of those between 20 and 30 us most did not. The time that a drain without a wait takes, too.
  */
 #define BLOCKED_MIN_NS 30000
-/* A queue holds 1,022 operations; of several streams or graphs fewer. The most seen outstanding: 1,022, 1,012, 957. */
-#define FULL_QUEUE_OPERATIONS 900
 
 struct step_counts {
 	u64 copies;
@@ -78,12 +77,14 @@ INLINE u64 step_function(const struct open_call *call)
 
 	if (kind & KIND_LAUNCH)
 		return call->function;
-	return kind & KIND_COPY ? call->extra : 0; /* its cudaMemcpyKind */
+	return kind & KIND_COPY && COOKIE_EXTRA(call->cookie) ? call->extra : 0;
 }
 
-INLINE bool is_step_marker(const struct process *process, const struct open_call *call, u32 tid)
+INLINE bool is_step_marker(u32 slot, const struct open_call *call, u32 tid)
 {
-	return COOKIE_OP(call->cookie) == process->marker_op && tid == process->marker_tid &&
+	const struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	return process && COOKIE_OP(call->cookie) == process->marker_op && tid == process->marker_tid &&
 	       (!process->marker_function || process->marker_function == step_function(call)) &&
 	       (!process->marker_caller || process->marker_caller == call->caller);
 }
@@ -92,7 +93,6 @@ INLINE bool is_step_marker(const struct process *process, const struct open_call
 GLOBAL int count_in_step(struct open_call *call, u32 slot)
 {
 	struct step_account *account = step_account_of(slot);
-	u64 *bytes;
 
 	if (!call || !account)
 		return 0;
@@ -101,19 +101,11 @@ GLOBAL int count_in_step(struct open_call *call, u32 slot)
 		return 0;
 	}
 	__sync_fetch_and_add(&account->counts.copies, 1);
-	if (call->direction != COPY_TO_GPU && call->direction != COPY_TO_HOST)
-		return 0;
-	bytes = call->direction == COPY_TO_GPU ? &account->counts.to_gpu_bytes : &account->counts.to_host_bytes;
-	__sync_fetch_and_add(bytes, summed_bytes(call->size_bytes));
+	if (call->way == WAY_TO_DEVICE)
+		__sync_fetch_and_add(&account->counts.to_gpu_bytes, summed_bytes(call->size_bytes));
+	else if (call->way == WAY_TO_HOST)
+		__sync_fetch_and_add(&account->counts.to_host_bytes, summed_bytes(call->size_bytes));
 	return 0;
-}
-
-/* Whether so much was enqueued since the stream was last seen done that a launch has to wait for room. */
-INLINE bool is_queue_full(const struct open_call *call, u32 slot)
-{
-	struct lane *lane = call->stream_slot >= 0 ? lane_at(slot, call->stream_slot) : NULL;
-
-	return lane && READ_ONCE(lane->begin) - READ_ONCE(lane->waited) >= FULL_QUEUE_OPERATIONS;
 }
 
 /* For what a call that took longer than enqueuing does has waited; BLOCKED_KINDS: not for the GPU. */
@@ -126,7 +118,7 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 	if (call->waits)
 		return BLOCKED_COPY;
 	if (kind & KIND_ENQUEUE)
-		return is_queue_full(call, slot) ? BLOCKED_LAUNCH : BLOCKED_KINDS;
+		return may_be_full(slot, call->stream_slot) ? BLOCKED_LAUNCH : BLOCKED_KINDS;
 	return kind & (KIND_ALLOC | KIND_FREE) && has_uncovered_work(slot, MAX_STREAMS) ? BLOCKED_ALLOC : BLOCKED_KINDS;
 }
 

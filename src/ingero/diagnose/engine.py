@@ -39,12 +39,13 @@ from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.utilization import Utilization, utilization_of
-from ingero.diagnose.verdicts import verdict, without_steps
+from ingero.diagnose.verdicts import step_verdict, verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns, format_percent
 
+Array = np.ndarray[Any, np.dtype[Any]]
 logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
@@ -133,6 +134,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
+    if case.is_of_steps and case.kind is FindingKind.BOTTLENECK:
+        return named + hidden  # what a step usually consists of is no loss by itself
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
 
@@ -181,7 +184,7 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
-    place = f", most of it {_place(where)}" if where else ""
+    place = f", most of it {_place(where, is_of_steps=case.is_of_steps)}" if where else ""
     rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
@@ -204,8 +207,11 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
     return {bucket: ns for bucket, ns in left.items() if ns > 0}
 
 
-def _place(bucket: Bucket) -> str:
+def _place(bucket: Bucket, *, is_of_steps: bool) -> str:
     words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
+    if is_of_steps:
+        host = "in the host's time of the step"
+        words |= {"empty": host, "enqueue": host, "device": "blocked for the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"
 
 
@@ -227,16 +233,21 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            utilization = _utilization(evidence, process, lane)
-            text = verdict(lane, has_incident=number in hit, utilization=utilization)
-            text += _not_followed(evidence, process)
+            text = _text(evidence, process, lane, has_incident=number in hit) + _not_followed(evidence, process)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
 
 
-def _utilization(evidence: Evidence, process: Process, lane: np.ndarray[Any, Any]) -> Utilization | None:
+def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
+    main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
+    if main.is_steps:
+        return step_verdict(main.epochs, has_incident=has_incident, utilization=utilization)
+    return verdict(lane, has_incident=has_incident, utilization=utilization)
+
+
+def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:
     followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
     return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
 
@@ -255,16 +266,18 @@ def _count(calls: Iterable[OpShare], kind: Kind) -> float:
 
 
 def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
-    """Of processes that launch and were never seen to wait for the device: no step of theirs has an end."""
+    """Of processes that launch, and have neither steps nor waits that end one."""
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
+    drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
     for number, process in evidence.processes.items():
         if not process.is_target or number in evidence.lanes or number in evidence.waiting:
             continue
         calls = evidence.ops((evidence.window,), number)
         launches = round(_count(calls, Kind.LAUNCH))
-        if launches and not _count(calls, Kind.DRAIN):
-            text = without_steps(launches)
+        syncs = round(_count(calls, Kind.DRAIN))
+        if launches and (not syncs or number in drained):
+            text = without_steps(launches, syncs=syncs)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )

@@ -34,11 +34,15 @@ class Utilization:
         """Whether the GPU was busy for less time than the host has seen work queued or running, beyond any error."""
         return busy > self.share + self.error
 
-    def words(self, busy: float) -> str:
-        """What NVML says beside the share of time in which work was queued or running."""
+    @property
+    def kernels(self) -> str:
+        """What NVML says."""
         whose = "a kernel of any process" if self.is_shared else "a kernel"
-        ran = f"NVML: {whose} ran {format_percent(self.share)} of the same seconds"
-        return f"{ran}, in the rest the GPU was idle or copied" if self.contradicts(busy) else ran
+        return f"NVML: {whose} ran {format_percent(self.share)} of the same seconds"
+
+    def words(self, busy: float) -> str:
+        """The same beside the share of time in which work was queued or running."""
+        return f"{self.kernels}, in the rest the GPU was idle or copied" if self.contradicts(busy) else self.kernels
 
     def bounded(self, busy: float) -> float:
         """The share of time in which the GPU was busy at most: where the two contradict each other, the smaller."""

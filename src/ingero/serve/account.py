@@ -14,7 +14,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.identity import identity_text
-from ingero.ops import LAUNCHES
+from ingero.ops import is_launch
 from ingero.serve.call_lines import call_lines, code_lines, kernel_lines, open_call_lines
 from ingero.serve.clock_lines import device_lines, placed, quiet_text, thread_lines
 from ingero.serve.coverage import coverage_lines
@@ -138,7 +138,7 @@ def _judged(reader: Reader, window: Window, lanes: list[LaneAccount], totals: Se
     """Those that can be judged: the lanes themselves are read only where launches are missing from their sums."""
     launches, missing = Counter[int](), Counter[int]()
     for total in totals:
-        launches[total.process] += total.count if (total.source, total.op) in LAUNCHES else 0
+        launches[total.process] += total.count if is_launch(total.source, total.op) else 0
     missing.update(launches)
     for lane in lanes:
         missing[lane.process] -= lane.launches

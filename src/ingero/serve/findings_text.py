@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.model import (
@@ -23,6 +24,7 @@ _BAR = 20  # columns
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TOP_BUCKETS = 5
 _TOP_CULPRITS = 6
+_SEE_BELOW = "not traced, see below"  # where the sources of which that is said with one reason follow
 _TOP_NOT_EVALUATED = 6  # reasons; the rest is one line
 _MOST_ALIKE = 4  # incidents of one cause in processes of one name; of short-lived ones there may be hundreds
 _MOST_VERDICTS = 40
@@ -37,7 +39,11 @@ _PARTS = {
     "enqueue": "while enqueuing",
     "device": "device",
     "late": "picked up late",
+    "host": "host time of the step",
+    "blocked": "blocked for the GPU",
 }
+
+_OF_STEPS = ("host", "blocked")  # parts of steps by repetition
 
 
 def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -114,7 +120,8 @@ def incident_lines(incident: Incident) -> Iterator[str]:
     if incident.lost_ns:
         yield _cost(incident)
     if incident.impact:
-        yield from impact_lines(incident.impact)
+        is_of_steps = any(name.partition(".")[0] in _OF_STEPS for name in incident.account)
+        yield from impact_lines(incident.impact, "steps" if is_of_steps else "drains")
     yield from timeline_lines(incident.timeline)
     yield from _account(incident)
     yield from _victims(incident.victims)
@@ -131,8 +138,10 @@ def incident_lines(incident: Incident) -> Iterator[str]:
 def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Causes that could not be evaluated, by reason: silence about them is no all-clear."""
     by_reason: dict[str, list[str]] = {}
+    shared = [why for why, sources in Counter(diagnosis.not_traced.values()).items() if sources > 1]
     for one in diagnosis.not_evaluated:
-        by_reason.setdefault(one.text, []).append(one.cause)
+        is_shared = any(one.text.endswith(f"not traced: {why}") for why in shared)
+        by_reason.setdefault(_SEE_BELOW if is_shared else one.text, []).append(one.cause)
     if by_reason:
         yield "Not evaluated, so that silence about these is no all-clear:"
     for reason, causes in list(by_reason.items())[:_TOP_NOT_EVALUATED]:
@@ -142,9 +151,9 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"  and {sum(map(len, rest))} more causes"
 
 
-def impact_lines(impact: Impact) -> Iterator[str]:
-    """Throughput and p99 against the reference; time off the CPU against the thread's will."""
-    rate = f"  drains a second {impact.drains_per_s:.3g}"
+def impact_lines(impact: Impact, unit: str = "drains") -> Iterator[str]:
+    """Throughput and p99 against the reference; time off the CPU against the thread's will. unit: what is counted."""
+    rate = f"  {unit} a second {impact.drains_per_s:.3g}"
     if impact.usual_drains_per_s:
         rate += f" (usually {impact.usual_drains_per_s:.3g}, {_change(impact.drains_per_s, impact.usual_drains_per_s)})"
     p99 = f"p99 {format_ns(impact.p99_ns)}"

@@ -147,7 +147,8 @@ CREATE TABLE raw_offcpu (
     waker_tid    INTEGER NOT NULL DEFAULT 0,
     waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
     futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at; odd: its interpreter's lock; 0: none
-    stack_hash   INTEGER NOT NULL DEFAULT 0    -- its Python frames as it went to sleep; 0: not looked at
+    stack_hash   INTEGER NOT NULL DEFAULT 0,   -- its Python frames as it went to sleep; 0: not looked at
+    is_gpu_call  INTEGER NOT NULL DEFAULT 0    -- 1: in a call that may wait for the GPU
 ) STRICT;
 CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);
 
@@ -304,7 +305,8 @@ CREATE TABLE raw_gpu_activities (
     bytes       INTEGER NOT NULL DEFAULT 0,
     direction   INTEGER NOT NULL DEFAULT 0,   -- string: host_to_gpu, gpu_to_host, gpu_to_gpu, host_to_host; of copies
     host_memory INTEGER NOT NULL DEFAULT 0,   -- string: pageable, pinned; of copies, where the profiler says so
-    call_ns     INTEGER NOT NULL DEFAULT 0    -- begin of the call that enqueued it; 0: not in the file
+    call_ns     INTEGER NOT NULL DEFAULT 0,   -- begin of the call that enqueued it; 0: not in the file
+    communicator INTEGER NOT NULL DEFAULT 0   -- of a collective: raw_communicators.number; 0: not one, or not told
 ) STRICT;
 CREATE INDEX raw_gpu_activities_time ON raw_gpu_activities(start_ns);
 

@@ -1,0 +1,102 @@
+"""Cuts a JSON trace into its events as it streams by, so that no file is ever in memory as a whole.
+
+Only brackets and strings are looked at; each event is left as bytes for the decoder. What lies outside the array of
+events (the file's properties) is collected and decoded at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ingero.profiles.model import ProfileError
+
+# From anywhere outside a string to the next bracket: strings are passed over whole.
+_TO_BRACKET = re.compile(rb'[^"{}\[\]]*(?:"[^"\\]*(?:\\.[^"\\]*)*"[^"{}\[\]]*)*([{}\[\]])', re.DOTALL)
+_EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*$')
+_KEY_BYTES = 100  # the key, and the white space that people and tools put around it
+# Of one event, and of all properties: an event of the research has up to 20 kB, the properties up to 300 kB.
+MAX_PIECE_BYTES = 16 << 20
+
+
+class EventSplitter:
+    """Takes the file in chunks, gives the bytes of each event; then `properties` are those of the file, as JSON."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._at = 0  # looked at up to here
+        self._begin = 0  # of the event, or of the properties that are not kept yet
+        self._depth = 0
+        self._events_depth = 0  # inside the array of events: its depth
+        self._outside: list[bytes] = []
+        self._outside_bytes = 0
+        self._had_events = False
+        self.is_complete = False
+
+    @property
+    def properties(self) -> bytes:
+        """The JSON text outside the array of events, closed where the file is cut."""
+        text = b"".join(self._outside)
+        return text if self.is_complete else text + b"]" * bool(self._events_depth) + b"}"
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The events that are complete with this chunk.
+
+        Raises:
+            ProfileError: one piece is larger than any profiler writes.
+        """
+        self._buffer = self._buffer[self._begin :] + chunk
+        self._at -= self._begin
+        self._begin = 0
+        buffer = self._buffer
+        while match := _TO_BRACKET.match(buffer, self._at):
+            yield from self._bracket(buffer, match.start(1))
+        if self._events_depth == 0 and self._begin < self._at:
+            self._keep(buffer[self._begin : self._at])
+            self._begin = self._at
+        if len(buffer) - self._begin > MAX_PIECE_BYTES:
+            raise ProfileError(
+                f"the file has a piece of more than {MAX_PIECE_BYTES >> 20} MiB where an event should be",
+                hint="import the file as the profiler wrote it",
+            )
+
+    def _bracket(self, buffer: bytes, at: int) -> Iterator[bytes]:
+        self._at = at + 1
+        if buffer[at] in b"{[":
+            self._open(buffer, at)
+            return
+        self._depth -= 1
+        if self._depth < 0:
+            raise ProfileError("the file is not JSON: it closes more brackets than it opens")
+        if self._events_depth and self._depth == self._events_depth:
+            yield buffer[self._begin : at + 1]
+            self._begin = at + 1
+        elif self._events_depth and self._depth < self._events_depth:
+            self._events_depth = 0
+            self._begin = at
+        self.is_complete = self._depth == 0
+
+    def _open(self, buffer: bytes, at: int) -> None:
+        self._depth += 1
+        if self._events_depth:
+            if self._depth == self._events_depth + 1:
+                self._begin = at
+            return
+        is_array = buffer[at] in b"["
+        if not is_array or self._had_events:
+            return
+        key = buffer[max(self._begin, at - _KEY_BYTES) : at]  # what is kept ends with a bracket, so the key is not
+        if self._depth == 1 or (self._depth == 2 and _EVENTS_BEGIN.search(key)):
+            self._keep(buffer[self._begin : at + 1])
+            self._had_events = True
+            self._events_depth = self._depth
+            self._begin = at + 1
+
+    def _keep(self, text: bytes) -> None:
+        self._outside_bytes += len(text)
+        if self._outside_bytes > MAX_PIECE_BYTES:
+            raise ProfileError(
+                f"the file has more than {MAX_PIECE_BYTES >> 20} MiB outside its events",
+                hint="import the file as the profiler wrote it",
+            )
+        self._outside.append(text)
