@@ -145,6 +145,22 @@ def test_beside_queued_work_stands_in_which_share_of_the_time_a_kernel_ran(
     assert lines[at + 1].strip() == f"NVML: a kernel ran {percent} %{rest}"
 
 
+def test_what_went_between_host_and_gpu_stands_apart_and_so_does_what_waited(tmp_path: Path) -> None:
+    path, copy = tmp_path / "scene.db", BY_NAME["cudaMemcpyAsync"]
+    with Scene(path, seconds=4) as scene:
+        trainer = scene.process(100, "python")
+        scene.op(trainer, "cudaMemcpyAsync", 1, 30, 2.0, bytes=100 << 20)
+        sums = {"host_to_gpu_bytes": 1 << 20, "gpu_to_host_bytes": 4 << 10, "blocked_ns": 60 * MS}
+        place = {"process": trainer.number, "source": int(copy.source), "op": copy.code, "start_ns": scene.at(1)}
+        scene.append(tables.COPIES, **sums, **place)
+    with open_reader(path) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        lines = "\n".join(account_text(reader, window))
+    assert "copied: 100 MiB, of it 1.00 MiB from host to GPU, 4.00 KiB from GPU to host" in lines
+    assert "blocked in cudaMemcpyAsync (pageable): 60.0 ms" in lines
+
+
 def test_what_the_thread_did_while_the_device_was_empty_is_shown(reader: Reader) -> None:
     lines = text(reader).splitlines()
     at = next(index for index, line in enumerate(lines) if "device empty" in line)

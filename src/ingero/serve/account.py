@@ -15,7 +15,7 @@ from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.identity import identity_text
 from ingero.ops import is_launch
-from ingero.serve.call_lines import call_lines, code_lines, kernel_lines, open_call_lines
+from ingero.serve.call_lines import call_lines, code_lines, copy_lines, kernel_lines, open_call_lines
 from ingero.serve.clock_lines import device_lines, placed, quiet_text, thread_lines
 from ingero.serve.coverage import coverage_lines
 from ingero.serve.drain_lines import DrainLines, drain_lines
@@ -115,6 +115,7 @@ def _process(
     if clocks:
         yield from thread_lines(clocks, culprits)
     yield from call_lines(totals)
+    yield from copy_lines(totals, reader.copy_shares((window,), process=process.process))
 
 
 def _utilization(reader: Reader, window: Window, process: Process, lane: LaneAccount) -> Utilization | None:
