@@ -45,7 +45,7 @@ def add_steps(scene: Scene, actor: Actor, begin_s: float, end_s: float, step: Re
     clocks: dict[str, tables.Column] = {f"blocked_{clock}_ns": 0 for clock in CLOCKS}
     clocks["blocked_sleep_ns"] = sum(int(ms * _MS_NS) for ms in step.blocked.values())
     clocks |= {f"host_{clock}_ns": int(step.host.get(clock, 0.0) * _MS_NS) for clock in CLOCKS}
-    named = sum(int(ms * _MS_NS) for ms in step.host.values()) + int(clocks["blocked_sleep_ns"])  # type: ignore[call-overload]
+    named = sum(int(ms * _MS_NS) for ms in (*step.host.values(), *step.blocked.values()))
     clocks["host_run_ns"] = ends - starts - named
     marker = BY_NAME["cudaMemcpyAsync"]
     scene.append(

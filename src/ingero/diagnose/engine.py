@@ -39,15 +39,15 @@ from ingero.diagnose.profile.verdict import not_in_a_profile, profile_verdicts
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
+from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns, format_percent
 
-logger = logging.getLogger(__name__)
-
 Array = np.ndarray[Any, np.dtype[Any]]
+logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
 _LEAST_NS = MIN_LOSS_NS // 2  # of a cause; a loss that is just long enough to be told has one cause, not several
@@ -238,18 +238,23 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = _followed(evidence, process, lane, _text(evidence, number, lane, has_incident=number in hit))
+            text = _followed(evidence, process, lane, _text(evidence, process, lane, has_incident=number in hit))
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
 
 
-def _text(evidence: Evidence, number: int, lane: Array, *, has_incident: bool) -> str:
-    main = evidence.main_lanes[number]
+def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
+    main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
     if main.is_steps:
-        return step_verdict(main.epochs, has_incident=has_incident)
-    return verdict(lane, has_incident=has_incident)
+        return step_verdict(main.epochs, has_incident=has_incident, utilization=utilization)
+    return verdict(lane, has_incident=has_incident, utilization=utilization)
+
+
+def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:
+    followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
+    return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
 
 
 def _lived(evidence: Evidence, process: Process) -> Window:

@@ -17,6 +17,7 @@ import numpy as np
 from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
+from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces
@@ -245,7 +246,8 @@ class Evidence:
         """The lane that paces each process; of two streams the one with more device work. Lanes are never summed."""
         if not self.reader.is_recorded("raw_epochs"):
             return {}
-        return pacing_lanes(_usable(self.read_lanes()), _usable(self.read_step_lanes()), self._launches)
+        synced = judged_alone(self.read_lanes(), self._launches)
+        return pacing_lanes(_usable(synced), _usable(self.read_step_lanes()))
 
     def _launches(self, process: int) -> float:
         calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []
