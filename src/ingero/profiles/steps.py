@@ -76,16 +76,24 @@ def _cuts(profile: Profile) -> _Cuts | None:
     marks = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
     if found is None:
         return _marked(marks)
-    return _repeated(found, calls, "both" if len(marks) == found.count else "repetition")
+    if len(marks) != found.count:
+        return _repeated(found, calls, "repetition", found.cut_ns)
+    return _repeated(found, calls, "both", _from_first_mark(found.cut_ns, marks))
 
 
-def _repeated(found: Steps, calls: Array, how: str) -> _Cuts:
+def _from_first_mark(cut_ns: Array, marks: Array) -> Array:
+    """Cuts of which the first is where the program marked it: no call came before, so that calls show only its own."""
+    first_ns = min(int(cut_ns[0]), int(marks["start_ns"].min()))
+    return np.concatenate([[first_ns], cut_ns[1:]])
+
+
+def _repeated(found: Steps, calls: Array, how: str, cut_ns: Array) -> _Cuts:
     marker = found.markers[0] if found.markers else None
     tids, counts = np.unique(calls["tid"][calls["is_enqueue"]], return_counts=True)
     key = marker.key if marker else 0
     return _Cuts(
-        start_ns=found.cut_ns[:-1],
-        end_ns=found.cut_ns[1:],
+        start_ns=cut_ns[:-1],
+        end_ns=cut_ns[1:],
         how=how,
         kinds=found.kind,
         tid=marker.tid if marker else int(tids[counts.argmax()]),
