@@ -114,7 +114,7 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
     activities = reader.gpu_activities(window, process=number)
     calls = reader.profiled_calls(window, sources=_SOURCES, process=number)
     ranges = reader.user_ranges(window, process=number)
-    steps = reader.steps(window, process=number)
+    steps = reader.profiled_steps(window, process=number)
     columns = [(activities, ("kind", "direction", "host_memory")), (ranges, ("kind", "name"))]
     columns.append((steps, ("how", "step_type")))
     numbers = np.unique(np.concatenate([array[name] for array, names in columns for name in names]))

@@ -54,7 +54,7 @@ class ProfileQuestions(Questions):
             also=f"AND source IN ({listed(sources)})",
         )
 
-    def steps(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
+    def profiled_steps(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
         """The steps of a process that began in the window, in order: `profile_arrays.STEP_DTYPE`."""
         if not self.is_recorded("raw_steps"):
             return np.zeros(0, profile_arrays.STEP_DTYPE)
