@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from ingero.diagnose.engine import diagnose
 from ingero.profiles.place import function_id
@@ -15,7 +14,7 @@ from ingero.profiles.reading import read_profiles
 from ingero.profiles.recording import NOT_SHOWN, write_recording
 from ingero.store.reader import open_reader
 from tests.unit.profiles import files
-from tests.unit.profiles.files import call, database, kernel, new_trace, nsight_tables, rpd_tables
+from tests.unit.profiles.files import call, database, kernel, new_trace, nsight_tables
 from tests.unit.profiles.test_unpacking import ranks, tar_of
 
 Row = tuple[Any, ...]
@@ -191,13 +190,8 @@ def test_what_was_dropped_is_among_the_losses(tmp_path: Path) -> None:
     assert found == [("profile_records_dropped", "records of the profile without a usable time", 1)]
 
 
-@pytest.mark.parametrize("kind", ["kineto", "nsight", "rpd"])
-def test_nothing_is_found_in_a_healthy_profile(tmp_path: Path, kind: str) -> None:
-    if kind == "kineto":
-        path = imported(tmp_path, new_trace(files.training(40)))
-    else:
-        tables = nsight_tables(steps=40) if kind == "nsight" else rpd_tables(steps=40)
-        path = recorded(tmp_path, database(tmp_path / "profile.sqlite", tables))
+def test_nothing_is_found_in_a_healthy_profile(tmp_path: Path) -> None:
+    path = imported(tmp_path, new_trace(files.busy_training()))
     with open_reader(path) as reader:
         window = reader.window(None, 1 << 62)
         assert window is not None
