@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from pathlib import Path
@@ -17,6 +18,7 @@ from ingero.store.errors import (
     OldSqliteError,
     OtherBuildError,
     StoreError,
+    StrangeValuesError,
 )
 from ingero.store.opening import open_database
 from ingero.store.reader import open_reader
@@ -208,3 +210,42 @@ def test_old_sqlite_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     with pytest.raises(OldSqliteError, match=r"3\.51\.2"):
         require_safe_sqlite()
+
+
+def with_value(path: Path, table: str, column: str, value: str) -> Path:
+    """A value that the table would refuse, behind its back."""
+    db = apsw.Connection(str(path))
+    (sql,) = next(iter(db.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,))))
+    for text in (sql.replace("STRICT", "").replace("NOT NULL", ""), None, sql):
+        if text is None:
+            db.close()
+            db = apsw.Connection(str(path))
+            db.execute(f"UPDATE {table} SET {column} = {value}")
+        else:
+            db.execute("PRAGMA writable_schema = 1")
+            db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (text, table))
+    db.close()
+    return path
+
+
+def use_session(path: Path) -> None:
+    with open_reader(path) as reader:
+        (session,) = reader.sessions()
+        assert (session.started_ns + 1, json.loads(session.options)) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "error"),
+    [
+        ("started_ns", "'x'", NotADatabaseError),
+        ("started_ns", "NULL", NotADatabaseError),
+        ("options", "'[[['", StrangeValuesError),
+    ],
+)
+def test_values_that_cannot_be_used_are_a_sentence(
+    tmp_path: Path, column: str, value: str, error: type[StoreError]
+) -> None:
+    path = with_value(recording(tmp_path), "raw_sessions", column, value)
+    with pytest.raises(error) as caught:
+        use_session(path)
+    assert caught.value.hint
