@@ -176,6 +176,23 @@ def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
         reader.sessions()
 
 
+@pytest.mark.parametrize("sql", ["ATTACH '{0}' AS other", "VACUUM INTO '{0}'", "CREATE TEMP TABLE t(a)", "BEGIN"])
+def test_reader_opens_and_writes_no_other_file(tmp_path: Path, sql: str) -> None:
+    opened = open_database(recording(tmp_path))
+    with pytest.raises(apsw.AuthError):
+        opened.db.execute(sql.format(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_older_database_with_tables_that_are_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    columns = "id, timestamp, pid, tid, source, op, duration"
+    sql = f"CREATE TABLE events({columns}, more AS (printf('%.900000000c', 'A'))); CREATE TABLE sources(id, name)"
+    apsw.Connection(str(path)).execute(sql)
+    with pytest.raises(HostileDatabaseError, match="'events'"):
+        open_database(path)
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
 def test_pipe_beside_a_database_keeps_nobody_waiting(tmp_path: Path, suffix: str) -> None:
     path = recording(tmp_path)

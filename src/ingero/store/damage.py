@@ -11,7 +11,7 @@ from ingero.store.errors import OF_THE_FILE, reading_detail
 # What values of the wrong type, size or form raise where they are used.
 OF_VALUES = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
-    *(struct.error, apsw.Error),
+    *(struct.error, apsw.SQLError, apsw.MismatchError),
 )
 
 
