@@ -21,6 +21,7 @@ from bench.incidents.scenario import Planned, Scenario
 from bench.incidents.workload import Running, completions, gate_of, in_dose, running
 from bench.timers import longest_pauses_ns, watched_timers
 from ingero.demo.gpusim.build import build, environment
+from ingero.demo.workloads import steps
 from ingero.units import SECOND_NS
 
 DATABASE, LABEL, TIMERS = "recording.db", "label.json", "timers"
@@ -35,6 +36,8 @@ class Label:
     """What is known of a run beside its recording. Times are CLOCK_MONOTONIC ns; unix = mono + offset_ns.
 
     steps_ns: when each step ended, from the first recorded second on; first_step: the number of the first of them.
+    marks: when each began, and its kind, as the program itself knows it (workloads/steps.py); empty for a server.
+    stepping_pid: the process that they are of.
     spells: when the disturbance was there. culprits: its processes. own_pids: all processes of the run.
     """
 
@@ -49,6 +52,8 @@ class Label:
     own_pids: list[int] = field(default_factory=list)
     first_step: int = 0
     steps_ns: list[int] = field(default_factory=list)
+    marks: list[tuple[int, str]] = field(default_factory=list)
+    stepping_pid: int = 0
     live: list[tuple[int, str]] = field(default_factory=list)
     losses: dict[str, int] = field(default_factory=dict)
     others: float = 0.0  # share of all CPUs that nobody of the run used
@@ -67,8 +72,8 @@ class Label:
     def read(cls, folder: Path) -> Label:
         """Read it again."""
         content = json.loads((folder / LABEL).read_text())
-        content["spells"] = [tuple(one) for one in content["spells"]]
-        content["live"] = [tuple(one) for one in content["live"]]
+        for name in ("spells", "live", "marks"):
+            content[name] = [tuple(pair) for pair in content.get(name, ())]
         return cls(**content)
 
 
@@ -125,7 +130,7 @@ def _run(planned: Planned, folder: Path) -> Label:
         time.sleep(1)  # the first steps fill caches and queues
         driver = environment(build(), ctl=folder / "gpu.knobs")
         stack.enter_context(watched_timers(folder / TIMERS, period_ns=_TIMER_NS))
-        with tracing(folder / DATABASE, workload.traced, driver) as live:
+        with tracing(folder / DATABASE, workload.traced, driver, planned.price) as live:
             label.begin_ns = time.monotonic_ns()
             label.offset_ns = time.time_ns() - label.begin_ns
             if scenario.is_cold:
@@ -135,6 +140,9 @@ def _run(planned: Planned, folder: Path) -> Label:
             failed = "" if _may_end(scenario) else failure_of(label.pid)
             stack.close()
         _note_steps(label, completions(workload.log))
+        if scenario.workload != "serve":
+            label.stepping_pid = workload.traced[0]
+            label.marks = [mark for mark in steps.marks(workload.log) if label.begin_ns <= mark[0] <= label.end_ns]
         if failed or not label.steps_ns:
             raise BenchError(f"the workload {failed or 'made no step while it was recorded'}")
         label.live = list(live.incidents)

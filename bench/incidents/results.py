@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.incidents.findings import Answer, Found
+from bench.incidents.step_score import StepScore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Result:
     is_disturbed: bool
     others: float
     answer: Answer
+    steps: StepScore | None = None
 
 
 class Results:
@@ -48,8 +50,9 @@ def _read(path: Path) -> Iterator[Result]:
         return
     for line in path.read_text().rpartition("\n")[0].splitlines():
         content = json.loads(line)
-        answer = content.pop("answer")
+        answer, steps = content.pop("answer"), content.pop("steps", None)
         found = [
             Found(**{**one, "culprits": [(pid, name) for pid, name in one["culprits"]]}) for one in answer.pop("found")
         ]
-        yield Result(**content, answer=Answer(found=found, **answer))
+        scored = StepScore(**steps) if steps else None
+        yield Result(**content, answer=Answer(found=found, **answer), steps=scored)

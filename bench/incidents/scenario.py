@@ -8,10 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from bench.incidents.price import Price
 from ingero.demo.faults.model import Recipe
 
 Sched = Literal["block", "spin", "yield"]
-Workload = Literal["train", "ddp", "serve"]
+Workload = Literal["train", "ddp", "serve", "infer"]
 INJECTED = "<injected>"  # a culprit's name: the processes that the disturbance started
 NOTHING: Mapping[str, float] = MappingProxyType({})
 
@@ -95,8 +96,10 @@ class Schedule:
 class Scenario:
     """One labelled run.
 
-    expected: the incidents there must be; empty: silence. allowed: further causes that would be true, too. cpus: the
-    workload is kept there. traffic: arguments of serve_load, for the workload "serve".
+    expected: the incidents there must be; empty: silence. allowed: further causes that would be true, too. hidden: what
+    would be true if the disturbance cost anything, where the plan says that it does not. cpus: the workload is kept
+    there. traffic: arguments of serve_load, for the workload "serve". program: of those that do not wait for their main
+    stream once a step (plan/programs.py), "" for the others.
     """
 
     name: str
@@ -108,8 +111,10 @@ class Scenario:
     schedule: Schedule = Schedule()
     expected: tuple[Expected, ...] = ()
     allowed: frozenset[str] = frozenset()
+    hidden: tuple[Expected, ...] = ()
     cpus: frozenset[int] = frozenset()
     traffic: tuple[str, ...] = ()
+    program: str = ""
     is_cold: bool = False  # recorded from the workload's first call on
     is_control: bool = False  # the same without its disturbances
     is_fast: bool = False  # belongs to the subset of `make test`
@@ -126,11 +131,12 @@ class Planned:
 
     scenario: Scenario
     seed: int
+    price: Price = Price.MEASURED
 
     @property
     def key(self) -> str:
         """Its name in the results."""
-        return f"{self.scenario.name}.s{self.seed}"
+        return f"{self.scenario.name}.s{self.seed}" + (f"@{self.price.value}" if self.price.value else "")
 
     def folder(self, keep: Path) -> Path:
         """Where its recording is kept."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bench.incidents.judge import MUST_BE_NAMED, UNSCORED, Judgement, Part, Verdict
 from bench.incidents.scenario import Scenario
+from bench.incidents.step_score import StepScore
 
 # The project's own bars, written down before the first scored run.
 CAUSE_RIGHT = 0.97
@@ -20,6 +21,7 @@ ONE_INCIDENT = 0.97
 LOSS_ERROR = 0.15  # median
 DELAY_S = 2.0
 WRONG_CAUSES = 0.01
+STEPS_EXACT = 0.99  # of the runs whose program has steps
 SCORED_RUNS = 600
 QUIET_RUNS = 300
 
@@ -31,6 +33,7 @@ class Scored:
     scenario: Scenario
     judgement: Judgement
     is_disturbed: bool
+    steps: StepScore | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ def table(runs: Iterable[Scored]) -> list[tuple[str, ...]]:
             "abstained",
             "quiet",
             "early",
+            "not evaluated",
             "culprit",
             "line",
             "loss error",
@@ -114,6 +118,7 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
         _share("as many incidents as faults", single, ONE_INCIDENT),
         _median("loss error", [abs(p.loss_error) for p in parts if p.loss_error is not None], LOSS_ERROR),
         _median("live delay of losses >= 5%, s", _delays(faults), DELAY_S, worst=True),
+        _share("runs with exactly the program's steps", _exact(own), STEPS_EXACT),
         Total(
             promise=f"runs with a wrong cause (<= {WRONG_CAUSES:.0%})",
             figure=f"{wrong} of {len(own)}",
@@ -132,6 +137,12 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
             is_kept=sum(live_wrong) <= WRONG_CAUSES * len(live_wrong) if live_wrong else None,
         ),
     ]
+
+
+def _exact(runs: Iterable[Scored]) -> list[bool]:
+    """Of each run of a program with steps; empty as long as no recording has any."""
+    scored = [run.steps for run in runs if run.steps is not None]
+    return [steps.is_exact for steps in scored] if any(steps.found for steps in scored) else []
 
 
 def _delays(faults: Iterable[Scored]) -> list[float]:

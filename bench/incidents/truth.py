@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.incidents.recording import Label
+from ingero.demo.workloads import steps
 
 _S = 1_000_000_000
 _ENOUGH_STEPS = 100  # to tell how fast the machine was,
 _AT_ONCE = 16  # of them: a loop that waits for every eighth has seven that are only enqueued
 NOTICEABLE = 0.05  # of wall time lost: from there on the agent has two seconds to say so (the project's promise)
+
+
+_MARK = np.dtype([("start_ns", "i8"), ("kind", "U16")])
+
+
+def step_marks(folder: Path) -> npt.NDArray[Any]:
+    """When each step of a kept run truly began, CLOCK_MONOTONIC ns, and its kind: (start_ns, kind) from the first on.
+
+    Micro steps are left out: what a program repeats begins with the first of them.
+    """
+    return np.array([mark for mark in Label.read(folder).marks if mark[1] != steps.MICRO], _MARK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,9 @@ class CommunicatorKind(enum.IntEnum):
     LEFT = 5
 
 
+BLOCKED_KINDS: tuple[str, ...] = ("sync", "copy", "launch", "alloc")  # enum blocked_kind
+
+
 class SampleFlag(enum.IntFlag):
     """Bits of a sample (enum sample_flag)."""
 
@@ -109,6 +112,15 @@ class HostFlag(enum.IntFlag):
 HOST_MANY = 16  # requests for which one with that flag stands (bpf/events.h)
 
 
+class HostMemory(enum.IntEnum):
+    """What is known of the host's memory at an end of a copy (`handle` of its record; bpf/events.h)."""
+
+    UNKNOWN = 0
+    PINNED = 1
+    PAGEABLE = 2
+    SEEMS_PAGEABLE = 3
+
+
 class EpochFlag(enum.IntFlag):
     """Column `flags` of epochs: the low bits as bpf/events.h has them, from bit 8 on what the agent adds."""
 
@@ -118,8 +130,11 @@ class EpochFlag(enum.IntFlag):
     PARTIAL = 1 << 3
     INCOMPLETE = 1 << 4
     FIRST_UNKNOWN = 1 << 5
+    PAGEABLE_COPY = 1 << 6
+    BEFORE_COPY = 1 << 7
     NO_WAIT = 1 << 8
     ESTIMATED = 1 << 9
-    COVERAGE_CHANGED = (
-        1 << 10
-    )  # what is traced changed within it, or enqueues were not traced: compare it with no other
+    COVERAGE_CHANGED = 1 << 10  # what is traced changed within it: compare it with no other
+    STEP = 1 << 11  # a step found by repetition: E is the host's part, X what its thread was blocked for the GPU
+    ENQUEUES_UNSEEN = 1 << 12  # launches or copies were not traced: E is the host's part until the sync, X the wait
+    UNTIMED = 1 << 13  # launches had no durations: what they were blocked on a full queue is not known

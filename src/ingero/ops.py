@@ -189,6 +189,8 @@ class Op:
     handle: event, graph, communicator, allocation or device; function: the kernel of a launch.
     memory: of an allocation, and of the free that ends it; None where the two are not paired.
     reduce_op, root: of a collective (Flag.TYPED), in the cookie's places of `times` and `function`.
+    to, origin: the ends of a copy that may be in the host's memory, in the cookie's places of `handle` and `function`.
+        One of them alone says which way the bytes go; of both, `extra` (cudaMemcpyKind) does where there is one.
     """
 
     id: int
@@ -207,6 +209,8 @@ class Op:
     extra: Arg | None = None
     reduce_op: Arg | None = None
     root: Arg | None = None
+    to: Arg | None = None
+    origin: Arg | None = None
     memory: MemoryKind | None = None
     aliases: tuple[str, ...] = ()
 
@@ -214,8 +218,8 @@ class Op:
         """The attach cookie of this call for one of its symbols (layout: `bpf/ops_gen.h`)."""
         flags = self.flags | (Flag.PER_THREAD_STREAM if symbol.endswith(("_ptsz", "_ptds")) else Flag.NONE)
         value = self.id | int(self.kind) << 8
-        times, function = self.times or self.reduce_op, self.function or self.root
-        slots = (self.bytes, times, self.stream, self.handle, function, self.extra)
+        times, function = self.times or self.reduce_op, self.function or self.root or self.origin
+        slots = (self.bytes, times, self.stream, self.handle or self.to, function, self.extra)
         for index, arg in enumerate(slots):
             value |= (arg.slot if arg else 0) << (28 + 4 * index)
         return value | int(flags) << 52
@@ -262,6 +266,8 @@ class _Table:
         extra: Arg | None = None,
         reduce_op: int = 0,
         root: int = 0,
+        to: int = 0,
+        origin: int = 0,
         memory: MemoryKind | None = None,
         aliases: tuple[str, ...] = (),
     ) -> None:
@@ -286,6 +292,8 @@ class _Table:
                 extra=extra,
                 reduce_op=Arg(slot=reduce_op, name="ncclRedOp_t") if reduce_op else None,
                 root=Arg(slot=root, name="root or peer") if root else None,
+                to=Arg(slot=to, name="destination") if to else None,
+                origin=Arg(slot=origin, name="source") if origin else None,
                 memory=memory,
                 aliases=aliases,
             )
@@ -315,16 +323,17 @@ def _runtime_rows(table: _Table) -> None:
     add(cuda, 2, "cudaFree", Kind.FREE, handle=ptr, memory=_DEVICE)
     add(cuda, 3, "cudaLaunchKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=8)
     add(cuda, 4, "cudaMemcpy", _BLOCKING_COPY, suffixes=_PTDS, size=3, extra=Arg(slot=4, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE)
+        flags=Flag.ASYNC_IF_ON_DEVICE, to=1, origin=2)
     add(cuda, 5, "cudaStreamSynchronize", Kind.SYNC_STREAM, suffixes=_PTSZ, stream=1, aliases=("cudaStreamSync",))
     add(cuda, 6, "cudaDeviceSynchronize", Kind.SYNC_DEVICE, also=("cudaThreadSynchronize",),
         aliases=("cudaDeviceSync",))
-    add(cuda, 7, "cudaMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=5, extra=Arg(slot=4, name=_KIND))
+    add(cuda, 7, "cudaMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=5, extra=Arg(slot=4, name=_KIND),
+        to=1, origin=2)
     add(cuda, 8, "cudaMallocManaged", Kind.ALLOC, size=2, handle=out, flags=Flag.HANDLE_OUT, memory=_MANAGED)
     add(cuda, 9, "cudaMemcpy2D", _BLOCKING_COPY, suffixes=_PTDS, size=5, times=6, extra=Arg(slot=7, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE)
+        flags=Flag.ASYNC_IF_ON_DEVICE, to=1, origin=3)
     add(cuda, 10, "cudaMemcpy2DAsync", Kind.COPY, suffixes=_PTSZ, size=5, times=6, stream=8, extra=Arg(slot=7,
-        name=_KIND))
+        name=_KIND), to=1, origin=3)
     add(cuda, 11, "cudaMemcpyPeer", Kind.COPY, size=5)
     add(cuda, 12, "cudaMemcpyPeerAsync", Kind.COPY, size=5, stream=6)
     add(cuda, 13, "cudaLaunchKernelExC", Kind.LAUNCH, suffixes=_PTSZ, function=2, stream=1, flags=Flag.STREAM_IN_CONFIG)
@@ -350,14 +359,15 @@ def _runtime_rows(table: _Table) -> None:
     add(cuda, 28, "cudaMemset2D", Kind.COPY, suffixes=_PTDS, size=4, times=5)
     add(cuda, 29, "cudaMemset2DAsync", Kind.COPY, suffixes=_PTSZ, size=4, times=5, stream=6)
     add(cuda, 30, "cudaMemcpyToSymbol", _BLOCKING_COPY, suffixes=_PTDS, size=3, extra=Arg(slot=5, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE)
-    add(cuda, 31, "cudaMemcpyToSymbolAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=6, extra=Arg(slot=5, name=_KIND))
+        flags=Flag.ASYNC_IF_ON_DEVICE, origin=2)
+    add(cuda, 31, "cudaMemcpyToSymbolAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=6, extra=Arg(slot=5, name=_KIND),
+        origin=2)
     add(cuda, 32, "cudaMemcpyFromSymbol", _BLOCKING_COPY, suffixes=_PTDS, size=3, extra=Arg(slot=5, name=_KIND),
-        flags=Flag.ASYNC_IF_ON_DEVICE)
+        flags=Flag.ASYNC_IF_ON_DEVICE, to=1)
     add(cuda, 33, "cudaMemcpyFromSymbolAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=6, extra=Arg(slot=5,
-        name=_KIND))
-    add(cuda, 34, "cudaMemcpy3D", _BLOCKING_COPY, suffixes=_PTDS)
-    add(cuda, 35, "cudaMemcpy3DAsync", Kind.COPY, suffixes=_PTSZ, stream=2)
+        name=_KIND), to=1)
+    add(cuda, 34, "cudaMemcpy3D", _BLOCKING_COPY, suffixes=_PTDS)  # pointers, bytes and kind are in its structure
+    add(cuda, 35, "cudaMemcpy3DAsync", Kind.COPY, suffixes=_PTSZ, stream=2, to=1, origin=1)
     add(cuda, 36, "cudaMemcpy3DPeer", Kind.COPY, suffixes=_PTDS)
     add(cuda, 37, "cudaMemcpy3DPeerAsync", Kind.COPY, suffixes=_PTSZ, stream=2)
     add(cuda, 38, "cudaEventSynchronize", Kind.SYNC_EVENT, handle=Arg(slot=1, name="event"))
@@ -400,8 +410,8 @@ def _driver_rows(table: _Table) -> None:
     out = _out(1, _POINTER)
     ptr = Arg(slot=1, name=_POINTER)
     add(drv, 1, "cuLaunchKernel", Kind.LAUNCH, suffixes=_PTSZ, function=1, stream=9)
-    add(drv, 2, "cuMemcpy", _BLOCKING_COPY, suffixes=_PTDS, size=3)
-    add(drv, 3, "cuMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
+    add(drv, 2, "cuMemcpy", _BLOCKING_COPY, suffixes=_PTDS, size=3, to=1, origin=2)
+    add(drv, 3, "cuMemcpyAsync", Kind.COPY, suffixes=_PTSZ, size=3, stream=4, to=1, origin=2)
     add(drv, 4, "cuCtxSynchronize", Kind.SYNC_DEVICE, also=("cuCtxSynchronize_v2",))
     add(drv, 5, "cuMemAlloc", Kind.ALLOC, only=("cuMemAlloc_v2", "cuMemAlloc"), size=2, handle=out,
         flags=Flag.HANDLE_OUT, memory=_DEVICE)
@@ -472,17 +482,22 @@ def _driver_context_rows(table: _Table) -> None:
 def _driver_copy_rows(table: _Table) -> None:
     drv, add = Source.DRIVER, table.add
     v2 = ("_v2",)
-    for code, name in ((30, "cuMemcpyHtoD"), (31, "cuMemcpyDtoH")):
-        add(drv, code, name, _BLOCKING_COPY, only=(f"{name}_v2", name), suffixes=_PTDS, size=3)
+    add(drv, 30, "cuMemcpyHtoD", _BLOCKING_COPY, only=("cuMemcpyHtoD_v2", "cuMemcpyHtoD"), suffixes=_PTDS, size=3,
+        origin=2)
+    add(drv, 31, "cuMemcpyDtoH", _BLOCKING_COPY, only=("cuMemcpyDtoH_v2", "cuMemcpyDtoH"), suffixes=_PTDS, size=3,
+        to=1)
     add(drv, 32, "cuMemcpyDtoD", Kind.COPY, only=("cuMemcpyDtoD_v2", "cuMemcpyDtoD"), suffixes=_PTDS, size=3)
-    for code, name in ((33, "cuMemcpyHtoDAsync"), (34, "cuMemcpyDtoHAsync"), (35, "cuMemcpyDtoDAsync")):
-        add(drv, code, name, Kind.COPY, only=(f"{name}_v2", name), suffixes=_PTSZ, size=3, stream=4)
+    for code, name, to, origin in ((33, "cuMemcpyHtoDAsync", 0, 2), (34, "cuMemcpyDtoHAsync", 1, 0),
+                                   (35, "cuMemcpyDtoDAsync", 0, 0)):
+        add(drv, code, name, Kind.COPY, only=(f"{name}_v2", name), suffixes=_PTSZ, size=3, stream=4, to=to,
+            origin=origin)
     add(drv, 36, "cuMemcpyPeer", Kind.COPY, suffixes=_PTDS, size=5)
     add(drv, 37, "cuMemcpyPeerAsync", Kind.COPY, suffixes=_PTSZ, size=5, stream=6)
     for code, name in ((38, "cuMemcpy2D"), (39, "cuMemcpy2DUnaligned"), (40, "cuMemcpy3D")):
         add(drv, code, name, _BLOCKING_COPY, only=tuple(name + v for v in (*v2, "")), suffixes=_PTDS)
     for code, name in ((41, "cuMemcpy2DAsync"), (42, "cuMemcpy3DAsync")):
-        add(drv, code, name, Kind.COPY, only=tuple(name + v for v in (*v2, "")), suffixes=_PTSZ, stream=2)
+        add(drv, code, name, Kind.COPY, only=tuple(name + v for v in (*v2, "")), suffixes=_PTSZ, stream=2, to=1,
+            origin=1)
     for code, name in ((43, "cuMemsetD8"), (44, "cuMemsetD16"), (45, "cuMemsetD32")):
         add(drv, code, name, Kind.COPY, only=(f"{name}_v2", name), suffixes=_PTDS, size=3)
         add(drv, code + 3, f"{name}Async", Kind.COPY, suffixes=_PTSZ, size=3, stream=4)
@@ -593,6 +608,12 @@ class NetOp(enum.IntEnum):
 def memory_kinds() -> bytes:
     """The kind of memory of each operation, by id; 0: none, or not paired."""
     return bytes(BY_ID[op].memory or 0 if op in BY_ID else 0 for op in range(256))
+
+
+def is_launch(source: int, code: int) -> bool:
+    """Whether a published operation launches something."""
+    op = BY_CODE.get((Source(source), code)) if source in set(Source) else None
+    return bool(op and op.kind & Kind.LAUNCH)
 
 
 def op_named(name: str) -> Op | None:

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from bench.agent import BenchError
+from bench.incidents.__main__ import QUIET_SEEDS, SEEDS
 from bench.incidents.findings import Answer, Found
 from bench.incidents.judge import Verdict, judge, lines_of
 from bench.incidents.log import Log
 from bench.incidents.plan import all_scenarios, control_of
 from bench.incidents.plan.doses import launch_us, more_ms, pcie_gbps, storm_duty
 from bench.incidents.plan.kinds import KINDS
+from bench.incidents.plan.programs import PROGRAMS
+from bench.incidents.plan.settings import setting
 from bench.incidents.recording import Label, failure_of
 from bench.incidents.results import Result, Results
 from bench.incidents.scenario import INJECTED, Disturbance, Expected, Place, Planned, Scenario
@@ -66,8 +69,14 @@ def test_every_fault_of_the_demo_is_planned() -> None:
 
 def test_the_plan_has_the_promised_number_of_runs() -> None:
     plan = all_scenarios()
-    assert 3 * sum(bool(one.expected) for one in plan) >= 600
-    assert 7 * sum(not one.expected for one in plan) >= 300
+    assert SEEDS * sum(bool(one.expected) for one in plan) >= 600
+    assert QUIET_SEEDS * sum(not one.expected for one in plan) >= 300
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_half_of_the_runs_are_of_programs_that_do_not_wait_once_a_step(is_quiet: bool) -> None:
+    mine = [bool(one.program) for one in all_scenarios() if is_quiet is not bool(one.expected)]
+    assert sum(mine) >= len(mine) / 2
 
 
 def test_a_plan_that_takes_several_causes_says_why() -> None:
@@ -85,7 +94,7 @@ def test_every_expected_line_lies_in_a_function_that_exists() -> None:
 
 def test_the_fast_subset_has_faults_and_healthy_runs() -> None:
     fast = [one for one in all_scenarios() if one.is_fast]
-    assert len(fast) == 14
+    assert len(fast) == 19
     assert sum(not one.expected for one in fast) >= 4
 
 
@@ -103,6 +112,15 @@ def test_doses_are_shares_of_the_new_step() -> None:
     assert pcie_gbps(0.0) == pytest.approx(12.0)
     assert launch_us(0.5) > launch_us(0.1)
     assert 0 < storm_duty(0.01) < storm_duty(0.05) < storm_duty(0.5) < 1
+
+
+def test_a_dose_gets_through_what_a_program_hides() -> None:
+    nosync, host_paced = PROGRAMS["nosync"], PROGRAMS["nosync-host"]
+    assert more_ms(setting(nosync, "timer_sleep", 0.2)) == pytest.approx(nosync.slack_ms + more_ms(0.2))
+    assert setting(host_paced, "timer_sleep", 0.2) == pytest.approx(0.2)
+    assert setting(nosync, "gpu_slow", 0.2) == 0.2
+    hidden = [one for one in all_scenarios() if one.hidden]
+    assert all(more_ms(one.dose) < PROGRAMS[one.program].slack_ms for one in hidden if "timer" in one.name)
 
 
 def test_the_loss_is_what_the_same_steps_took_longer_than_in_the_control() -> None:
@@ -180,6 +198,15 @@ def test_unexplained_is_no_wrong_cause() -> None:
     judgement = judge(HOG, label(), lost(0.2), [found("unexplained")])
     assert judgement.parts[0].verdict is Verdict.ABSTAINED
     assert judgement.wrong == ()
+
+
+def test_what_the_plan_takes_for_hidden_is_true_only_if_it_cost_something() -> None:
+    hidden = replace(HOG, expected=(), hidden=(CONTENTION,))
+    named = [found("cpu-contention", culprits=[(40, "hog")])]
+    assert not judge(hidden, label(), lost(0.01), named).is_right
+    assert not judge(hidden, label(), None, named).is_right
+    assert judge(hidden, label(), lost(0.05), named).is_right
+    assert judge(hidden, label(), lost(0.01), []).is_right
 
 
 def test_an_event_is_expected_without_loss() -> None:

@@ -33,6 +33,7 @@ EPOCH = np.dtype(
         ("checkpoint_ns", "<u8", (8,)),
         ("drain_clock_ns", "<u8", (len(CLOCKS),)),
         ("flags", "u1"),
+        ("are_enqueues_unseen", "<u4"),
     ]
 )
 
@@ -257,3 +258,17 @@ def test_work_keys_tell_what_class_keys_tell(field: str) -> None:
     names = [class_key("op", **{**arguments, field: value}) for value in values]
     keys = work_keys(epochs)
     assert [[a == b for b in keys] for a in keys] == [[a == b for b in names] for a in names]
+
+
+def test_a_copy_that_waited_first_leaves_open_when_it_began_to_copy() -> None:
+    """It took 4 ms: the device was ready at its entry, at its return, or in between."""
+    low, ready, high = judged(epoch(s=10 * MS, b=14 * MS, flags=EpochFlag.PAGEABLE_COPY | EpochFlag.BEFORE_COPY))
+    assert (low, high) == (10 * MS, 14 * MS)
+    assert low <= ready <= high
+
+
+def test_what_epochs_that_end_otherwise_say_tells_when_it_began_to_copy() -> None:
+    """Most end with a wait that shows that the device needs 11 ms."""
+    exact = [epoch(start * 100 * MS, s=10 * MS, b=11 * MS) for start in range(9)]
+    copied = epoch(900 * MS, s=10 * MS, b=14 * MS, flags=EpochFlag.PAGEABLE_COPY | EpochFlag.BEFORE_COPY)
+    assert judged(*exact, copied)[1] == pytest.approx(11 * MS, rel=0.02)

@@ -29,7 +29,8 @@ MAX_SLOT = 9  # six registers and three stack slots on x86-64; bpf/arguments.h r
 
 def arguments(op: Op) -> list[Arg | None]:
     """In the order of the cookie."""
-    return [op.bytes, op.times or op.reduce_op, op.stream, op.handle, op.function or op.root, op.extra]
+    function = op.function or op.root or op.origin
+    return [op.bytes, op.times or op.reduce_op, op.stream, op.handle or op.to, function, op.extra]
 
 
 @lru_cache
@@ -76,6 +77,13 @@ def test_the_cookie_carries_every_argument_slot(op: Op) -> None:
     cookie = op.cookie(op.symbols[0])
     slots = [cookie >> 28 + 4 * index & 0xF for index in range(6)]
     assert slots == [arg.slot if arg else 0 for arg in arguments(op)]
+
+
+@EVERY_OP
+def test_only_copies_that_enqueue_have_ends_in_the_host_memory(op: Op) -> None:
+    may_touch_host = bool(op.to or op.origin)
+    assert not may_touch_host or (op.kind & Kind.COPY and op.handle is None and op.function is None)
+    assert may_touch_host or not ("Memcpy" in op.name and "Async" in op.name) or "Peer" in op.name or "DtoD" in op.name
 
 
 @EVERY_OP

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.incidents.plan.healthy import healthy_scenarios
 from bench.incidents.plan.kinds import KINDS, NEEDS_A_BETTER_TIME
-from bench.incidents.scenario import Disturbance, Expected, Scenario, Sched, Schedule
+from bench.incidents.plan.making import disturbed
+from bench.incidents.plan.unsynced import unsynced_scenarios
+from bench.incidents.scenario import Disturbance, Scenario, Sched, Schedule
 
 DOSES = (0.01, 0.03, 0.05, 0.10, 0.20, 0.50)
 SCHEDS: tuple[Sched, ...] = ("block", "spin", "yield")
@@ -46,14 +48,15 @@ FAST = frozenset(
         "cpu_hog-50-spin", "slow_worker-50-block", "busy_worker-50-block", "cfs_quota-50-block",
         "gpu_throttle-50-block", "pcie_slow-50-block", "timer_sleep-50-block", "sigstop-20-block",
         "launch_slow-50-block", "gil_hog-50-block", "alone-train-block", "hidden_stall-block",
-        "longer_sequences-block", "serve-idle",
+        "longer_sequences-block", "serve-idle", "slow_worker-50-block-batchcopy", "gpu_throttle-50-block-nosync",
+        "host_metrics-50-block-pipeline", "timer_sleep-20-block-nosync-hidden", "alone-nosync-block",
     }
 )  # fmt: skip
 
 
 def all_scenarios() -> tuple[Scenario, ...]:
     """Every scenario, controls not included."""
-    made = [*_faults(), *_schedules(), *_two_at_once(), *_harmless(), *healthy_scenarios()]
+    made = [*_faults(), *_schedules(), *_two_at_once(), *_harmless(), *healthy_scenarios(), *unsynced_scenarios()]
     names = [one.name for one in made]
     assert len(set(names)) == len(names), "two scenarios of one name"
     return tuple(replace(one, is_fast=one.name in FAST) for one in made)
@@ -75,6 +78,7 @@ def control_of(scenario: Scenario) -> Scenario:
         group="control",
         schedule=Schedule(before_s=5, with_s=10, after_s=2),
         expected=(),
+        hidden=(),
         allowed=frozenset(),
         is_control=True,
         is_fast=False,
@@ -98,31 +102,31 @@ _PREPARED = frozenset(
 def _faults() -> Iterator[Scenario]:
     for kind in DOSED:
         for dose in DOSES:
-            yield _one(kind, dose, "block")
+            yield disturbed(kind, dose, "block")
     for kind, dose in FIXED.items():
-        made = _one(kind, dose, "block")
+        made = disturbed(kind, dose, "block")
         yield replace(made, schedule=LEAKING) if kind == "leak" else made
     for kind in IN_EVERY_SCHED:
         for sched in SCHEDS[1:]:
             for dose in (0.10, 0.20, 0.50):
-                yield _one(kind, dose, sched)
+                yield disturbed(kind, dose, sched)
 
 
 def _schedules() -> Iterator[Scenario]:
     for kind in FROM_START_TOO:
         blind = NEEDS_A_BETTER_TIME if kind in AT_THE_DEVICE else ""
         for dose in (0.20, 0.50):
-            yield _one(kind, dose, "block", "start", FROM_START, blind=blind)
+            yield disturbed(kind, dose, "block", "start", FROM_START, blind=blind)
     for kind in DRIFTING_TOO:
-        yield _one(kind, 0.50, "block", "drifting", DRIFTING)
+        yield disturbed(kind, 0.50, "block", "drifting", DRIFTING)
     for kind in INTERMITTENT_TOO:
-        yield _one(kind, 0.50, "block", "intermittent", INTERMITTENT)
+        yield disturbed(kind, 0.50, "block", "intermittent", INTERMITTENT)
     for kind in RUN_AHEAD:
         for dose in (0.20, 0.50):
-            yield _one(kind, dose, "block", "ahead", arguments=("--sync-every", "8"))
+            yield disturbed(kind, dose, "block", "ahead", arguments=("--sync-every", "8"))
     cold = Schedule(before_s=0, with_s=10, after_s=0, is_from_start=True)
-    yield replace(_one("slow_modules", 0.0, "block", "cold", cold), is_cold=True)
-    serving = _one("cpu_hog", 0.50, "block", "serving")
+    yield replace(disturbed("slow_modules", 0.0, "block", "cold", cold), is_cold=True)
+    serving = disturbed("cpu_hog", 0.50, "block", "serving")
     # On a slow machine the launches of its short kernels hold it up without any hog, too (healthy.DEVICE_BOUND).
     serving = replace(serving, allowed=serving.allowed | {"launch-bound"})
     yield replace(serving, workload="serve", traffic=("--clients", "4", "--requests", "100000"))
@@ -143,7 +147,7 @@ def _two_at_once() -> Iterator[Scenario]:
 def _harmless() -> Iterator[Scenario]:
     for kind in HARMLESS:
         for sched in SCHEDS:
-            made = _one(kind, 0.0, sched)
+            made = disturbed(kind, 0.0, sched)
             name = f"{kind}-{sched}"
             if kind == "hog_elsewhere":
                 # Without a worker: it and a trainer on one CPU take that from each other, 8 to 12 % of the time where
@@ -152,31 +156,3 @@ def _harmless() -> Iterator[Scenario]:
             if kind == "traffic_stops":
                 made = replace(made, traffic=("--clients", "2", "--requests", "100000"))
             yield replace(made, name=name, group="harmless")
-
-
-def _one(
-    kind: str,
-    dose: float,
-    sched: Sched,
-    label: str = "",
-    schedule: Schedule = Schedule(),  # noqa: B008 it is frozen
-    *,
-    arguments: Iterable[str] = (),
-    blind: str = "",
-) -> Scenario:
-    about = KINDS[kind]
-    expected: tuple[Expected, ...] = (about.expected,) if about.expected else ()
-    if blind:
-        expected = tuple(replace(one, blind=blind) for one in expected)
-    parts = [kind, str(round(100 * dose)), sched, *([label] if label else [])]
-    return Scenario(
-        name="-".join(parts),
-        group=label or "fault",
-        workload=about.workload,
-        arguments=tuple(arguments),
-        sched=sched,
-        disturbances=(Disturbance(kind=kind, dose=dose),),
-        schedule=schedule,
-        expected=expected,
-        allowed=about.allowed,
-    )

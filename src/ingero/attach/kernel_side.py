@@ -57,6 +57,7 @@ class KernelSizes:
     allocations: live at a time, 110 bytes each; eight GPUs of 80 GB in pieces of 5 MB.
     calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst that nobody drains.
     kernel_names_bytes: 4 MB hold 14,000 names; the ring is emptied each time that a sixteenth of it has filled.
+    sequence_bytes: 2 MB hold 32,000 calls, more than one process may write while its step is sought.
     A mapped ring counts as the agent's memory from the start, so each is as large as its bursts were seen to need.
     """
 
@@ -65,6 +66,8 @@ class KernelSizes:
     allocations: int = 1 << 17
     calls_bytes: int = 8 << 20
     epochs_bytes: int = 4 << 20
+    steps_bytes: int = 1 << 20
+    sequence_bytes: int = 2 << 20
     offcpu_bytes: int = 4 << 20
     host_bytes: int = 2 << 20
     lifecycle_bytes: int = 1 << 20
@@ -136,6 +139,7 @@ class KernelSide:
                 "cell_count": struct.pack("<I", sizes.cells),
                 "kernel_count": struct.pack("<I", sizes.kernels),
                 "memory_kinds": memory_kinds(),
+                "sequence_ring_bytes": struct.pack("<Q", sizes.sequence_bytes),
             }
             self.calls, self.mode = self._load_walking(constants, mode, py_walker)
             self.maps.update(self.calls.maps)
@@ -174,6 +178,8 @@ class KernelSide:
                 "allocations": sizes.allocations,
                 "calls": sizes.calls_bytes,
                 "epochs": sizes.epochs_bytes,
+                "steps": sizes.steps_bytes,
+                "sequence": sizes.sequence_bytes,
                 "offcpu": sizes.offcpu_bytes,
                 "host": sizes.host_bytes,
                 "lifecycle": sizes.lifecycle_bytes,
@@ -469,8 +475,9 @@ class KernelSide:
         per_process = lanes.max_entries // MAX_PROCESSES
         for index in range(slot * per_process, (slot + 1) * per_process):
             lanes.update(struct.pack("<I", index), empty)
-        layouts = self.maps["python_layouts"]
-        layouts.update(struct.pack("<I", slot), bytes(layouts.value_bytes))
+        for name in ("python_layouts", "step_accounts"):
+            entries = self.maps[name]
+            entries.update(struct.pack("<I", slot), bytes(entries.value_bytes))
         self.set_process(slot, 0, 0)
         self.maps["free_slots"].push(struct.pack("<I", slot))
 

@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "cells.h"
 #include "clocks.h"
+#include "host_memory.h"
 
 #define ALLOCATION_SITES 4096 /* 128 processes with 32 each; 512 KB */
 #define NO_SITE 0xffffffffu
@@ -202,6 +203,8 @@ INLINE void begin_live(struct open_call *call, u32 slot, struct site_identity *o
 		lose_allocation(slot, LOSS_ALLOCATIONS_FULL); /* its free will count as one of foreign memory */
 	else
 		add_live(site, slot, call->size_bytes);
+	if (is_block_kind(memory_kind(of->op)))
+		add_host_block(slot, call->handle, call->size_bytes);
 }
 
 INLINE void end_allocation(struct open_call *call, struct site_identity *of, u32 slot, s32 ret)
@@ -234,8 +237,8 @@ INLINE bool let_go(const struct allocation_key *key, struct allocation *found, s
 	return __sync_fetch_and_add(&found->holds, -1) == 1 && take_out(key, found, to);
 }
 
-/* The entry of a free. */
-GLOBAL int begin_free(struct open_call *call, u32 slot)
+/* Takes what a free gives back out of the table. */
+GLOBAL int take_freed(struct open_call *call, u32 slot)
 {
 	struct allocation_key key;
 	struct allocation *found;
@@ -258,6 +261,16 @@ GLOBAL int begin_free(struct open_call *call, u32 slot)
 	else if (take_out(&key, found, &call->freed.allocation))
 		call->freed.what = FREES_LIVE;
 	return 0;
+}
+
+/* The entry of a free. Two functions one after the other: inside each other they would take too much stack before 6.13. */
+INLINE void begin_free(struct open_call *call, u32 slot)
+{
+	u32 kind = memory_kind(COOKIE_OP(call->cookie));
+
+	if (kind == MEMORY_PINNED || kind == MEMORY_DEVICE) /* cudaFree frees managed memory, too */
+		drop_host_block(slot, call->handle);
+	take_freed(call, slot);
 }
 
 INLINE void end_free(struct open_call *call, struct site_identity *of, u32 slot)

@@ -73,7 +73,10 @@ INLINE void begin_image(struct task_struct *task, u32 slot)
 
 	if (process) {
 		__sync_fetch_and_add(&process->execs, 1);
+		process->program_ns = bpf_ktime_get_ns();
+		process->captures = 0;
 		forget_memory(slot, process);
+		forget_steps(process, slot);
 	}
 	if (!thread)
 		return;

@@ -4,11 +4,13 @@
 #include "callers.h"
 #include "cells.h"
 #include "contexts.h"
+#include "copy_waits.h"
 #include "inner_memory.h"
 #include "kernel_counts.h"
 #include "lanes.h"
 #include "own_clocks.h"
 #include "settings.h"
+#include "steps.h"
 
 #define DEVICE_TO_DEVICE 3 /* cudaMemcpyKind */
 
@@ -19,7 +21,8 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 	struct lane *lane = NULL, *first = NULL;
 
 	call->stream_slot = -1;
-	call->is_wait = 0;
+	call->waits = WAITS_NOT;
+	call->way = WAY_OTHER;
 	if (likely(kind & (KIND_ENQUEUE | KIND_SYNC_STREAM | KIND_EVENT_RECORD | KIND_STREAM_WAIT))) {
 		int index;
 		u64 key = lane_key(call->stream, COOKIE_FLAGS(call->cookie), thread->device, tid);
@@ -37,12 +40,16 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 			wait_event(slot, call->handle, call->stream_slot);
 		}
 	}
+	if (unlikely(may_touch_host(call->cookie)))
+		begin_copy(call, slot);
 	if (unlikely(kind & (KIND_DRAIN | KIND_FREE))) {
 		if (kind & KIND_FREE)
 			begin_free(call, slot);
 		else if (!(COOKIE_FLAGS(call->cookie) & FLAG_ASYNC_IF_ON_DEVICE && call->extra == DEVICE_TO_DEVICE))
 			begin_wait(call, slot, thread->device, call->handle);
 	}
+	if (unlikely(kind & (KIND_COPY | KIND_COLLECTIVE)))
+		count_in_step(call, slot);
 	return first;
 }
 
@@ -93,14 +100,15 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = thread_of(task);
-	bool is_nested, is_counted_here;
+	struct process *process = thread ? process_of(thread, task) : NULL;
+	bool is_nested, is_counted_here, is_marker;
 	struct open_call *call;
 	struct settings *set;
 	struct lane *first;
 	u32 slot, zero = 0;
 	u64 cookie;
 
-	if (unlikely(!thread || !process_of(thread, task))) {
+	if (unlikely(!process)) {
 		thread = new_caller();
 		if (!thread)
 			return 1;
@@ -138,21 +146,30 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	call->cookie = cookie;
 	note_arguments(call, context, thread, slot);
 	call->worst_culprit_ns = 0;
+	call->watch = process ? READ_ONCE(process->watch) : 0;
+	is_marker = call->watch & WATCH_MARKER && is_step_marker(slot, call, task->pid);
 	first = begin_streams(call, slot, thread, task->pid);
 	if (is_counted_here) {
+		if (COOKIE_KIND(cookie) & KIND_LAUNCH)
+			thread->last_launch_ns = 0;
 		count_entry(slot, cookie, call->caller);
 		count_at_entry(call, slot);
 		if (unlikely(COOKIE_KIND(cookie) & KIND_MEMORY) && !is_entry_only)
 			count_memory_at_entry(call, slot);
-		if (!first)
+		if (!first && !is_marker && !(call->watch & WATCH_SEQUENCE))
 			return 1;
 	}
 	/* last, so that as little as possible of this program lies inside the call's account */
 	note_beginning(thread, call);
 	if (unlikely(first))
 		note_first_enqueue(first, task->pid, call);
-	if (is_counted_here)
+	if (unlikely(is_marker))
+		end_step(thread, call, slot);
+	if (is_counted_here) {
+		if (unlikely(call->watch & WATCH_SEQUENCE))
+			write_sequence(call, slot, 0);
 		return 1;
+	}
 	call->sp = STACK_POINTER(context);
 	return 0;
 }

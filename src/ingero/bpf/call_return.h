@@ -3,6 +3,7 @@
 #pragma once
 #include "call_records.h"
 #include "contexts.h"
+#include "copy_waits.h"
 #include "inner_memory.h"
 #include "kernel_counts.h"
 #include "lanes.h"
@@ -10,6 +11,7 @@
 #include "native_stack.h"
 #include "own_clocks.h"
 #include "settings.h"
+#include "steps.h"
 
 const volatile u32 with_stacks = 0;
 
@@ -44,6 +46,19 @@ INLINE void leave_out_probe(struct open_call *call, u64 ran_ns)
 	call->clocks.ns[CLOCK(STATE_RUN)] += own;
 }
 
+/* A capture has begun or ended: in between nothing that the process copies on its streams runs, or waits. */
+INLINE void count_capture(const struct open_call *call, u32 slot, s32 ret)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	if (!process || !COOKIE_STREAM(call->cookie)) /* instantiates a graph, or changes one */
+		return;
+	if (!(COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT))
+		__sync_fetch_and_add(&process->captures, ret ? 0 : 1);
+	else if (READ_ONCE(process->captures) > 0) /* one that fails ends the capture, too */
+		__sync_fetch_and_add(&process->captures, -1);
+}
+
 /* What a completed call has changed: positions of its stream, the device, handles it stored. */
 INLINE void end_call(struct thread *thread, struct open_call *call, u32 slot, s32 ret)
 {
@@ -51,7 +66,9 @@ INLINE void end_call(struct thread *thread, struct open_call *call, u32 slot, s3
 
 	if (unlikely(COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT))
 		take_handle(call, ret);
-	if (unlikely(kind & (KIND_NCCL | CURRENT_KINDS))) {
+	if (unlikely(kind & (KIND_NCCL | KIND_CAPTURE | CURRENT_KINDS))) {
+		if (kind & KIND_CAPTURE)
+			count_capture(call, slot, ret);
 		if (kind & KIND_NCCL)
 			undo_nccl(call, slot, ret);
 		if (kind & CURRENT_KINDS && !ret)
@@ -107,19 +124,32 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 	slot = thread->process_slot & (MAX_PROCESSES - 1); /* a call that began as a target's counts, even if that ends */
 	ret = RETURN_VALUE(context);
 	end_call(thread, call, slot, ret);
-	if (unlikely(call->is_wait && !ret))
-		end_wait(thread, call, &at, slot);
+	if (unlikely(call->waits)) {
+		if (call->waits == WAITS_PERHAPS)
+			judge_copy(thread, call, &at, slot);
+		if (call->waits && !ret)
+			end_wait(thread, call, &at, slot);
+	}
 	if (unlikely(is_flawed(call->flaws, at.flaws)))
 		settle_clocks(&at.clocks, &call->clocks);
 	leave_out_probe(call, at.clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)]);
 	duration = at.now_ns - call->start_ns;
-	if (likely(call->function && COOKIE_KIND(call->cookie) & KIND_LAUNCH))
-		count_kernel(slot, call->function, call->caller);
+	if (unlikely(duration >= BLOCKED_MIN_NS || call->waits || COOKIE_KIND(call->cookie) & KIND_DRAIN))
+		note_blocked(thread, call, &at, slot);
+	if (unlikely(call->watch & WATCH_SEQUENCE))
+		write_sequence(call, slot, at.now_ns);
+	if (likely(COOKIE_KIND(call->cookie) & KIND_LAUNCH)) {
+		thread->last_launch_ns = duration >> 32 ? ~0U : duration;
+		if (likely(call->function))
+			count_kernel(slot, call->function, call->caller);
+	}
 	cell = cell_of(slot, COOKIE_OP(call->cookie), call->caller);
 	if (likely(cell)) {
 		if (unlikely(!has_run_only))
 			add_clocks(cell, call, &at);
 		add_to_cell(cell, call, duration, ret);
+		if (unlikely(call->way))
+			add_copy(cell, call, duration);
 		why = reason_to_record(cell, call, __sync_fetch_and_add(&cell->count, 1), duration, ret);
 		if (unlikely(why)) {
 			if (with_stacks && capture_stacks(call->caller))

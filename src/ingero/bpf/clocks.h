@@ -8,6 +8,7 @@
  */
 #pragma once
 #include "maps.h"
+#include "ops_gen.h"
 
 #define CLOCK(state) ((state)-STATE_RUN)
 #define OFFCPU_MIN_NS 100000
@@ -33,6 +34,22 @@ enum freed_what {
 	FREES_FOREIGN, /* nobody saw it allocated */
 };
 
+/* What a call waits for. */
+enum wait_kind {
+	WAITS_NOT = 0,
+	WAITS_ALL,	/* for `covered` */
+	WAITS_PERHAPS,	/* whether it has waited for `covered` shows at its return (copy_waits.h) */
+	WAITS_BEFORE,	/* for `covered`, and then it enqueued something itself */
+};
+
+/* Where the bytes of a copy go, as far as the call says so. */
+enum copy_way {
+	WAY_OTHER = 0, /* no copy, or inside one memory or between GPUs */
+	WAY_TO_DEVICE,
+	WAY_TO_HOST,
+	WAY_UNKNOWN,
+};
+
 /*
  * A traced call that has not returned. A launch touches the first three cache lines only: what both its programs need,
  * the clocks, what a record needs.
@@ -47,8 +64,9 @@ struct open_call {
 	u64 flaws;
 	u32 sequence;	/* of the thread at entry: if it is the same at the return, the thread never left the CPU */
 	s8 stream_slot; /* -1: none */
-	u8 is_wait;	/* `covered` is valid */
-	u8 pad[2];
+	u8 waits;	/* enum wait_kind; if any, `covered` is valid */
+	u8 way;		/* of a copy: enum copy_way */
+	u8 watch;	/* enum process_watch, as the call began */
 	struct clocks clocks;
 	u64 handle;
 	u64 extra;
@@ -77,7 +95,8 @@ struct offcpu_interval {
 	u16 cpu;
 	u8 state;
 	u8 waker_kind;
-	u32 pad;
+	u16 call_op;
+	u16 pad;
 	char culprit_comm[COMM_BYTES];
 };
 
@@ -159,7 +178,9 @@ struct thread {
 	u32 is_draining; /* someone empties `offcpu` */
 	u32 looked_switches; /* of the main thread as it was last looked at: main_thread.h */
 	u32 woken_tid; /* beside `woken_kind` */
-	u32 pad;
+	u32 last_launch_ns; /* what its last launch took, at most 4 s; 0: not known */
+	struct clocks blocked; /* in calls that waited for the GPU: steps.h */
+	u64 blocked_ns[BLOCKED_KINDS];
 	struct sleep_looks sleep;
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
@@ -323,6 +344,10 @@ INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thr
 	interval->python_stack = is_looked_at ? thread->sleep.python_stack : 0;
 	interval->cpu = cpu;
 	interval->state = thread->last_off_state;
+	interval->call_op = 0;
+	for (int i = 0; i < OPEN_CALLS; i++)
+		if (thread->calls[i].sp)
+			interval->call_op = COOKIE_OP(thread->calls[i].cookie);
 }
 
 INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *thread, struct task_struct *task)
@@ -349,7 +374,7 @@ INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *threa
 	to->cpu = from->cpu;
 	to->state = from->state;
 	to->waker_kind = from->waker_kind;
-	to->pad = 0;
+	to->call_op = from->call_op;
 	read_comm(to->comm, task->comm);
 	__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
 	bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);

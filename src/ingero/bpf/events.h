@@ -109,6 +109,8 @@ enum loss {
 	LOSS_ALLOCATIONS_FULL,	     /* live allocations that are not remembered */
 	LOSS_ALLOCATION_SITES_FULL,  /* caller folded to 0 */
 	LOSS_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in what is live */
+	LOSS_STEPS_RING_FULL,
+	LOSS_SEQUENCE_RING_FULL,
 	LOSS_COUNT,
 };
 
@@ -352,6 +354,16 @@ enum epoch_flag {
 	EPOCH_PARTIAL = 1 << 3,	       /* other streams had uncovered work */
 	EPOCH_INCOMPLETE = 1 << 4,
 	EPOCH_FIRST_UNKNOWN = 1 << 5,  /* an enqueue slipped in while the last epoch was closed: f is its close */
+	EPOCH_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited, because its host memory is pageable */
+	EPOCH_BEFORE_COPY = 1 << 7,    /* that copy was to the device: it waited for what was before it, then copied */
+};
+
+/* What is known of the host's memory at an end of a copy: `handle` of its record. */
+enum host_memory {
+	HOST_MEMORY_UNKNOWN = 0,
+	HOST_MEMORY_PINNED,	      /* inside a live block that was seen pinned */
+	HOST_MEMORY_PAGEABLE,	      /* in none, and all that the program has pinned was seen */
+	HOST_MEMORY_SEEMS_PAGEABLE, /* not known; an asynchronous copy waited, which it does with pageable memory only */
 };
 
 /* ring `epochs`: one drain of a lane (process, device, stream) */
@@ -385,6 +397,58 @@ struct epoch_record {
 	u16 stream_slot;
 	u8 flags; /* enum epoch_flag */
 	u8 last_off_state;
+	u32 are_enqueues_unseen; /* f is not known, and stands at s: [a, s] is the host's part, [s, r] the wait */
+};
+
+/* For what a call that waited for the GPU has waited. */
+enum blocked_kind {
+	BLOCKED_SYNC = 0, /* a synchronization or a blocking copy */
+	BLOCKED_COPY,	  /* an asynchronous copy that waited */
+	BLOCKED_LAUNCH,	  /* room in the launch queue */
+	BLOCKED_ALLOC,	  /* an allocation or free that synchronizes */
+	BLOCKED_KINDS,
+};
+
+/* ring `steps`: one step, from one call of the process's step marker to the next. host_clock_ns and blocked_clock_ns add up to it */
+struct step_record {
+	u64 begin_ns;
+	u64 end_ns; /* entry of the marker's call */
+	u64 function; /* of the marker */
+	u64 caller;
+	u64 generation; /* of the marker */
+	u64 stream; /* with the most launches */
+	u64 launches;
+	u64 copies;
+	u64 collectives;
+	u64 syncs;
+	u64 to_gpu_bytes;
+	u64 to_host_bytes;
+	u64 host_clock_ns[CLOCKS];    /* marker's thread, outside calls that waited for the GPU */
+	u64 blocked_clock_ns[CLOCKS]; /* inside them */
+	u64 blocked_ns[BLOCKED_KINDS];
+	u64 other_blocked_ns[BLOCKED_KINDS]; /* of the process's other threads */
+	u32 pid;
+	u32 tid;
+	s32 device; /* -1: not known */
+	u16 op;
+	u16 process_slot;
+	u8 flags; /* enum epoch_flag: EPOCH_INCOMPLETE */
+	u8 is_synced; /* the stream was done at some moment of it, and the program knew */
+	u8 pad[6];
+};
+
+/* ring `sequence`: one enqueue or wait of a process whose step is sought; in the order of returns */
+struct sequence_record {
+	u64 start_ns;
+	u64 duration_ns; /* 0: its return is not seen */
+	u64 function;	 /* kernel, or cudaMemcpyKind; else 0 */
+	u64 caller;
+	u64 stream;
+	u64 size_bytes;
+	u32 pid;
+	u32 tid;
+	u16 op;
+	u16 process_slot;
 	u32 pad;
 };
 
@@ -405,7 +469,7 @@ struct offcpu_record {
 	u16 cpu;
 	u8 state; /* enum thread_state at the switch-out */
 	u8 waker_kind;
-	u16 pad;
+	u16 call_op; /* of the traced call that it was in; 0: none */
 	u32 waker_pid;
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];
@@ -560,7 +624,9 @@ struct cell {
 	s64 residual_ns; /* sum_ns minus the clocks */
 	u64 clock_ns[CLOCKS]; /* of RUN nothing is kept: it is what remains of sum_ns */
 	u32 histogram[HISTOGRAM_BUCKETS]; /* modulo 2^32: the agent reads often enough */
-	u64 pad[3];	/* to a multiple of 64 bytes */
+	u64 host_to_gpu_bytes; /* of copies from the host's memory; what a copy inside a GPU moves is in neither */
+	u64 gpu_to_host_bytes;
+	u64 blocked_ns; /* of asynchronous copies that waited, because their host memory is pageable */
 };
 
 /* map `kernels`: launches of one kernel function by one caller in a process; `function` 0: being claimed */
@@ -668,6 +734,8 @@ struct settings {
 	/* sets of operation ids; one in both is suspended, so that an operation changes sets by one bit at a time */
 	u64 counted_ops[OP_SET_WORDS];	 /* counted at entry, without a duration */
 	u64 suspended_ops[OP_SET_WORDS]; /* not looked at: the call's probe may be about to be detached */
+	u32 are_enqueues_unseen; /* some of the operations that enqueue or order work are among them */
+	u32 pad;
 };
 
 enum admission_mode {
@@ -683,12 +751,24 @@ struct admission {
 	u32 agent_pid;
 };
 
+enum process_watch {
+	WATCH_MARKER = 1 << 0,	 /* it has a step marker */
+	WATCH_SEQUENCE = 1 << 1, /* each of its enqueues and waits is written into the ring `sequence` */
+};
+
 /* map `processes`: one target process; the first fields are what each call needs */
 struct process {
 	u32 pid; /* 0: free slot */
 	u32 is_released; /* its calls do not count any more */
 	u32 has_kernel_handles; /* some of its launches may be by handles that are in `kernel_handles` */
-	u32 pad;
+	u32 watch; /* written by the agent; enum process_watch */
+	/* the call that closes its steps, written by the agent before `watch` says so; steps.h */
+	u64 marker_function; /* kernel, or cudaMemcpyKind; 0: any */
+	u64 marker_caller;   /* 0: any */
+	u64 marker_generation; /* differs from that of any marker before */
+	u32 marker_op;
+	u32 marker_tid;
+	u64 sequence_left; /* calls that may yet be written into the ring `sequence` */
 	u64 start_boottime_ns;
 	u64 page_allocs;
 	u64 page_alloc_bytes;
@@ -703,6 +783,9 @@ struct process {
 	u64 execs;
 	u64 unseen_ns; /* written by the agent: calls made before that time may have been missed */
 	u64 unpaired;  /* allocations and frees of this program that do not count in what is live */
+	u64 program_ns; /* when this program began; 0: not seen */
+	s32 captures;	/* streams whose calls are captured into a graph instead of run */
+	u32 pad2;
 };
 
 /* what the task iterator `dump_threads` writes for each tracked thread */

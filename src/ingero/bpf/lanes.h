@@ -11,6 +11,10 @@
 #include "cells.h"
 #include "clocks.h"
 #include "ops_gen.h"
+#include "settings.h"
+
+/* Two waits so close together have no step between them: a loop that launches anything takes longer. */
+#define UNSEEN_MIN_NS 50000
 
 /* The first 64 bytes are what each launch needs. */
 struct lane {
@@ -76,6 +80,9 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } epochs MAP;
 
+/* A queue holds 1,022 operations; of several streams or graphs fewer. The most seen outstanding: 1,022, 1,012, 957. */
+#define FULL_QUEUE_OPERATIONS 900
+
 INLINE struct lane *lane_at(u32 slot, u32 index)
 {
 	u32 key = (slot & (MAX_PROCESSES - 1)) * MAX_STREAMS + (index & (MAX_STREAMS - 1));
@@ -115,6 +122,14 @@ INLINE struct lane *find_lane(u32 slot, u64 key, s32 device, int *index)
 	}
 	count_loss(LOSS_STREAMS_FULL, 1);
 	return NULL;
+}
+
+/* Whether so much was enqueued since the stream was last seen done that a launch may have to wait for room. */
+INLINE bool may_be_full(u32 slot, s32 index)
+{
+	struct lane *lane = index >= 0 ? lane_at(slot, index) : NULL;
+
+	return lane && READ_ONCE(lane->begin) - READ_ONCE(lane->waited) >= FULL_QUEUE_OPERATIONS;
 }
 
 /* An enqueue begins: position, class, checkpoints. Returns whether it is the first of its epoch. */
@@ -228,6 +243,64 @@ INLINE bool is_on_device(const struct lane *lane, s32 device)
 	return place == (device < 0 ? 0 : device);
 }
 
+/* Whether enqueues are missing from the lanes, because they are not traced for what that costs. */
+INLINE bool are_enqueues_unseen(void)
+{
+	u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+
+	return set && set->are_enqueues_unseen;
+}
+
+/* The first lane that was seen to launch; -1 if none was: all was launched before anybody looked. */
+INLINE int launching_lane(u32 slot)
+{
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		struct lane *lane = lane_at(slot, i);
+
+		if (!lane || !lane->key)
+			break;
+		if (lane->launches)
+			return i;
+	}
+	return -1;
+}
+
+/* Whether what is enqueued on a lane out of sight may be kernels, not only copies. */
+INLINE bool may_launch(const struct lane *lane, u32 slot, u32 index, u32 kind)
+{
+	if (lane->launches)
+		return true;
+	return launching_lane(slot) < 0 && (!(kind & KIND_SYNC_DEVICE) || !index);
+}
+
+/* The device's default stream stands for all of them where a program waits for the device and enqueues out of sight. */
+INLINE void make_default_lane(u32 slot, s32 device)
+{
+	struct lane *first = lane_at(slot, 0);
+	int index;
+
+	if (first && !first->key)
+		find_lane(slot, lane_key(0, 0, device, 0), device, &index);
+}
+
+/* A wait for an event whose record was not seen: it is taken for one for the stream that launches. */
+INLINE void begin_unseen_wait(struct open_call *call, u32 slot)
+{
+	for (int i = 0; i < MAX_STREAMS; i++)
+		call->covered[i] = 0;
+	call->stream_slot = launching_lane(slot) < 0 ? 0 : launching_lane(slot);
+	call->waits = WAITS_ALL;
+}
+
+/* What a wait for one stream, the call's, will have covered. */
+INLINE void cover_stream(struct open_call *call, const struct lane *lane, bool with_itself)
+{
+	for (int i = 0; i < MAX_STREAMS; i++)
+		call->covered[i] = lane->covers[i];
+	call->covered[call->stream_slot & (MAX_STREAMS - 1)] = READ_ONCE(lane->end) + (with_itself ? 1 : 0);
+}
+
 /* What a wait will have covered when it returns. */
 GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 {
@@ -237,6 +310,8 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 		return 0;
 	kind = COOKIE_KIND(call->cookie);
 	if (kind & KIND_SYNC_DEVICE) {
+		if (are_enqueues_unseen())
+			make_default_lane(slot, device);
 		for (int i = 0; i < MAX_STREAMS; i++) {
 			struct lane *lane = lane_at(slot, i);
 
@@ -244,29 +319,27 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 			if (lane && lane->key && is_on_device(lane, device))
 				call->covered[i] = READ_ONCE(lane->end);
 		}
-		call->is_wait = 1;
+		call->waits = WAITS_ALL;
 	} else if (kind & KIND_SYNC_EVENT) {
 		struct position *position = position_of(slot, event);
 
 		if (!position) {
 			count_loss(LOSS_EVENT_POSITION_UNKNOWN, 1);
+			if (are_enqueues_unseen())
+				begin_unseen_wait(call, slot);
 			return 0;
 		}
 		for (int i = 0; i < MAX_STREAMS; i++)
 			call->covered[i] = position->covers[i];
 		call->stream_slot = position->lane;
-		call->is_wait = 1;
+		call->waits = WAITS_ALL;
 	} else if (kind & KIND_SYNC_STREAM && call->stream_slot >= 0) {
 		struct lane *lane = lane_at(slot, call->stream_slot);
 
 		if (!lane)
 			return 0;
-		for (int i = 0; i < MAX_STREAMS; i++)
-			call->covered[i] = lane->covers[i];
-		/* a blocking copy waits for itself, too */
-		call->covered[call->stream_slot & (MAX_STREAMS - 1)] =
-			READ_ONCE(lane->end) + (kind & KIND_ENQUEUE ? 1 : 0);
-		call->is_wait = 1;
+		cover_stream(call, lane, kind & KIND_ENQUEUE); /* a blocking copy waits for itself, too */
+		call->waits = WAITS_ALL;
 	}
 	return 0;
 }
@@ -283,14 +356,15 @@ INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *e
 		settle((struct clocks *)to);
 }
 
-INLINE bool has_uncovered_work(u32 slot)
+/* Whether a stream has work that no wait has covered; `than` is left out (MAX_STREAMS: none is). */
+INLINE bool has_uncovered_work(u32 slot, u32 than)
 {
-	for (int i = 0; i < MAX_STREAMS; i++) {
+	for (u32 i = 0; i < MAX_STREAMS; i++) {
 		struct lane *lane = lane_at(slot, i);
 
 		if (!lane || !lane->key)
 			return false;
-		if (READ_ONCE(lane->begin) != READ_ONCE(lane->waited))
+		if (i != than && READ_ONCE(lane->begin) != READ_ONCE(lane->waited))
 			return true;
 	}
 	return false;
@@ -326,6 +400,10 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	epoch->process_slot = thread->process_slot;
 	if (lane->is_first_unknown)
 		epoch->flags |= EPOCH_FIRST_UNKNOWN;
+	if (!(COOKIE_KIND(call->cookie) & KIND_DRAIN))
+		epoch->flags |= EPOCH_PAGEABLE_COPY;
+	if (call->waits == WAITS_BEFORE)
+		epoch->flags |= EPOCH_BEFORE_COPY;
 	if (lane->close_tid == lane->first_tid) {
 		subtract(epoch->empty_clock_ns, &lane->first_clocks, &lane->close_clocks);
 		if (is_flawed(lane->close_flaws, lane->first_flaws))
@@ -356,50 +434,100 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	}
 }
 
-/* Ends the epoch of lane `place` (slot << 8 | index) if the wait that returns now drained it. */
-GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snapshot *at, u32 place)
+/* Whether the wait that returns now drained the lane, and something had been enqueued; then its epoch is the caller's. */
+INLINE bool take_drained(struct lane *lane, u64 own)
 {
-	u32 slot = place >> 8;
-	struct lane *lane = lane_at(slot, place & (MAX_STREAMS - 1));
-	struct epoch_record *epoch;
-	u64 begin, base, launches;
+	u64 begin = READ_ONCE(lane->begin) - own, base = READ_ONCE(lane->base);
 
-	if (!thread || !call || !at || !lane)
-		return 0;
-	begin = READ_ONCE(lane->begin);
 	if (begin != READ_ONCE(lane->waited)) /* it left work of the stream uncovered */
-		return 0;
-	base = READ_ONCE(lane->base);
+		return false;
 	if (base == begin) /* nothing was enqueued */
-		return 0;
-	if (__sync_val_compare_and_swap(&lane->base, base, begin) != base) {
-		count_loss(LOSS_EPOCH_RACE, 1);
-		return 0;
-	}
-	epoch = bpf_ringbuf_reserve(&epochs, sizeof(*epoch), 0);
-	if (epoch) {
-		fill_epoch(epoch, lane, thread, call, at);
-		epoch->stream_slot = place & (MAX_STREAMS - 1);
-		if (has_uncovered_work(slot))
-			epoch->flags |= EPOCH_PARTIAL;
-		bpf_ringbuf_submit(epoch, BPF_RB_NO_WAKEUP);
-	} else {
-		count_loss(LOSS_EPOCHS_RING_FULL, 1);
-	}
-	launches = READ_ONCE(lane->launches);
+		return false;
+	if (__sync_val_compare_and_swap(&lane->base, base, begin) == base)
+		return true;
+	count_loss(LOSS_EPOCH_RACE, 1);
+	return false;
+}
+
+/*
+ * Where enqueues are not seen, each wait for a stream that may launch ends an epoch. When its first enqueue was
+ * is not known; the entry of the wait stands for it, so that [a, s] is the host's part and [s, r] the wait.
+ */
+INLINE bool take_unseen(struct lane *lane, u32 slot, u32 index, const struct open_call *call, u64 now, u64 own)
+{
+	u64 closed = READ_ONCE(lane->close_ns);
+
+	if (!may_launch(lane, slot, index, COOKIE_KIND(call->cookie)))
+		return false;
+	if ((s64)(now - closed) < UNSEEN_MIN_NS)
+		return false;
+	lane->base = READ_ONCE(lane->begin) - own;
+	note_first_enqueue(lane, bpf_get_current_pid_tgid(), call);
+	return true;
+}
+
+/*
+ * The next epoch of a lane begins at position `begin` with the return of a call. `own` are the bytes that this call itself
+ * has enqueued in it: those of a copy that waited first.
+ */
+INLINE void begin_epoch(struct lane *lane, const struct open_call *call, const struct snapshot *at, u64 own_bytes)
+{
+	u64 launches = READ_ONCE(lane->launches);
+
 	lane->step = (launches - lane->launches_base) / CHECKPOINTS + 1;
 	for (int i = 0; i < CHECKPOINTS; i++)
 		lane->checkpoint_ns[i] = 0;
 	for (int i = 0; i < OP_SET_WORDS; i++)
 		lane->op_set[i] = 0;
 	lane->launches_base = launches;
-	lane->size_base = READ_ONCE(lane->size_bytes);
+	lane->size_base = READ_ONCE(lane->size_bytes) - own_bytes;
 	lane->graph = 0;
 	lane->close_ns = at->now_ns;
 	lane->close_clocks = at->clocks;
 	lane->close_flaws = at->flaws;
 	lane->close_tid = bpf_get_current_pid_tgid();
-	if (READ_ONCE(lane->begin) != begin) { /* an enqueue slipped in meanwhile */
+	if (call->waits == WAITS_BEFORE) { /* nobody saw when it went over from waiting to copying */
+		u32 op = COOKIE_OP(call->cookie);
+
+		lane->op_set[op >> 6 & (OP_SET_WORDS - 1)] = 1ULL << (op & 63);
+		lane->first_ns = at->now_ns;
+		lane->first_clocks = at->clocks;
+		lane->first_flaws = at->flaws;
+		lane->first_tid = lane->close_tid;
+		lane->is_first_unknown = 0;
+	}
+}
+
+/* Ends the epoch of lane `place` (slot << 8 | index) if the wait that returns now drained it. */
+GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snapshot *at, u32 place)
+{
+	u32 slot = place >> 8, index = place & (MAX_STREAMS - 1);
+	struct lane *lane = lane_at(slot, index);
+	bool is_unseen = are_enqueues_unseen();
+	struct epoch_record *epoch;
+	u64 begin, own;
+
+	if (!thread || !call || !at || !lane)
+		return 0;
+	own = call->waits == WAITS_BEFORE ? 1 : 0; /* enqueued after what it waited for */
+	if (is_unseen ? !take_unseen(lane, slot, index, call, at->now_ns, own) : !take_drained(lane, own))
+		return 0;
+	begin = READ_ONCE(lane->base);
+	own = own ? summed_bytes(call->size_bytes) : 0;
+	epoch = bpf_ringbuf_reserve(&epochs, sizeof(*epoch), 0);
+	if (epoch) {
+		fill_epoch(epoch, lane, thread, call, at);
+		epoch->size_bytes -= own;
+		epoch->stream_slot = index;
+		epoch->are_enqueues_unseen = is_unseen;
+		if (!is_unseen && has_uncovered_work(slot, index))
+			epoch->flags |= EPOCH_PARTIAL;
+		bpf_ringbuf_submit(epoch, BPF_RB_NO_WAKEUP);
+	} else {
+		count_loss(LOSS_EPOCHS_RING_FULL, 1);
+	}
+	begin_epoch(lane, call, at, own);
+	if (READ_ONCE(lane->begin) != begin + (call->waits == WAITS_BEFORE)) { /* an enqueue slipped in meanwhile */
 		lane->first_ns = at->now_ns;
 		lane->first_tid = 0;
 		lane->is_first_unknown = 1;
@@ -425,7 +553,7 @@ GLOBAL int end_wait(struct thread *thread, struct open_call *call, struct snapsh
 
 			if (!lane || !lane->key)
 				break;
-			if (call->covered[i])
+			if (call->covered[i] || are_enqueues_unseen())
 				close_lane(thread, call, at, slot << 8 | i);
 		}
 	} else if (call->stream_slot >= 0) {

@@ -4,6 +4,8 @@
 
 struct call_record call_record;
 struct epoch_record epoch_record;
+struct step_record step_record;
+struct sequence_record sequence_record;
 struct offcpu_record offcpu_record;
 struct lifecycle_record lifecycle_record;
 struct host_record host_record;
@@ -37,6 +39,8 @@ enum waker_kind waker_kind;
 enum loss loss;
 enum call_flag call_flag;
 enum epoch_flag epoch_flag;
+enum blocked_kind blocked_kind;
+enum process_watch process_watch;
 enum lifecycle_kind lifecycle_kind;
 enum memory_limit memory_limit;
 enum communicator_kind communicator_kind;

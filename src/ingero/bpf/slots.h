@@ -28,6 +28,8 @@ INLINE u32 take_slot(struct task_struct *leader, u32 parent_slot, u64 flags)
 	__builtin_memset(process, 0, sizeof(*process));
 	process->start_boottime_ns = leader->start_boottime;
 	process->pid = pid;
+	if (flags == BPF_ANY) /* at its fork, not at a later call */
+		process->program_ns = bpf_ktime_get_ns();
 	parent = bpf_map_lookup_elem(&processes, &parent_slot);
 	if (parent)
 		process->unseen_ns = parent->unseen_ns;

@@ -18,7 +18,11 @@ RARE_PER_SECOND = 100  # an operation below this rate is recorded whole
 RARE_RECORDS = 200  # of one call site until the next reading: after a quiet time a program may go on at full rate
 SAMPLES_PER_SECOND = 10
 MAX_RECORDS_PER_SECOND = 2000  # of one process; above it the thresholds rise
-_SUMS = ("count", "errors", "sum_ns", "size_bytes", "nested", "clock_ns", "residual_ns", "recorded", "histogram")
+COPY_SUMS = ("host_to_gpu_bytes", "gpu_to_host_bytes", "blocked_ns")  # columns of raw_copies
+_SUMS = (
+    *("count", "errors", "sum_ns", "size_bytes", "nested", "clock_ns", "residual_ns", "recorded", "histogram"),
+    *COPY_SUMS,
+)
 _RUN = 0  # of clock_ns: what the kernel leaves to us
 
 Array = np.ndarray[Any, np.dtype[Any]]

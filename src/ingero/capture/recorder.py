@@ -30,6 +30,7 @@ from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
+from ingero.capture.rehearsal import NO_REHEARSAL, Rehearsal
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.samples import Samples
 from ingero.capture.scheduling import SchedulingRows
@@ -37,6 +38,8 @@ from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
 from ingero.capture.spans import ChangedSpans
 from ingero.capture.stacks import Stacks
+from ingero.capture.step_rows import StepRows
+from ingero.capture.steps import StepFinder
 from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
@@ -62,6 +65,7 @@ class RecorderOptions:
     launches_at_driver_only, libraries, given_files: see LibraryProbes.
     deadband_percent, heartbeat_s: see SnapshotRows.
     max_overhead_ratio: of the busiest traced thread's time; max_cpu_ratio: of one core; 0: no limit.
+    rehearsal: makes the overhead limiter act as on a slower machine.
     shown_calls: so many recorded calls a second are kept to be shown, see `Recorder.recorded_calls`.
     """
 
@@ -76,6 +80,7 @@ class RecorderOptions:
     max_overhead_ratio: float = 0
     max_cpu_ratio: float = 0
     shown_calls: int = 0
+    rehearsal: Rehearsal = NO_REHEARSAL
     is_target: Callable[[int], bool] | None = None
 
 
@@ -108,7 +113,7 @@ class Recorder:
         self._scheduling = SchedulingRows(sink)
         self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
         self._resources.callback(self._gpu_samples.stop)
-        spans = ChangedSpans()
+        spans, untimed = ChangedSpans(), ChangedSpans()
         self._rows = RowMaker(
             sink,
             self.clock,
@@ -119,8 +124,17 @@ class Recorder:
             default_device=gpus.default_device,
             is_changed=spans.touch,
         )
+        step_rows = StepRows(
+            sink,
+            self.clock,
+            numbers_of=self._rows.process_numbers,
+            devices_of=self._rows.devices,
+            is_changed=spans.touch,
+            is_untimed=untimed.touch,
+        )
+        self._steps = StepFinder(kernel, self.targets, step_rows)
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
-        self.seconds.on_forget += [self._communicators.forget, self._rows.forget]
+        self.seconds.on_forget += [self._communicators.forget, self._rows.forget, self._steps.forget]
         self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows), keeps=bool(options.shown_calls))
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
@@ -136,6 +150,8 @@ class Recorder:
             "lifecycle": self._on_lifecycle,
             "calls": self._on_calls,
             "epochs": self._on_epochs,
+            "steps": self._steps.steps,
+            "sequence": self._steps.calls,
             "offcpu": self._on_offcpu,
             "host": self._rows.host_events,
             "nccl": self._communicators.add,
@@ -158,9 +174,11 @@ class Recorder:
             self.seconds,
             self._drainer,
             spans,
+            untimed,
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
             with_stacks=options.with_stacks,
+            rehearsal=options.rehearsal,
         )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._unreadable = 0
@@ -259,6 +277,7 @@ class Recorder:
         self._wakers.write(period)
         self._communicators.write()
         second = self.seconds.read(period)
+        self._steps.second(second.cells)
         self._count_own_losses(second)
         self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
         records, self._records = self._records, 0
@@ -307,6 +326,8 @@ class Recorder:
             self._processes.forked(target, parent)
         elif change is Change.EXECUTED:
             self._processes.executed(target)
+        if change is not Change.ENDED:
+            self._steps.begin(target.slot)
         self._follow_stacks(target, change, parent)
         self._processes.write(target, self.clock.unix_ns_of(seen_ns) if seen_ns is not None else self.clock.now_ns())
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.call_sites import CallSiteRows
-from ingero.capture.cells import CellGrowth, CellReader
+from ingero.capture.cells import COPY_SUMS, CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
+from ingero.capture.copies import copy_rows
 from ingero.capture.culprits import Charge, CulpritReader
 from ingero.capture.drain_sums import DrainSums
 from ingero.capture.host_sums import HostSum, HostSumReader
@@ -132,6 +133,10 @@ class SecondReader:
         threads, ended = self._read_accounts()
         cells = self.cells.read(elapsed_s)
         self._write_op_stats(cells, period)
+        copies = copy_rows(
+            self._sink.session, ((target.number, cell) for target, cell in self._known(cells)), period.columns()
+        )
+        self._sink.append(tables.COPIES, copies)
         self.sites.collect(cells, period)
         self._write_launches(period)
         faults = self._major_faults.read(threads)
@@ -387,6 +392,6 @@ def _summed(group: list[CellGrowth]) -> Any:
     if len(group) == 1:
         return group[0].growth
     total = group[0].growth.copy()
-    for name in ("count", "errors", "nested", "recorded", "sum_ns", "size_bytes", "clock_ns"):
+    for name in ("count", "errors", "nested", "recorded", "sum_ns", "size_bytes", "clock_ns", *COPY_SUMS):
         total[name] = sum(cell.growth[name] for cell in group)
     return total

@@ -22,6 +22,7 @@ from ingero.serve.account import Extent, account_text, header_lines
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import not_looked_at_lines, verdict_lines
 from ingero.serve.per_process import per_process_json, per_process_lines, takers_json
+from ingero.serve.profile_lines import profile_lines
 from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
 from ingero.serve.system_context import system_lines
 from ingero.store.locations import database_path
@@ -136,6 +137,8 @@ def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted)
     """The verdict first, then the machine, then the account."""
     yield from header_lines(reader, window)
     yield from verdict_lines(diagnosis)
+    if diagnosis.profiles:
+        yield from profile_lines(diagnosis.profiles, pid=wanted.pid)
     context = list(system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
     context += not_looked_at_lines(diagnosis)
     yield from context

@@ -81,6 +81,15 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         exits={0: "Better, or no difference beyond noise.", EXIT_WORSE: "Worse."},
         examples={"Did the fix help?": "ingero compare before.db after.db"},
     ),
+    "import": Manual(
+        examples={
+            "A trace of PyTorch's profiler: where did the time go?":
+                "ingero import trace.json.gz -o run.db && ingero explain --db run.db",
+            "Every rank of a job, as one recording.": "ingero import traces/ -o job.db",
+            "Two exports of Nsight Systems: did it get better?":
+                "ingero import before.sqlite -o a.db; ingero import after.sqlite -o b.db; ingero compare a.db b.db",
+        },
+    ),
     "query": Manual(
         examples={
             "Exact counts of all calls.": 'ingero query "SELECT op_name, sum(count) FROM op_stats GROUP BY 1"',

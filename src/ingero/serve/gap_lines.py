@@ -20,16 +20,23 @@ _SOURCE_TEXTS = {
 
 def not_traced_lines(reader: Reader, window: Window) -> Iterator[str]:
     """Sources of which nothing can be in the recording: silence about them is not a zero."""
-    reasons = {
-        source: why
-        for session in reader.sessions()
-        if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns
-        for source, why in json.loads(session.not_traced).items()
-    }
-    for source, why in reasons.items():
-        yield f"not traced: {_SOURCE_TEXTS.get(source, source)}: {why}"
-    if reasons:
+    by_reason = not_traced(reader, window)
+    for why, sources in by_reason.items():
+        yield f"not traced: {', '.join(_SOURCE_TEXTS.get(source, source) for source in sources)}: {why}"
+    if by_reason:
         yield ""
+
+
+def not_traced(reader: Reader, window: Window) -> dict[str, list[str]]:
+    """Sources of which nothing can be in the recording, by the reason."""
+    found: dict[str, list[str]] = {}
+    for session in reader.sessions():
+        if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns:
+            for source, why in json.loads(session.not_traced).items():
+                sources = found.setdefault(why, [])
+                if source not in sources:
+                    sources.append(source)
+    return found
 
 
 def removed_lines(reader: Reader, window: Window) -> Iterator[str]:

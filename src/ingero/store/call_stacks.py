@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -16,6 +17,9 @@ from ingero.store.records import Stack
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
 )
+# Users have files of these names, too; nothing that waits for a GPU is in the library's.
+_USERS_NAMES = frozenset({"code", "profile", "test"})
+_LIBRARIES = (frozenset({"torch", "functorch", "triton", "numpy"}) | sys.stdlib_module_names) - _USERS_NAMES
 _TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in angle brackets: code made by a library
 _CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
 
@@ -37,7 +41,7 @@ class PythonPlace:
         """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
         if self.file.startswith("<"):
             return bool(_TYPED.match(self.file))
-        return self.file != "?" and not _INSTALLED.search(self.file)
+        return self.file != "?" and not _INSTALLED.search(self.file) and not _is_cut_library(self.file)
 
     @property
     def short(self) -> str:
@@ -55,7 +59,7 @@ class PythonPlace:
 
 @dataclass(frozen=True, slots=True)
 class NativePlace:
-    """A native function. symbol: `file+0x...` where the file has no name for the place."""
+    """A native function. symbol: `file+0x...` where the file has no name for the place; file: "" if not known."""
 
     symbol: str
     file: str
@@ -63,7 +67,9 @@ class NativePlace:
     @property
     def text(self) -> str:
         """Its name, and its file where the name does not say it."""
-        return self.symbol if self.symbol.startswith(f"{self.file}+") else f"{self.symbol} ({self.file})"
+        if not self.file or self.symbol.startswith(f"{self.file}+"):
+            return self.symbol
+        return f"{self.symbol} ({self.file})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,14 @@ class CallStack:
     def issuer(self) -> NativePlace | None:
         """The native function that called into CUDA or NCCL."""
         return next((place for place in self.native if not _CUDA.match(place.file)), None)
+
+
+def _is_cut_library(file: str) -> bool:
+    """Whether it is PyTorch's or Python's own, with the folder that it is installed in cut off.
+
+    PyTorch's profiler writes paths from the entry of sys.path on: torch/nn/modules/module.py, threading.py.
+    """
+    return file.partition("/")[0].removesuffix(".py") in _LIBRARIES
 
 
 def call_stack(stored: Stack) -> CallStack:

@@ -174,6 +174,20 @@ class OpShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyShare:
+    """What copies by one call moved between the host and GPUs in a stretch of time; fractions as of `OpShare`.
+
+    blocked_ns: in asynchronous ones that waited, because their host memory is pageable.
+    """
+
+    source: int
+    op: int
+    host_to_gpu_bytes: float
+    gpu_to_host_bytes: float
+    blocked_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTotals:
     """What the threads of a process did, summed over them. major_faults: pages read from disk; None: not recorded."""
 

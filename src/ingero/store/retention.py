@@ -62,6 +62,7 @@ _AGGREGATES = (
     ("raw_cgroup_throttling", "start_ns"),
     ("raw_culprits", "start_ns"),
     ("raw_clock_seconds", "start_ns"),
+    ("raw_copies", "start_ns"),
     ("raw_op_stats", "start_ns"),
     ("raw_call_sites", "start_ns"),
 )
@@ -78,6 +79,11 @@ _FOLDED: dict[str, _Fold] = {
         ("session", "process", "source", "op", "library"),
         ("count", "errors", "nested", "untimed", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
         ("max_ns",),
+    ),
+    "raw_copies": (
+        ("session", "process", "source", "op"),
+        ("host_to_gpu_bytes", "gpu_to_host_bytes", "blocked_ns"),
+        (),
     ),
     "raw_kernel_launches": (("session", "process", "function", "generation", "library"), ("count",), ()),
     "raw_allocations": (

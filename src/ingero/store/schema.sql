@@ -147,7 +147,8 @@ CREATE TABLE raw_offcpu (
     waker_tid    INTEGER NOT NULL DEFAULT 0,
     waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
     futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at; odd: its interpreter's lock; 0: none
-    stack_hash   INTEGER NOT NULL DEFAULT 0    -- its Python frames as it went to sleep; 0: not looked at
+    stack_hash   INTEGER NOT NULL DEFAULT 0,   -- its Python frames as it went to sleep; 0: not looked at
+    is_gpu_call  INTEGER NOT NULL DEFAULT 0    -- 1: in a call that may wait for the GPU
 ) STRICT;
 CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);
 
@@ -304,7 +305,8 @@ CREATE TABLE raw_gpu_activities (
     bytes       INTEGER NOT NULL DEFAULT 0,
     direction   INTEGER NOT NULL DEFAULT 0,   -- string: host_to_gpu, gpu_to_host, gpu_to_gpu, host_to_host; of copies
     host_memory INTEGER NOT NULL DEFAULT 0,   -- string: pageable, pinned; of copies, where the profiler says so
-    call_ns     INTEGER NOT NULL DEFAULT 0    -- begin of the call that enqueued it; 0: not in the file
+    call_ns     INTEGER NOT NULL DEFAULT 0,   -- begin of the call that enqueued it; 0: not in the file
+    communicator INTEGER NOT NULL DEFAULT 0   -- of a collective: raw_communicators.number; 0: not one, or not told
 ) STRICT;
 CREATE INDEX raw_gpu_activities_time ON raw_gpu_activities(start_ns);
 
@@ -349,6 +351,21 @@ CREATE TABLE raw_op_stats (
     stopped_ns     INTEGER
 ) STRICT;
 CREATE INDEX raw_op_stats_start ON raw_op_stats(start_ns);
+
+-- Beside raw_op_stats, of copies with the host's memory: what a copy inside a GPU moves is in no row.
+CREATE TABLE raw_copies (
+    id                INTEGER PRIMARY KEY,
+    session           INTEGER NOT NULL,
+    start_ns          INTEGER NOT NULL,
+    period_s          REAL    NOT NULL DEFAULT 1,
+    process           INTEGER NOT NULL,
+    source            INTEGER NOT NULL,
+    op                INTEGER NOT NULL,
+    host_to_gpu_bytes INTEGER NOT NULL DEFAULT 0,
+    gpu_to_host_bytes INTEGER NOT NULL DEFAULT 0,
+    blocked_ns        INTEGER NOT NULL DEFAULT 0 -- in asynchronous copies that waited, because their memory is pageable
+) STRICT;
+CREATE INDEX raw_copies_start ON raw_copies(start_ns);
 
 -- Exact histogram of one call site. Several rows may share a key: sum them.
 CREATE TABLE raw_call_sites (

@@ -59,7 +59,10 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        iif(e.function <> 0, (SELECT name FROM raw_kernels
            WHERE process = e.process AND function = e.function AND since_ns <= e.start_ns
            ORDER BY generation DESC LIMIT 1), NULL) AS kernel_name, nullif(e.function, 0) AS function,
-       e.duration_ns, e.arg0 AS bytes, e.arg1 AS handle, e.stream, e.ret_code, e.stack_hash, e.cgroup_id,
+       e.duration_ns, e.arg0 AS bytes, e.arg1 AS handle,
+       (SELECT CASE e.arg1 WHEN 1 THEN 'pinned' WHEN 2 THEN 'pageable' WHEN 3 THEN 'seems pageable' END FROM ops
+        WHERE source_id = e.source AND op_id = e.op AND arg1 = 'host memory') AS host_memory,
+       e.stream, e.ret_code, e.stack_hash, e.cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = e.process) AS rank,
        (SELECT local_rank FROM raw_processes WHERE process = e.process) AS local_rank,
        (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
@@ -191,6 +194,14 @@ SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS n
        (SELECT world_size FROM raw_processes WHERE process = t.process) AS world_size
 FROM raw_op_stats t;
 
+-- Exact, beside op_stats, of copies between the host and a GPU. What a copy inside a GPU moves is not here.
+CREATE VIEW copies AS
+SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.start_ns AS timestamp,
+       c.period_s, (SELECT pid FROM raw_processes WHERE process = c.process) AS pid, c.process, c.source, c.op,
+       (SELECT name FROM ops WHERE source_id = c.source AND op_id = c.op) AS op_name, c.host_to_gpu_bytes,
+       c.gpu_to_host_bytes, c.blocked_ns
+FROM raw_copies c;
+
 -- Memory for a GPU by call site: levels (live_*, peak_bytes) at the end of the row's period, growth in the rest. A row
 -- where something changed, and each minute while something is live.
 CREATE VIEW gpu_memory AS
@@ -239,7 +250,7 @@ SELECT i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS n
        nullif(i.waker_pid, 0) AS waker_pid, nullif(i.waker_tid, 0) AS waker_tid,
        (SELECT text FROM raw_strings WHERE string = i.waker_name) AS waker_name, nullif(i.futex & ~1, 0) AS futex,
        iif(i.futex > 0, i.futex & 1, NULL) AS is_interpreter_lock,
-       nullif(i.stack_hash, 0) AS stack_hash,
+       nullif(i.stack_hash, 0) AS stack_hash, i.is_gpu_call,
        (SELECT cgroup_id FROM raw_processes WHERE process = i.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = i.process) AS rank
 FROM raw_offcpu i;
@@ -297,7 +308,7 @@ SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS n
        (SELECT name FROM raw_kernels WHERE process = g.process AND function = g.function LIMIT 1) AS kernel_name,
        g.bytes, (SELECT text FROM raw_strings WHERE string = g.direction) AS direction,
        (SELECT text FROM raw_strings WHERE string = g.host_memory) AS host_memory, nullif(g.call_ns, 0) AS call_ns,
-       (SELECT rank FROM raw_processes WHERE process = g.process) AS rank
+       nullif(g.communicator, 0) AS communicator, (SELECT rank FROM raw_processes WHERE process = g.process) AS rank
 FROM raw_gpu_activities g;
 
 -- As the program, its framework or a library marked them; rows only in what `ingero import` made.

@@ -126,7 +126,7 @@ def op_rows() -> Iterator[OpRow]:
             op.name,
             text,
             size,
-            _name(op.handle),
+            _name(op.handle) or ("host memory" if op.to or op.origin else ""),
             _extra(op),
             ",".join(op.aliases),
             kind_text(op.kind),

@@ -1,21 +1,18 @@
 """A training loop as people write it: load, forward, backward, step, and now and then look at the loss."""
 
-import itertools
-import json
 import os
+import random
 import sys
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TextIO
 
-from ingero.demo.workloads import lifecycle, minitorch, train_options
-from ingero.demo.workloads.background import start_bystanders, start_gil_hog, start_lock_hog, start_native_threads
-from ingero.demo.workloads.callbacks import Callbacks
-from ingero.demo.workloads.host_knobs import HostKnobs, HostState
+from ingero.demo.workloads import lifecycle, minitorch, steps, train_options
+from ingero.demo.workloads.host_knobs import HostKnobs
 from ingero.demo.workloads.lengths import Lengths
+from ingero.demo.workloads.looks import Looks
+from ingero.demo.workloads.loop import HostSide, Log, start_threads, step_numbers
 from ingero.demo.workloads.minitorch import Tensor, cuda, naming, nn, optim, runtime
 from ingero.demo.workloads.minitorch.data import Batch, DataLoader, ImageDataset
 from ingero.demo.workloads.minitorch.distributed import DistributedDataParallel, ProcessGroup
@@ -23,7 +20,9 @@ from ingero.demo.workloads.minitorch.graphs import Graph
 
 CHURN_BYTES = 32 << 20
 GRAPH_WARM_UP = 3  # steps before the capture: the allocator must have what it needs
-DEFAULT_STEPS = 100
+TILES = ("128x64", "64x64", "128x128")  # what the matrix library chooses for each shape, the usual one first
+SHAPE_US = (1.0, 0.5, 1.5)  # times --us
+SHAPE_LAUNCHES = 4  # more for each further shape
 
 
 class Trainer:
@@ -31,7 +30,10 @@ class Trainer:
 
     def __init__(self, options: Namespace) -> None:
         self.options = options
-        self.model = nn.Transformer(options.layers, options.us, options.launches)
+        self.models = [shaped_model(options, shape) for shape in range(options.shapes)]
+        self.model = self.models[0]
+        self.shapes = random.Random(options.seed)
+        self.shape = 0
         self.criterion = nn.CrossEntropyLoss()
         self.optimizer = optim.AdamW()
         self.engine = minitorch.autograd.Engine(threaded=options.autograd_thread)
@@ -39,13 +41,15 @@ class Trainer:
         self.lengths = Lengths(options)
         self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
         self.copied = cuda.Event()
-        self.finished = cuda.Event()
+        self.looks = Looks(options.drain, options.behind)
         self.graph: Graph | None = None
         self.steps = 0
 
     def train_step(self, batch: Batch) -> Tensor:
-        """Launch one step; return its loss, which nobody has waited for yet."""
+        """Launch one step; return its loss, which nobody has waited for at the end of it."""
         self.load(batch)
+        self.shape = self.shapes.randrange(len(self.models))
+        self.model = self.models[self.shape]
         self.steps += 1
         if self.options.graph and self.steps > GRAPH_WARM_UP:
             return self.replay()
@@ -55,6 +59,8 @@ class Trainer:
         """Forward, backward, and the optimizer when enough steps have accumulated."""
         self.optimizer.zero_grad()
         loss = self.criterion(self.model(self.images))
+        if self.options.item_mid:
+            loss.item()
         self.engine.backward(loss)
         if self.steps % self.options.accumulate == 0:
             self.optimizer.step()
@@ -70,19 +76,27 @@ class Trainer:
 
     def load(self, batch: Batch) -> None:
         """Copy the batch to the device, on the copy stream if there is one."""
+        if self.options.streams == "synced":
+            self.images = Tensor(self.options.nbytes)
+            self.images.record_stream()
         with cuda.stream(self.copy_stream):
             nbytes = self.lengths.set_for(self.steps, batch.nbytes)
             batch.copy_to(self.images, nbytes, non_blocking=not self.options.blocking_copies)
-        if self.options.streams == "ordered":
+        if self.options.streams == "synced":
+            self.copy_stream.synchronize()
+        if self.options.streams in {"ordered", "synced"}:
             self.copied.record(self.copy_stream.handle)
             cuda.Stream.default().wait_event(self.copied)
 
-    def evaluate(self) -> None:
-        """Two forward passes without gradients, and a look at the result."""
+    def evaluate(self) -> list[int]:
+        """Forward passes without gradients, and a look at the result; return when each began."""
+        began_ns = []
         with minitorch.no_grad():
-            for _ in range(2):
+            for _ in range(self.options.eval_batches):
+                began_ns.append(time.monotonic_ns())
                 predictions = self.model(self.images)
             predictions.item()
+        return began_ns
 
     def churn(self) -> None:
         """Allocate past the cache, as a model with ever new shapes does."""
@@ -91,72 +105,53 @@ class Trainer:
         cuda.empty_cache()
 
     def drain(self, loss: Tensor) -> None:
-        """Look at the loss in the chosen way; `never` leaves the pace to the launch queue's depth."""
-        how = self.options.drain
-        if how == "stream":
-            loss.item()
-        elif how == "memcpy":
-            loss.copy_to_host_blocking()
-        else:
-            loss.copy_to_host()
-            if how == "event":
-                self.finished.record()
-                self.finished.synchronize()
-            elif how == "device":
-                cuda.synchronize()
-            elif how == "query":
-                while not cuda.Stream.default().query():
-                    pass
+        """Look at the loss in the chosen way."""
+        self.looks.look(loss)
+
+    def kind(self) -> str:
+        """What kind of step the last one was: a part of one whose gradients accumulate, or one of a shape."""
+        if self.steps % self.options.accumulate != 1 % self.options.accumulate:
+            return steps.MICRO
+        return f"shape {self.shape}" if self.options.shapes > 1 else steps.TRAIN
 
 
-def training_loop(trainer: Trainer, loader: DataLoader, out: TextIO) -> None:
+def shaped_model(options: Namespace, shape: int) -> nn.Transformer:
+    """Make the model that steps of one shape run: other kernels, and a few more of them."""
+    launches = options.launches + shape * SHAPE_LAUNCHES
+    return nn.Transformer(options.layers, options.us * SHAPE_US[shape], launches, TILES[shape])
+
+
+def training_loop(trainer: Trainer, loader: DataLoader, log: Log) -> None:
     """Train until the limits of the options are reached; write one line for each step."""
     options = trainer.options
-    knobs = HostKnobs(options.knob) if options.knob else None
-    lock = threading.Lock()
-    start_lock_hog(options, lock)
-    callbacks = Callbacks(options, lock)
-    state = HostState()
+    host = HostSide(options)
     batches = iter(loader)
-    end_ns = time.monotonic_ns() + int(options.seconds * 1e9) if options.seconds else None
     for step in step_numbers(options):
-        started_ns = time.monotonic_ns()
-        if end_ns is not None and started_ns >= end_ns:
-            break
+        log.begin()
         batch = next(batches)
-        data_ns = time.monotonic_ns() - started_ns
-        if knobs is not None:
-            state = knobs.read()
-            callbacks.before_step(state, step)
+        data_ns = time.monotonic_ns() - log.began_ns
+        host.before_step(step)
         if options.churn:
             trainer.churn()
-        trainer.lengths.factor = state.sequence
+        trainer.lengths.factor = host.state.sequence
         loss = trainer.train_step(batch)
-        callbacks.after_step(state, step, loss)
+        host.after_step(step, loss)
         if (step + 1) % options.sync_every == 0:
             trainer.drain(loss)
-        if options.eval_every and (step + 1) % options.eval_every == 0:
-            trainer.evaluate()
-        now_ns = time.monotonic_ns()
-        row = {"step": step, "t_ns": now_ns, "step_ns": now_ns - started_ns, "data_ns": data_ns}
-        out.write(json.dumps(row) + "\n")
-
-
-def step_numbers(options: Namespace) -> Iterator[int]:
-    """Count the steps: up to --steps, else for ever with --seconds, else a hundred."""
-    if options.steps is None and options.seconds is not None:
-        return itertools.count()
-    return iter(range(DEFAULT_STEPS if options.steps is None else options.steps))
+        is_evaluated = options.eval_every and (step + 1) % options.eval_every == 0
+        evaluated_ns = trainer.evaluate() if is_evaluated else []
+        log.end(step=step, data_ns=data_ns, kind=trainer.kind(), evaluated_ns=evaluated_ns)
 
 
 @contextmanager
-def process_group(options: Namespace, model: nn.Transformer) -> Iterator[None]:
+def process_group(options: Namespace, models: list[nn.Transformer]) -> Iterator[None]:
     """Join the other ranks, if there are any."""
     if options.world == 1:
         yield
         return
-    group = ProcessGroup(options.rank, options.world, options.uid)
-    DistributedDataParallel(model, group)
+    group = ProcessGroup(options.rank, options.world, options.uid, watched=options.watchdog)
+    for model in models:
+        DistributedDataParallel(model, group)
     yield
     group.close()
 
@@ -176,10 +171,7 @@ def dataset(options: Namespace) -> ImageDataset:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the trainer; print `ready PID` on stderr when the device is set up."""
-    parser = train_options.parser()
-    options = parser.parse_args(arguments)
-    if options.world > 1 and options.uid is None:
-        parser.error("--world needs --uid")
+    options = train_options.parse(arguments)
     if options.runtime:
         os.environ["GPUSIM_RUNTIME"] = options.runtime
     if options.world > 1:
@@ -195,15 +187,15 @@ def main(arguments: list[str] | None = None) -> int:
         lifecycle.announce("loaded")
         lifecycle.wait_for(options.gate)
         cuda.init(options.rank)
+        if not options.pageable and not options.blocking_copies:
+            loader.register_memory()
         trainer = Trainer(options)
-        stack.enter_context(process_group(options, trainer.model))
-        start_gil_hog(options)
-        start_bystanders(options.bystanders)
-        start_native_threads(options)
+        stack.enter_context(process_group(options, trainer.models))
+        start_threads(options)
         if options.graph:
             stack.enter_context(cuda.stream(cuda.Stream()))  # the default stream cannot be captured
         lifecycle.announce("ready")
-        training_loop(trainer, loader, out)
+        training_loop(trainer, loader, Log(out))
     return 0
 
 

@@ -1,23 +1,38 @@
 """The trainer's command line."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-DRAINS = ("stream", "event", "memcpy", "device", "never", "query")
-COPY_STREAMS = ("none", "ordered", "unordered")
+from ingero.demo.workloads.looks import WAYS
+from ingero.demo.workloads.patterns import PATTERNS
+
+COPY_STREAMS = ("none", "ordered", "unordered", "synced")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser; every default together is the baseline of about 6.5 ms a step."""
     root = argparse.ArgumentParser(prog="train", description="Train a transformer on the simulated GPU.")
-    _add_length(root.add_argument_group("how long"))
+    add_length(root.add_argument_group("how long"))
+    _add_waits(root.add_argument_group("waits for the device"))
     _add_device(root.add_argument_group("work for the device"))
     _add_data(root.add_argument_group("data"))
-    _add_host(root.add_argument_group("the host's side"))
+    add_host(root.add_argument_group("the host's side"))
     return root
 
 
-def _add_length(group: "argparse._ArgumentGroup") -> None:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; what it says goes before what --pattern stands for."""
+    root = parser()
+    root.set_defaults(**PATTERNS.get(root.parse_args(arguments).pattern, {}))
+    options = root.parse_args(arguments)
+    if options.world > 1 and options.uid is None:
+        root.error("--world needs --uid")
+    return options
+
+
+def add_length(group: "argparse._ArgumentGroup") -> None:
+    """How long a loop runs, and where it says what it did."""
     group.add_argument("--steps", type=int, help="stop after this many (default 100 if --seconds is not given)")
     group.add_argument("--seconds", type=float, help="stop after this long")
     group.add_argument("--out", type=Path, help="one JSON line a step: step t_ns step_ns data_ns (default stdout)")
@@ -25,29 +40,39 @@ def _add_length(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--runtime", help="soname of the CUDA runtime (default $GPUSIM_RUNTIME or libcudart.so.12)")
 
 
+def _add_waits(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--pattern", choices=PATTERNS, help="wait as such a program does (patterns.py)")
+    group.add_argument("--sync-every", type=int, default=1, help="steps between drains; launches run ahead in between")
+    group.add_argument("--drain", choices=WAYS, default="stream", help="how the loop waits for the device")
+    group.add_argument("--behind", type=int, default=1, help="steps that --drain behind leaves to the device")
+    group.add_argument("--item-mid", action="store_true", help="look at the loss between forward and backward")
+    group.add_argument(
+        "--streams", choices=COPY_STREAMS, nargs="?", const="ordered", default="none",
+        help="copy batches on a stream of their own, which the default stream waits for (ordered) or never does, or "
+        "the host waits for, too (synced)",
+    )  # fmt: skip
+
+
 def _add_device(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--layers", type=int, default=8, help="transformer layers, 17 launches each")
     group.add_argument("--us", type=float, default=60, help="device time of one matrix product in us (2: launch-bound)")
     group.add_argument("--launches", type=int, default=0, help="extra launches a step, 1 us each on the device")
-    group.add_argument("--sync-every", type=int, default=1, help="steps between drains; launches run ahead in between")
-    group.add_argument("--drain", choices=DRAINS, default="stream", help="how the loop waits for the device")
-    group.add_argument(
-        "--streams", choices=COPY_STREAMS, nargs="?", const="ordered", default="none",
-        help="copy batches on a stream of their own, which the default stream waits for (ordered) or never does",
-    )  # fmt: skip
     group.add_argument("--graph", action="store_true", help="capture a step as a CUDA graph, then replay it")
     group.add_argument("--accumulate", type=int, default=1, help="steps whose gradients the optimizer takes together")
     group.add_argument(
         "--sequence", type=int, default=0, help="waves of work in each launch, and as many bytes of the batch (0: one)"
     )
     group.add_argument("--vary", action="store_true", help="draw each step's length around --sequence, from --seed")
+    group.add_argument("--shapes", type=int, default=1, help="kinds of step, in random order from --seed")
     group.add_argument("--seed", type=int, default=1)
     group.add_argument("--bystanders", type=int, default=0, help="threads with a stream each that work by themselves")
     group.add_argument("--churn", action="store_true", help="allocate and free 32 MiB past the cache in each step")
     group.add_argument("--eval-every", type=int, default=0, help="evaluate after each N-th step")
+    group.add_argument("--eval-batches", type=int, default=2, help="batches of an evaluation")
     group.add_argument("--autograd-thread", action="store_true", help="launch the backward pass from a second thread")
     group.add_argument("--rank", type=int, default=0)
     group.add_argument("--world", type=int, default=1, help="ranks of data parallel training")
+    group.add_argument("--watchdog", action="store_true", help="a thread that queries events of the collectives")
     group.add_argument("--uid", type=Path, help="file through which the ranks meet")
 
 
@@ -59,13 +84,15 @@ def _add_data(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--cpu-ms", type=float, default=2.0, help="CPU time to decode one batch")
     group.add_argument("--nbytes", type=int, default=1 << 20, help="bytes of one batch")
     group.add_argument("--pin-memory", action="store_true", help="pin batches in a thread of its own")
+    group.add_argument("--pageable", action="store_true", help="leave the workers' memory unpinned: a copy waits")
     group.add_argument("--blocking-copies", action="store_true", help="copy batches with calls that wait for them")
     group.add_argument("--data", type=Path, help="read batches from this file with O_DIRECT")
     group.add_argument("--buffered", action="store_true", help="read --data through the page cache")
     group.add_argument("--tcp", metavar="HOST:PORT", help="fetch batches from the store listening there")
 
 
-def _add_host(group: "argparse._ArgumentGroup") -> None:
+def add_host(group: "argparse._ArgumentGroup") -> None:
+    """What a loop does on the host beside its work for the device (loop.HostSide)."""
     group.add_argument("--knob", type=Path, help="file of live disturbances (host_knobs.py)")
     group.add_argument("--checkpoint", type=Path, help="file that checkpoints go to, when --knob says so")
     group.add_argument("--heap", type=int, default=0, help="objects that the garbage collector has to walk")

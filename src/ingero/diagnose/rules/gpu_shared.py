@@ -252,7 +252,7 @@ RULE = Rule(
     cause=CAUSE,
     title="another process worked on the same GPU",
     order=72,
-    needs=("epochs",),
+    needs=("epochs", "enqueues"),
     wants=("gpu_samples", "GPU"),
     shows="the device's time for epochs of the same class with and without another traced process's work on it, and "
     "which share each of them got",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
+from ingero.serve.gap_lines import not_traced
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_count
@@ -32,13 +32,8 @@ def gap_lines(reader: Reader, window: Window) -> Iterator[str]:
 
 
 def _not_traced(reader: Reader, window: Window) -> Iterator[str]:
-    reasons = {
-        source: why
-        for session in reader.sessions()
-        if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns
-        for source, why in json.loads(session.not_traced).items()
-    }
-    yield from (f"not traced: {source}: {why}" for source, why in reasons.items())
+    for why, sources in not_traced(reader, window).items():
+        yield f"not traced: {', '.join(sources)}: {why}"
 
 
 def _selection(reader: Reader, window: Window) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ingero.events import HELD_UP
 from ingero.store import answers, histograms
 from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, period_ns, share, sum_of, sums_of_clocks, touches
 from ingero.store.reader.questions import Questions, records
-from ingero.store.records import KernelLaunches, OpShare, OpTotals, Window
+from ingero.store.records import CopyShare, KernelLaunches, OpShare, OpTotals, Window
 from ingero.store.spans import Spans, joined
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -104,6 +104,22 @@ class OperationQuestions(Questions):
         ):
             found[number] += records(OpShare, [tuple(of_op)])
         return found
+
+    def copy_shares(self, windows: Iterable[Window], *, process: int) -> list[CopyShare]:
+        """What copies of one process moved per operation in stretches of time; none where that was not recorded."""
+        if not self.is_recorded("raw_copies"):
+            return []
+        spans = Spans(windows)
+        sums: dict[tuple[int, int], Array] = {}
+        sql = (
+            f"SELECT t.start_ns, t.start_ns + {period_ns('t')}, t.source, t.op, t.host_to_gpu_bytes, "
+            f"t.gpu_to_host_bytes, t.blocked_ns FROM raw_copies t WHERE {touches('t')} AND {of_process('t')}"
+        )
+        for window in spans.near(LONGEST_PERIOD_NS):
+            for begin_ns, end_ns, source, op, *moved in self._rows(sql, window, table="raw_copies", process=process):
+                (within,) = spans.shares(np.array([begin_ns]), np.array([end_ns])).tolist()
+                sums[source, op] = sums.get((source, op), 0.0) + within * np.array(moved, np.float64)
+        return list(records(CopyShare, ((*key, *one.tolist()) for key, one in sums.items())))
 
     def kernel_launches(self, window: Window, *, process: int | None = None) -> list[KernelLaunches]:
         """Launches per process, GPU kernel and library that issued them, most first."""

@@ -45,4 +45,11 @@ static inline void burn_us(double us)
 		relax();
 }
 
+/* Use the CPU up to a time of the device, if that is yet to come. */
+static inline void burn_until(int64_t end_ns)
+{
+	while (now_ns() < end_ns)
+		relax();
+}
+
 #endif

@@ -30,6 +30,8 @@
  * hang              non-zero: the device completes nothing
  * xid               non-zero: waits and launches return this CUDA error
  * sched             0 as the process asks, 1 spin, 2 yield, 4 blocking
+ * queue_depth       work of one stream that may run ahead of the device before
+ *                   a launch has to wait; 1022 was measured on a V100, at most 1024
  * mem_limit_bytes   memory of the device, for all processes together
  * throttle_reasons  NVML bit mask of current clock throttle reasons
  * sm_clock_mhz      current and greatest SM clock as NVML reports them
@@ -49,6 +51,7 @@
 	KNOB(uint64_t, hang, 0)			\
 	KNOB(uint64_t, xid, 0)			\
 	KNOB(uint64_t, sched, 0)		\
+	KNOB(uint64_t, queue_depth, 1022)	\
 	KNOB(uint64_t, mem_limit_bytes, 17179869184) \
 	KNOB(uint64_t, throttle_reasons, 0)	\
 	KNOB(uint64_t, sm_clock_mhz, 1980)	\

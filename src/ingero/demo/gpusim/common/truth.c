@@ -143,6 +143,20 @@ void gpusim_truth_open(const char *layer)
 	pthread_atfork(NULL, NULL, mark_stale);
 }
 
+static void complete(struct gpusim_thread *thread, int64_t now)
+{
+	while (thread->pending)
+		__atomic_store_n(thread->return_ns[--thread->pending], now, __ATOMIC_RELEASE);
+}
+
+void gpusim_truth_go_on(void)
+{
+	struct gpusim_thread *thread = gpusim_thread();
+
+	thread->enter_ns = now_ns();
+	complete(thread, thread->enter_ns);
+}
+
 int gpusim_leave(const struct gpusim_entry *entry, struct gpusim_call call, int error)
 {
 	int64_t now;
@@ -153,8 +167,7 @@ int gpusim_leave(const struct gpusim_entry *entry, struct gpusim_call call, int 
 	count_return(entry->truth, call.thread->depth > 0, error);
 	now = now_ns(); /* late: what is counted after it lies outside of the truth, but inside of the call */
 	if (!call.thread->depth)
-		while (call.thread->pending)
-			__atomic_store_n(call.thread->return_ns[--call.thread->pending], now, __ATOMIC_RELEASE);
+		complete(call.thread, now);
 	count_time(entry->truth, call.thread->depth > 0, now - call.enter_ns + left_out_ns);
 	return error;
 }

@@ -56,7 +56,7 @@ struct gpusim_truth_sync {
 	uint32_t function;		/* the outermost call: index into the function table */
 	int64_t enter_ns;		/* entry of that call */
 	int64_t device_end_ns;		/* when the awaited work was done */
-	int64_t return_ns;		/* return of that call; 0 while it runs */
+	int64_t return_ns;		/* return of that call, or where it went on after the wait; 0 while it waits */
 };
 
 /*
@@ -152,6 +152,12 @@ void gpusim_truth_open(const char *layer);
 void gpusim_truth_sync(int device, uint64_t stream, int64_t device_end_ns);
 void gpusim_truth_drain(int device, uint64_t stream, uint64_t enqueues, int64_t first_enqueue_ns,
 			int64_t device_end_ns);
+
+/*
+ * The call goes on after its waits: their records end here, and what it enqueues from here on begins here. A copy from
+ * pageable memory waits for its stream first.
+ */
+void gpusim_truth_go_on(void);
 
 /* @what: all but sequence, pid, tid, function and the times. */
 void gpusim_truth_collective(struct gpusim_truth_collective what);

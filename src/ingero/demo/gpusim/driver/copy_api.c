@@ -3,12 +3,14 @@
 #include <string.h>
 
 #include "allocation.h"
+#include "clock.h"
 #include "context.h"
 #include "knobs.h"
 #include "launch.h"
 #include "wait.h"
 
 #define LATENCY_NS 1500
+#define PAGEABLE_RETURN_NS 8000		/* from a copy's end to the return of its call: 5 to 12 us on a V100 */
 #define SMALL_BYTES 65536		/* up to here the bytes really move, so that programs read what they wrote */
 
 enum way {
@@ -42,17 +44,57 @@ static double gbps_of(int device, enum way way)
 	return way == WAY_INSIDE ? knobs->device_gbps : way == WAY_PEER ? knobs->nvlink_gbps : knobs->pcie_gbps;
 }
 
+/* Which waits belong to a copy. */
+enum waits {
+	WAITS_NEVER,
+	WAITS_AFTER,			/* for the copy */
+	WAITS_FROM_HOST,		/* asynchronous by name, from memory that the device cannot read */
+	WAITS_TO_HOST,
+};
+
+/* Pinned memory is read and written by the device; any other the driver copies to memory that is. */
+static enum waits waits_of(enum way way, uint64_t to, uint64_t from)
+{
+	uint64_t host = way == WAY_IN ? from : way == WAY_OUT ? to : 0;
+
+	if (!host || allocation_find(host).kind)
+		return WAITS_NEVER;
+	return way == WAY_IN ? WAITS_FROM_HOST : WAITS_TO_HOST;
+}
+
+/* The stream's earlier work has ended before the driver touches the host's memory. It copies at the pace of the bus. */
+static int run_from_host(struct stream *stream, int64_t ns)
+{
+	int64_t end_ns;
+	int error = wait_for_stream(stream, &end_ns);
+
+	if (error)
+		return error;
+	gpusim_truth_go_on();
+	error = launch_run(stream, ENGINE_COPY_IN, ns);
+	burn_until(now_ns() + ns);
+	return error;
+}
+
 /* A gigabyte a second is a byte a nanosecond. */
-static int run(void *handle, void *fallback, size_t bytes, enum way way, bool wait)
+static int run(void *handle, void *fallback, size_t bytes, enum way way, enum waits waits)
 {
 	NEED_STREAM(stream, handle);
-	int64_t ns = LATENCY_NS + (int64_t)(bytes / gbps_of(context->device, way));
+	int64_t end_ns, ns = LATENCY_NS + (int64_t)(bytes / gbps_of(context->device, way));
 	int error;
 
-	if (wait && stream->capture)
+	if (stream->capture && waits == WAITS_AFTER)
 		return ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (stream->capture)
+		waits = WAITS_NEVER;
+	if (waits == WAITS_FROM_HOST)
+		return run_from_host(stream, ns);
 	error = launch_run(stream, engine_of(way), ns);
-	return error || !wait ? error : wait_for_stream(stream);
+	if (!error && waits != WAITS_NEVER)
+		error = wait_for_stream(stream, &end_ns);
+	if (!error && waits == WAITS_TO_HOST)
+		burn_until(end_ns + PAGEABLE_RETURN_NS);
+	return error;
 }
 
 static int copy(void *handle, void *fallback, uint64_t to, uint64_t from, size_t bytes, enum way way, bool wait)
@@ -63,7 +105,16 @@ static int copy(void *handle, void *fallback, uint64_t to, uint64_t from, size_t
 		way = way_of(to, from);
 	if (to && from && bytes <= SMALL_BYTES)
 		memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
-	return run(handle, fallback, bytes, way, wait);
+	return run(handle, fallback, bytes, way, wait ? WAITS_AFTER : WAITS_NEVER);
+}
+
+static int copy_async(void *handle, void *fallback, uint64_t to, uint64_t from, size_t bytes, enum way way)
+{
+	if (way == WAY_BY_ADDRESS)
+		way = way_of(to, from);
+	if (bytes && to && from && bytes <= SMALL_BYTES)
+		memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+	return bytes ? run(handle, fallback, bytes, way, waits_of(way, to, from)) : SUCCESS;
 }
 
 API_STREAM(cuMemcpy, _ptds, (uint64_t to, uint64_t from, size_t bytes), (to, from, bytes))
@@ -98,19 +149,19 @@ API_STREAM(cuMemcpyPeer, _ptds,
 
 API_STREAM(cuMemcpyAsync, _ptsz, (uint64_t to, uint64_t from, size_t bytes, void *handle), (to, from, bytes, handle))
 {
-	return copy(handle, fallback, to, from, bytes, WAY_BY_ADDRESS, false);
+	return copy_async(handle, fallback, to, from, bytes, WAY_BY_ADDRESS);
 }
 
 API_STREAM(cuMemcpyHtoDAsync_v2, _ptsz, (uint64_t to, const void *from, size_t bytes, void *handle),
 	   (to, from, bytes, handle))
 {
-	return copy(handle, fallback, to, (uintptr_t)from, bytes, WAY_IN, false);
+	return copy_async(handle, fallback, to, (uintptr_t)from, bytes, WAY_IN);
 }
 
 API_STREAM(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, uint64_t from, size_t bytes, void *handle),
 	   (to, from, bytes, handle))
 {
-	return copy(handle, fallback, (uintptr_t)to, from, bytes, WAY_OUT, false);
+	return copy_async(handle, fallback, (uintptr_t)to, from, bytes, WAY_OUT);
 }
 
 API_STREAM(cuMemcpyDtoDAsync_v2, _ptsz, (uint64_t to, uint64_t from, size_t bytes, void *handle),
@@ -169,23 +220,40 @@ static enum way way_of_types(int to, uint64_t to_address, int from, uint64_t fro
 	return to == MEMORY_HOST ? WAY_OUT : from == MEMORY_HOST ? WAY_IN : WAY_INSIDE;
 }
 
+static enum waits waits_of_places(enum way way, bool wait, uint64_t to, uint64_t from)
+{
+	if (!wait)
+		return waits_of(way, to, from);
+	return way == WAY_INSIDE ? WAITS_NEVER : WAITS_AFTER;
+}
+
+static uint64_t address_of(int memory_type, const void *host, uint64_t device)
+{
+	return memory_type == MEMORY_HOST ? (uintptr_t)host : device;
+}
+
 static int copy_2d(void *handle, void *fallback, const struct copy_2d *c, bool wait)
 {
-	enum way way = way_of_types(c->to.memory_type, c->to.device, c->from.memory_type, c->from.device);
+	uint64_t to = address_of(c->to.memory_type, c->to.host, c->to.device);
+	uint64_t from = address_of(c->from.memory_type, c->from.host, c->from.device);
+	enum way way = way_of_types(c->to.memory_type, to, c->from.memory_type, from);
 
-	return run(handle, fallback, c->width_bytes * c->height, way, wait && way != WAY_INSIDE);
+	return run(handle, fallback, c->width_bytes * c->height, way, waits_of_places(way, wait, to, from));
 }
 
 static int copy_3d(void *handle, void *fallback, const struct copy_3d *c, bool wait)
 {
-	enum way way = way_of_types(c->to.memory_type, c->to.device, c->from.memory_type, c->from.device);
+	uint64_t to = address_of(c->to.memory_type, c->to.host, c->to.device);
+	uint64_t from = address_of(c->from.memory_type, c->from.host, c->from.device);
+	enum way way = way_of_types(c->to.memory_type, to, c->from.memory_type, from);
 
-	return run(handle, fallback, c->width_bytes * c->height * c->depth, way, wait && way != WAY_INSIDE);
+	return run(handle, fallback, c->width_bytes * c->height * c->depth, way,
+		   waits_of_places(way, wait, to, from));
 }
 
 static int copy_3d_peer(void *handle, void *fallback, const struct copy_3d *c)
 {
-	return run(handle, fallback, c->width_bytes * c->height * c->depth, WAY_PEER, false);
+	return run(handle, fallback, c->width_bytes * c->height * c->depth, WAY_PEER, WAITS_NEVER);
 }
 
 API_STREAM(cuMemcpy2D_v2, _ptds, (const struct copy_2d *c), (c))
@@ -226,7 +294,7 @@ API_STREAM(cuMemcpy3DPeerAsync, _ptsz, (const struct copy_3d *c, void *handle), 
 API_STREAM(cuMemPrefetchAsync, _ptsz, (uint64_t address, size_t bytes, int device, void *handle),
 	   (address, bytes, device, handle))
 {
-	return run(handle, fallback, bytes, device < 0 ? WAY_OUT : WAY_IN, false);
+	return run(handle, fallback, bytes, device < 0 ? WAY_OUT : WAY_IN, WAITS_NEVER);
 }
 
 struct location {			/* CUmemLocation */
@@ -238,7 +306,7 @@ API_STREAM(cuMemPrefetchAsync_v2, _ptsz,
 	   (uint64_t address, size_t bytes, struct location to, unsigned int flags, void *handle),
 	   (address, bytes, to, flags, handle))
 {
-	return run(handle, fallback, bytes, to.type == 1 ? WAY_IN : WAY_OUT, false);
+	return run(handle, fallback, bytes, to.type == 1 ? WAY_IN : WAY_OUT, WAITS_NEVER);
 }
 
 API(cuMemAdvise, (uint64_t address, size_t bytes, int advice, int device), (address, bytes, advice, device))
@@ -260,7 +328,7 @@ static int fill(void *handle, void *fallback, uint64_t to, unsigned int value, s
 	if (to && count * width <= SMALL_BYTES)
 		for (size_t i = 0; i < count; i++)
 			memcpy((char *)(uintptr_t)to + i * width, &value, width);
-	return run(handle, fallback, count * width, WAY_INSIDE, false);
+	return run(handle, fallback, count * width, WAY_INSIDE, WAITS_NEVER);
 }
 
 #define MEMSET(bits, type)									\
@@ -279,14 +347,14 @@ static int fill(void *handle, void *fallback, uint64_t to, unsigned int value, s
 		   (to, pitch, value, width, height))						\
 	{											\
 		(void)to, (void)pitch, (void)value;						\
-		return run(NULL, fallback, width * height * sizeof(type), WAY_INSIDE, false);	\
+		return run(NULL, fallback, width * height * sizeof(type), WAY_INSIDE, WAITS_NEVER);	\
 	}											\
 	API_STREAM(cuMemsetD2D##bits##Async, _ptsz,						\
 		   (uint64_t to, size_t pitch, type value, size_t width, size_t height, void *handle),	\
 		   (to, pitch, value, width, height, handle))					\
 	{											\
 		(void)to, (void)pitch, (void)value;						\
-		return run(handle, fallback, width * height * sizeof(type), WAY_INSIDE, false);	\
+		return run(handle, fallback, width * height * sizeof(type), WAY_INSIDE, WAITS_NEVER);	\
 	}
 
 MEMSET(8, unsigned char)

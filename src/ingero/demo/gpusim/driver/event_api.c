@@ -42,7 +42,8 @@ API(cuEventDestroy_v2, (struct event *event), (event))
 
 static int record(struct event *event, struct stream *stream)
 {
-	int error = stream_lock_with_room(stream);
+	int64_t freed_ns;
+	int error = stream_lock_with_room(stream, &freed_ns);
 
 	if (error)
 		return error;
@@ -77,11 +78,12 @@ API_STREAM(cuEventRecordWithFlags, _ptsz, (struct event *event, void *handle, un
 
 int event_await(struct event *event, struct stream *stream)
 {
+	int64_t freed_ns;
 	int error;
 
 	if (!event)
 		return ERROR_INVALID_HANDLE;
-	error = stream_lock_with_room(stream);
+	error = stream_lock_with_room(stream, &freed_ns);
 	if (error)
 		return error;
 	if (event->capture)

@@ -15,8 +15,8 @@
 #include "device.h"
 #include "join.h"
 
-#define QUEUE_DEPTH 1024		/* work that may run ahead of the device, as on hardware */
-#define QUEUE_SLOTS (2 * QUEUE_DEPTH)	/* marks and awaits that order streams are never refused */
+#define MAX_QUEUE_DEPTH 1024		/* of the knob queue_depth: work that may run ahead of the device */
+#define QUEUE_SLOTS (2 * MAX_QUEUE_DEPTH)	/* marks and awaits that order streams are never refused */
 
 struct stream;
 struct graph;
@@ -107,8 +107,11 @@ struct moment *stream_mark(struct stream *stream);			/* a new reference */
 void stream_await(struct stream *stream, struct moment *moment);
 void moment_release(struct moment *moment);
 
-/* Takes queue_lock once the queue has room, which it may wait for. Not taken if it returns an error. */
-int stream_lock_with_room(struct stream *stream);
+/*
+ * Takes queue_lock once the queue has room, which it may wait for; @freed_ns receives when the work ended that made
+ * room, 0 if there was some at once. Not taken if it returns an error.
+ */
+int stream_lock_with_room(struct stream *stream, int64_t *freed_ns);
 
 /* Without queue_lock. A launch spends its host time between begin and enqueue, which waits while the queue is full. */
 void stream_begin_enqueue(struct stream *stream);

@@ -38,7 +38,7 @@ API_STREAM(cuStreamSynchronize, _ptsz, (void *handle), (handle))
 {
 	NEED_STREAM(stream, handle);
 
-	return wait_for_stream(stream);
+	return wait_for_stream(stream, &(int64_t){ 0 });
 }
 
 API_STREAM(cuStreamQuery, _ptsz, (void *handle), (handle))

@@ -215,10 +215,9 @@ static void position_release(struct position *position)
 	pthread_mutex_unlock(&queue_lock);
 }
 
-int wait_for_stream(struct stream *stream)
+int wait_for_stream(struct stream *stream, int64_t *end_ns)
 {
 	struct position position;
-	int64_t end_ns;
 	int error;
 
 	if (stream->capture)
@@ -226,10 +225,10 @@ int wait_for_stream(struct stream *stream)
 	pthread_mutex_lock(&queue_lock);
 	position = position_now(stream);
 	pthread_mutex_unlock(&queue_lock);
-	error = wait_until(stream->context, context_mode(stream->context), position_reached, &position, &end_ns);
-	gpusim_truth_sync(stream->context->device, (uintptr_t)stream->handle, end_ns);
+	error = wait_until(stream->context, context_mode(stream->context), position_reached, &position, end_ns);
+	gpusim_truth_sync(stream->context->device, (uintptr_t)stream->handle, *end_ns);
 	if (!error)
-		record_drain(&position, end_ns);
+		record_drain(&position, *end_ns);
 	position_release(&position);
 	return error;
 }

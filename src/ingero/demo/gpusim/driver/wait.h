@@ -14,7 +14,7 @@ enum wait_mode {
 };
 
 /* Each returns 0 or a CUDA error, and writes the records of the truth file. */
-int wait_for_stream(struct stream *stream);
+int wait_for_stream(struct stream *stream, int64_t *end_ns);	/* @end_ns: when its work was done */
 int wait_for_context(struct context *context, bool is_drain);
 int wait_for_moment(struct moment *moment, uint64_t begun, bool block);
 

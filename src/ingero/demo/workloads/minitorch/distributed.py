@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ingero.demo.workloads.minitorch.nn import Transformer
 from ingero.demo.workloads.minitorch.streams import current_stream
+from ingero.demo.workloads.minitorch.watchdog import Watchdog
 from ingero.errors import IngeroError
 
 GRADIENT_ELEMENTS = 4 << 20  # of one block: 16 MiB
@@ -30,7 +31,8 @@ class NcclError(IngeroError):
 class ProcessGroup:
     """The communicator of `world` ranks that meet through the file `rendezvous` (written by rank 0)."""
 
-    def __init__(self, rank: int, world: int, rendezvous: Path) -> None:
+    def __init__(self, rank: int, world: int, rendezvous: Path, *, watched: bool = False) -> None:
+        self._watchdog = Watchdog() if watched else None
         self._nccl = ctypes.CDLL("libnccl.so.2")
         self._nccl.ncclGetUniqueId.argtypes = (POINTER(_UniqueId),)
         self._nccl.ncclCommInitRank.argtypes = (POINTER(c_void_p), c_int, _UniqueId, c_int)
@@ -43,6 +45,8 @@ class ProcessGroup:
     def all_reduce(self, elements: int) -> None:
         """Enqueue the sum of a float32 buffer over all ranks on the current stream."""
         self._check("ncclAllReduce", None, None, elements, _FLOAT32, _SUM, self._communicator, current_stream())
+        if self._watchdog is not None:
+            self._watchdog.add()
 
     def close(self) -> None:
         """Destroy the communicator."""

@@ -25,8 +25,8 @@ class Module:
 class Linear(Module):
     """A matrix product and a bias: two launches forward, three backward."""
 
-    def __init__(self, gemm_us: float) -> None:
-        self.gemm = Gemm("ampere_sgemm_128x64_tn", duration_us=gemm_us)
+    def __init__(self, gemm_us: float, tile: str) -> None:
+        self.gemm = Gemm(f"ampere_sgemm_{tile}_tn", duration_us=gemm_us)
         self.bias = Kernel("vectorized_elementwise_kernel", duration_us=BIAS_US)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,11 +61,11 @@ class LayerNorm(Module):
 class Block(Module):
     """One transformer layer: 7 launches forward, 10 backward, 12 times `gemm_us` of matrix products in all."""
 
-    def __init__(self, gemm_us: float) -> None:
+    def __init__(self, gemm_us: float, tile: str) -> None:
         self.norm = LayerNorm()
-        self.attention = Linear(gemm_us)
-        self.projection = Linear(gemm_us)
-        self.feed_forward = Linear(2 * gemm_us)
+        self.attention = Linear(gemm_us, tile)
+        self.projection = Linear(gemm_us, tile)
+        self.feed_forward = Linear(2 * gemm_us, tile)
         self.on_gradient: Callable[[], None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,10 +79,13 @@ class Block(Module):
 
 
 class Transformer(Module):
-    """`layers` blocks, and optionally `extra_launches` tiny kernels to raise the rate of calls."""
+    """`layers` blocks, and optionally `extra_launches` tiny kernels to raise the rate of calls.
 
-    def __init__(self, layers: int, gemm_us: float, extra_launches: int = 0) -> None:
-        self.blocks = [Block(gemm_us) for _ in range(layers)]
+    tile: of the matrix library's kernel, which it chooses by the shape of what is multiplied.
+    """
+
+    def __init__(self, layers: int, gemm_us: float, extra_launches: int = 0, tile: str = "128x64") -> None:
+        self.blocks = [Block(gemm_us, tile) for _ in range(layers)]
         self.dropout = Kernel("fused_dropout_kernel_vec", duration_us=1.0)
         self.extra_launches = extra_launches
 

@@ -23,6 +23,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cudaFree": (c_void_p,),
     "cudaHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
     "cudaFreeHost": (c_void_p,),
+    "cudaHostRegister": (c_void_p, c_size_t, c_uint),
     "cudaMemcpy": (c_void_p, c_void_p, c_size_t, c_int),
     "cudaMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
     "cudaMemsetAsync": (c_void_p, c_int, c_size_t, c_void_p),

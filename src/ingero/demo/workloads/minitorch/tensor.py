@@ -1,5 +1,6 @@
 """Tensors without numbers: a block of device memory, and where it came from."""
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -33,16 +34,23 @@ def no_grad() -> Iterator[None]:
 class Tensor:
     """A block of device memory; `grad_fn` is the newest entry of its recorded operations, or None."""
 
-    __slots__ = ("_size", "grad_fn", "nbytes", "pointer")
+    __slots__ = ("_is_shared", "_size", "grad_fn", "nbytes", "pointer")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.pointer, self._size = device_allocator.malloc(nbytes)
+        self._is_shared = False
         self.grad_fn: Node | None = None
 
     def __del__(self) -> None:
-        if hasattr(self, "_size"):  # not when the allocation itself failed
-            device_allocator.free(self.pointer, self._size)
+        if not hasattr(self, "_size"):  # the allocation itself failed
+            return
+        free = device_allocator.free_after_use if self._is_shared else device_allocator.free
+        free(self.pointer, self._size)
+
+    def record_stream(self) -> None:
+        """Say that a second stream uses it: its block is reused only when an event there has passed."""
+        self._is_shared = True
 
     def follows(self, source: "Tensor", backward: Backward) -> "Tensor":
         """Record that this tensor was made from `source`; `backward` launches the gradient's kernels."""
@@ -65,6 +73,11 @@ class Tensor:
         copy = runtime.library().cudaMemcpyAsync
         copy(_staging(), self.pointer, ELEMENT_BYTES, runtime.DEVICE_TO_HOST, current_stream())
 
+    def copy_to_ordinary_host(self) -> None:
+        """Copy the first element to memory that is not pinned: asynchronous by name, and waited for."""
+        copy = runtime.library().cudaMemcpyAsync
+        copy(_ordinary(), self.pointer, ELEMENT_BYTES, runtime.DEVICE_TO_HOST, current_stream())
+
     def copy_to_host_blocking(self) -> None:
         """Copy the first element with one call that returns when it has arrived."""
         runtime.library().cudaMemcpy(_staging(), self.pointer, ELEMENT_BYTES, runtime.DEVICE_TO_HOST)
@@ -79,6 +92,13 @@ class Tensor:
 @functools.cache
 def _staging() -> int:
     return pinned_allocator.malloc(4096)
+
+
+_ELEMENT = ctypes.create_string_buffer(ELEMENT_BYTES)
+
+
+def _ordinary() -> int:
+    return ctypes.addressof(_ELEMENT)
 
 
 class Node:

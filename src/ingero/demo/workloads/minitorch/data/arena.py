@@ -3,6 +3,8 @@
 import ctypes
 import mmap
 
+from ingero.demo.workloads.minitorch import runtime
+
 
 class Arena:
     """`count` slots of `slot_bytes` in one anonymous mapping; fork() after making it."""
@@ -25,6 +27,10 @@ class Arena:
         """Put the content at the slot's start."""
         start = slot * self._stride
         self._map[start : start + len(content)] = content
+
+    def register(self) -> None:
+        """Pin all slots where they lie: a copy from one is not waited for. Only in the process that copies."""
+        runtime.library().cudaHostRegister(self.address(0), len(self._map), 0)
 
     def address(self, slot: int) -> int:
         """Return where the slot lies in this process."""

@@ -99,6 +99,10 @@ class DataLoader:
             self._put_index()
         return self._batch(arrived)
 
+    def register_memory(self) -> None:
+        """Pin the memory that the workers write to; once there is a device."""
+        self._arena.register()
+
     def close(self) -> None:
         """End the workers and the pin thread, by force if they do not follow."""
         for tasks in self._index_queues:

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Asynchronous copies that wait. With pageable memory of the host a copy from the device returns when its bytes have
+ * arrived, and one to the device first waits for its stream, then copies the bytes away; only with pinned memory neither
+ * waits (CUDA Driver API, "API synchronization behavior"). Where the kind of memory is not known, how long the call
+ * itself took tells it at its return.
+ */
+#pragma once
+#include "host_memory.h"
+#include "lanes.h"
+
+#define COPY_KIND_TO_DEVICE 1 /* cudaMemcpyKind */
+#define COPY_KIND_TO_HOST 2
+#define COPY_KIND_DEFAULT 4
+#define STAGED_BYTES 65536 /* so many bytes to the device are taken along at once; the programming guide names 64 KB */
+#define HOST_BYTES_PER_NS 32 /* no thread copies its memory faster: what was quicker did not copy it away */
+#define WAITED_NS 30000    /* an enqueue takes 3 to 10 us */
+#define QUEUE_BLOCKED_NS 20000 /* a launch that waits for a place takes longer; others 2 to 8 us */
+
+/* Whether it may have memory of the host at an end: then the row of ops.py says where its pointers are. */
+INLINE bool may_touch_host(u64 cookie)
+{
+	return COOKIE_KIND(cookie) & KIND_COPY && (COOKIE_HANDLE(cookie) || COOKIE_FUNCTION(cookie));
+}
+
+INLINE u32 way_of_copy(const struct open_call *call)
+{
+	u32 to = COOKIE_HANDLE(call->cookie), from = COOKIE_FUNCTION(call->cookie);
+
+	if (COOKIE_EXTRA(call->cookie) && call->extra != COPY_KIND_DEFAULT)
+		return call->extra == COPY_KIND_TO_DEVICE ? WAY_TO_DEVICE :
+		       call->extra == COPY_KIND_TO_HOST	  ? WAY_TO_HOST :
+							    WAY_OTHER;
+	return to && from ? WAY_UNKNOWN : to ? WAY_TO_HOST : WAY_TO_DEVICE;
+}
+
+/*
+ * The entry of a copy: which way its bytes go, what is known of the host's memory, and what it will have waited for if it
+ * waits. The pointers have done their service then; `handle` becomes the kind of memory.
+ */
+GLOBAL int begin_copy(struct open_call *call, u32 slot)
+{
+	struct process *process;
+	struct lane *lane;
+	u64 to, from;
+
+	if (!call)
+		return 0;
+	slot &= MAX_PROCESSES - 1;
+	to = call->handle;
+	from = call->function;
+	call->handle = HOST_MEMORY_UNKNOWN;
+	call->function = 0;
+	call->way = way_of_copy(call);
+	if (call->way == WAY_OTHER)
+		return 0;
+	if (call->way != WAY_UNKNOWN)
+		call->handle = host_memory_at(slot, call->way == WAY_TO_HOST ? to : from);
+	else if (host_memory_at(slot, to) == HOST_MEMORY_PINNED || host_memory_at(slot, from) == HOST_MEMORY_PINNED)
+		call->handle = HOST_MEMORY_PINNED;
+	process = bpf_map_lookup_elem(&processes, &slot);
+	if (COOKIE_KIND(call->cookie) & KIND_DRAIN || call->handle == HOST_MEMORY_PINNED || call->stream_slot < 0 ||
+	    !process || READ_ONCE(process->captures) > 0)
+		return 0;
+	lane = lane_at(slot, call->stream_slot);
+	if (!lane)
+		return 0;
+	cover_stream(call, lane, call->way == WAY_TO_HOST);
+	call->waits = WAITS_PERHAPS;
+	return 0;
+}
+
+/* Whether the thread's launches wait for a place in the full queue, or may do so: then its copy has done that, too. */
+INLINE bool is_queue_full(const struct thread *thread, const struct open_call *call, u32 slot)
+{
+	return (!thread->last_launch_ns || thread->last_launch_ns > QUEUE_BLOCKED_NS) &&
+	       may_be_full(slot, call->stream_slot);
+}
+
+/* Whether the call took so long by itself that it has waited for the device: not for a CPU, a page or another thread. */
+INLINE bool has_waited(const struct thread *thread, const struct open_call *call, const struct snapshot *at, u32 slot)
+{
+	u64 own_ns = at->now_ns - call->start_ns;
+	bool has_slept = at->clocks.ns[CLOCK(STATE_SLEEP)] != call->clocks.ns[CLOCK(STATE_SLEEP)];
+
+	for (int i = CLOCK(STATE_RUN) + 1; i < CLOCKS; i++)
+		if (i != CLOCK(STATE_SLEEP) && i != CLOCK(STATE_YIELDED))
+			own_ns -= at->clocks.ns[i] - call->clocks.ns[i];
+	if ((s64)own_ns <= WAITED_NS || (has_slept && thread->woken_kind == WAKER_THREAD))
+		return false;
+	return !is_queue_full(thread, call, slot);
+}
+
+/* Whether a copy of pageable memory to the device was one that waits for its stream first. */
+INLINE bool has_staged(const struct open_call *call, const struct snapshot *at)
+{
+	return call->size_bytes > STAGED_BYTES &&
+	       at->now_ns - call->start_ns > call->size_bytes / HOST_BYTES_PER_NS;
+}
+
+/* The return of an asynchronous copy that may have waited: what it has waited for after all. */
+GLOBAL int judge_copy(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
+{
+	bool is_known, is_certain;
+
+	if (!thread || !call || !at)
+		return 0;
+	slot &= MAX_PROCESSES - 1;
+	is_known = call->handle == HOST_MEMORY_PAGEABLE;
+	is_certain = is_known && (call->way == WAY_TO_HOST || has_staged(call, at));
+	call->waits = WAITS_NOT;
+	if (!is_certain && !has_waited(thread, call, at, slot))
+		return 0;
+	if (!is_known)
+		call->handle = HOST_MEMORY_SEEMS_PAGEABLE;
+	call->waits = call->way == WAY_TO_HOST ? WAITS_ALL : WAITS_BEFORE;
+	return 0;
+}
+
+/* What the exact sums know of a copy beside its bytes. */
+INLINE void add_copy(struct cell *cell, const struct open_call *call, u64 duration)
+{
+	u64 bytes = summed_bytes(call->size_bytes);
+
+	if (call->way == WAY_TO_DEVICE)
+		__sync_fetch_and_add(&cell->host_to_gpu_bytes, bytes);
+	else if (call->way == WAY_TO_HOST)
+		__sync_fetch_and_add(&cell->gpu_to_host_bytes, bytes);
+	if (call->waits && !(COOKIE_KIND(call->cookie) & KIND_DRAIN))
+		__sync_fetch_and_add(&cell->blocked_ns, duration);
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Steps: what a program repeats, from one call of its step marker to the next. The agent finds the marker in a window of
+ * the process's calls (ring `sequence`) and writes it into the process's entry; from then on each of its calls closes a
+ * step here (ring `steps`).
+ *
+ * A launch pays for this with tests of what its programs have read anyway: launches are counted by the lanes, and only
+ * calls that waited, copied or communicated touch the account of a step.
+ */
+#pragma once
+#include "clocks.h"
+#include "copy_waits.h"
+#include "lanes.h"
+#include "ops_gen.h"
+
+/*
+ * A call that only enqueues returns within 30 us: on five kinds of GPU 97.5 % of the launches that took longer waited for
+ * room in the queue, and of those between 20 and 30 us most did not. The time that a drain without a wait takes, too.
+ */
+#define BLOCKED_MIN_NS 30000
+
+struct step_counts {
+	u64 copies;
+	u64 collectives;
+	u64 syncs;
+	u64 to_gpu_bytes;
+	u64 to_host_bytes;
+	u64 blocked_ns[BLOCKED_KINDS]; /* of all threads */
+};
+
+/* How far things were as the running step began; `counts` go on. */
+struct step_account {
+	u64 generation; /* of the marker that began it; 0: none has begun */
+	u64 begin_ns;
+	u64 begin_flaws;
+	struct step_counts counts;
+	struct step_counts at_begin;
+	struct clocks clocks;  /* of the marker's thread */
+	struct clocks blocked; /* the same, inside calls that waited for the GPU */
+	u64 own_blocked_ns[BLOCKED_KINDS];
+	u64 launches[MAX_STREAMS];
+	u64 base[MAX_STREAMS]; /* where the running epoch of each lane began */
+};
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, MAX_PROCESSES);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct step_account);
+} step_accounts MAP;
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
+	MAP_UINT(max_entries, 1 << 20); /* (agent) */
+} steps MAP;
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
+	MAP_UINT(max_entries, 1 << 20); /* (agent) */
+} sequence MAP;
+
+const volatile u64 sequence_ring_bytes = 1 << 20;
+
+INLINE struct step_account *step_account_of(u32 slot)
+{
+	return bpf_map_lookup_elem(&step_accounts, &slot);
+}
+
+/*
+ * What tells one call of an operation from another: the kernel, or which way a copy goes. A graph is made anew and is the
+ * same step again; of collectives `function` is a number.
+ */
+INLINE u64 step_function(const struct open_call *call)
+{
+	u32 kind = COOKIE_KIND(call->cookie);
+
+	if (kind & KIND_LAUNCH)
+		return call->function;
+	return kind & KIND_COPY && COOKIE_EXTRA(call->cookie) ? call->extra : 0;
+}
+
+INLINE bool is_step_marker(u32 slot, const struct open_call *call, u32 tid)
+{
+	const struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	return process && COOKIE_OP(call->cookie) == process->marker_op && tid == process->marker_tid &&
+	       (!process->marker_function || process->marker_function == step_function(call)) &&
+	       (!process->marker_caller || process->marker_caller == call->caller);
+}
+
+/* A copy or a collective begins. Launches come not here. */
+GLOBAL int count_in_step(struct open_call *call, u32 slot)
+{
+	struct step_account *account = step_account_of(slot);
+
+	if (!call || !account)
+		return 0;
+	if (COOKIE_KIND(call->cookie) & KIND_COLLECTIVE) {
+		__sync_fetch_and_add(&account->counts.collectives, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(&account->counts.copies, 1);
+	if (call->way == WAY_TO_DEVICE)
+		__sync_fetch_and_add(&account->counts.to_gpu_bytes, summed_bytes(call->size_bytes));
+	else if (call->way == WAY_TO_HOST)
+		__sync_fetch_and_add(&account->counts.to_host_bytes, summed_bytes(call->size_bytes));
+	return 0;
+}
+
+/* For what a call that took longer than enqueuing does has waited; BLOCKED_KINDS: not for the GPU. */
+INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
+{
+	u32 kind = COOKIE_KIND(call->cookie);
+
+	if (kind & KIND_DRAIN)
+		return BLOCKED_SYNC;
+	if (call->waits)
+		return BLOCKED_COPY;
+	if (kind & KIND_ENQUEUE)
+		return may_be_full(slot, call->stream_slot) ? BLOCKED_LAUNCH : BLOCKED_KINDS;
+	return kind & (KIND_ALLOC | KIND_FREE) && has_uncovered_work(slot, MAX_STREAMS) ? BLOCKED_ALLOC : BLOCKED_KINDS;
+}
+
+/*
+ * A call that may have waited for the GPU has returned. Of its time only that in which the thread polled, slept or gave
+ * the CPU away is such a wait: while it was runnable, throttled, stopped or waited for a disk or the kernel, another GPU
+ * would not have made it faster.
+ */
+GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
+{
+	struct step_account *account = step_account_of(slot);
+	u64 spent[CLOCKS], waited;
+	u32 kind;
+
+	if (!thread || !call || !at || !account)
+		return 0;
+	if (COOKIE_KIND(call->cookie) & KIND_DRAIN)
+		__sync_fetch_and_add(&account->counts.syncs, 1);
+	kind = blocked_kind(call, slot);
+	if (kind >= BLOCKED_KINDS)
+		return 0;
+	subtract(spent, &at->clocks, &call->clocks);
+	waited = spent[CLOCK(STATE_RUN)] + spent[CLOCK(STATE_YIELDED)] + spent[CLOCK(STATE_SLEEP)];
+	thread->blocked.ns[CLOCK(STATE_RUN)] += spent[CLOCK(STATE_RUN)];
+	thread->blocked.ns[CLOCK(STATE_YIELDED)] += spent[CLOCK(STATE_YIELDED)];
+	thread->blocked.ns[CLOCK(STATE_SLEEP)] += spent[CLOCK(STATE_SLEEP)];
+	thread->blocked_ns[kind & (BLOCKED_KINDS - 1)] += waited;
+	__sync_fetch_and_add(&account->counts.blocked_ns[kind & (BLOCKED_KINDS - 1)], waited);
+	return 0;
+}
+
+/* The lane with the most launches in the step that ends is its stream. */
+GLOBAL int fill_step_lanes(struct step_record *step, struct step_account *account, u32 slot)
+{
+	u64 most = 0;
+
+	if (!step || !account)
+		return 0;
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		struct lane *lane = lane_at(slot, i);
+		u64 launches;
+
+		if (!lane || !lane->key)
+			break;
+		launches = READ_ONCE(lane->launches) - account->launches[i];
+		step->launches += launches;
+		if (launches <= most)
+			continue;
+		most = launches;
+		step->stream = lane->key;
+		step->device = (s32)lane->device - 1;
+		step->is_synced = READ_ONCE(lane->base) != account->base[i];
+	}
+	return 0;
+}
+
+GLOBAL int fill_step(struct step_record *step, struct step_account *account, struct thread *thread,
+		     struct open_call *call)
+{
+	const struct step_counts *now, *before;
+	struct clocks *blocked;
+
+	if (!step || !account || !thread || !call)
+		return 0;
+	now = &account->counts;
+	before = &account->at_begin;
+	blocked = (struct clocks *)step->blocked_clock_ns;
+	step->begin_ns = account->begin_ns;
+	step->end_ns = call->start_ns;
+	step->function = step_function(call);
+	step->caller = call->caller;
+	step->generation = account->generation;
+	step->copies = now->copies - before->copies;
+	step->collectives = now->collectives - before->collectives;
+	step->syncs = now->syncs - before->syncs;
+	step->to_gpu_bytes = now->to_gpu_bytes - before->to_gpu_bytes;
+	step->to_host_bytes = now->to_host_bytes - before->to_host_bytes;
+	for (int i = 0; i < BLOCKED_KINDS; i++) {
+		step->blocked_ns[i] = thread->blocked_ns[i] - account->own_blocked_ns[i];
+		step->other_blocked_ns[i] = now->blocked_ns[i] - before->blocked_ns[i] - step->blocked_ns[i];
+	}
+	subtract(step->blocked_clock_ns, &thread->blocked, &account->blocked);
+	for (int i = 0; i < CLOCKS; i++)
+		step->host_clock_ns[i] = call->clocks.ns[i] - account->clocks.ns[i] - blocked->ns[i];
+	settle((struct clocks *)step->host_clock_ns);
+	if (is_flawed(account->begin_flaws, call->flaws))
+		step->flags |= EPOCH_INCOMPLETE;
+	return 0;
+}
+
+/* What the step that begins will be the difference to. */
+GLOBAL int begin_step(struct step_account *account, struct thread *thread, struct open_call *call, u32 slot)
+{
+	if (!account || !thread || !call)
+		return 0;
+	account->begin_ns = call->start_ns;
+	account->begin_flaws = call->flaws;
+	account->clocks = call->clocks;
+	account->blocked = thread->blocked;
+	account->at_begin = account->counts;
+	for (int i = 0; i < BLOCKED_KINDS; i++)
+		account->own_blocked_ns[i] = thread->blocked_ns[i];
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		struct lane *lane = lane_at(slot, i);
+
+		account->launches[i] = lane ? READ_ONCE(lane->launches) : 0;
+		account->base[i] = lane ? READ_ONCE(lane->base) : 0;
+	}
+	return 0;
+}
+
+/* The step marker is called: ends the running step, which the call itself does not belong to, and begins the next. */
+GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
+{
+	struct step_account *account = step_account_of(slot);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct step_record *step;
+
+	if (!thread || !call || !account || !process)
+		return 0;
+	if (account->generation == process->marker_generation) {
+		step = bpf_ringbuf_reserve(&steps, sizeof(*step), 0);
+		if (step) {
+			__builtin_memset(step, 0, sizeof(*step));
+			step->pid = process->pid;
+			step->tid = process->marker_tid;
+			step->op = COOKIE_OP(call->cookie);
+			step->process_slot = slot;
+			step->device = -1;
+			fill_step(step, account, thread, call);
+			fill_step_lanes(step, account, slot);
+			bpf_ringbuf_submit(step, BPF_RB_NO_WAKEUP);
+		} else {
+			count_loss(LOSS_STEPS_RING_FULL, 1);
+		}
+	}
+	account->generation = process->marker_generation;
+	return begin_step(account, thread, call, slot);
+}
+
+/* One call of a learning window: who enqueued or waited for what, and when. `end_ns` 0: its return is not seen. */
+GLOBAL int write_sequence(struct open_call *call, u32 slot, u64 end_ns)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct sequence_record *record;
+	u64 id = bpf_get_current_pid_tgid();
+
+	if (!call || !process || !(COOKIE_KIND(call->cookie) & (KIND_ENQUEUE | KIND_DRAIN)))
+		return 0;
+	if ((s64)__sync_fetch_and_add(&process->sequence_left, -1) <= 0)
+		return 0;
+	record = bpf_ringbuf_reserve(&sequence, sizeof(*record), 0);
+	if (!record) {
+		count_loss(LOSS_SEQUENCE_RING_FULL, 1);
+		return 0;
+	}
+	record->start_ns = call->start_ns;
+	record->duration_ns = end_ns ? end_ns - call->start_ns : 0;
+	record->function = step_function(call);
+	record->caller = call->caller;
+	record->stream = call->stream;
+	record->size_bytes = call->size_bytes;
+	record->pid = id >> 32;
+	record->tid = id;
+	record->op = COOKIE_OP(call->cookie);
+	record->process_slot = slot;
+	record->pad = 0;
+	bpf_ringbuf_submit(record, ring_wakeup(&sequence, sequence_ring_bytes, sizeof(*record)));
+	return 0;
+}
+
+/* A new program has no step yet. */
+INLINE void forget_steps(struct process *process, u32 slot)
+{
+	struct step_account *account = step_account_of(slot);
+
+	process->watch = 0;
+	if (account)
+		__builtin_memset(account, 0, sizeof(*account));
+}

@@ -1,0 +1,206 @@
+"""Decides when a process's calls are looked at for the step they repeat, and which call marks it. No clock, no kernel.
+
+A window of calls is written by the kernel and searched as it grows. What is found is believed when the kernel's first
+steps hold as much work as those in the window; it is looked for again when steps stop coming although work does, or
+when what comes has another pattern.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.decode.call_sequence import MarkerCall, marker_call, regular_marker, search_calls
+from ingero.decode.steps import Marker, Steps, find_steps
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+WINDOW_CALLS = 20_000  # thirteen steps of 1,500 calls; what the kernel writes of them costs a thread 2 ms
+WINDOW_NS = 5_000_000_000
+MOST_WINDOW_CALLS = 60_000  # of the later windows of a program whose step is long
+_LOOK_AGAIN_NS = 400_000_000  # a search takes 10 ms of CPU time
+_MIN_CALLS = 60  # fewer are no three steps of anything
+MIN_STEP_NS = 500_000  # of what repeats faster, records would cost more than they tell
+_SURE_STEPS = 5  # with fewer the window goes on, while it may
+_PAUSE_NS, _MOST_PAUSE_NS = 4_000_000_000, 120_000_000_000  # after a window in vain, doubled each time
+_TRIAL_STEPS = 3  # of the kernel's own, that must hold the work of those in the window
+_SAME_WORK = 1.3  # times as many launches: neither half nor double
+_LOST_STEPS = 3  # so much work without a step, and it has changed
+_RECENT = 64
+_PERIODIC = 0.95  # of the steps equal to those k before, and not to the one before: they are parts of a step
+_MOST_PARTS = 8
+_MOST_KNOWN = 1000  # kinds of step; texts of a program whose steps all differ would add up
+_UNUSUAL = 0.5  # of recent steps of a kind that hardly came before
+
+
+class Phase(enum.Enum):
+    """What is done for a process."""
+
+    RESTING = enum.auto()  # until `until_ns`
+    LOOKING = enum.auto()  # its calls are written
+    TRYING = enum.auto()  # the kernel closes steps, and they are not believed yet
+    FOLLOWING = enum.auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the kernel side is to do. calls: so many are to be written; 0: none any more."""
+
+    calls: int
+    marker: MarkerCall | None
+
+
+class Learner:
+    """One process's step. Times are monotonic ns."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.phase = Phase.LOOKING  # from its first call on
+        self.marker: MarkerCall | None = None
+        self._until_ns = now_ns
+        self._pause_ns = _PAUSE_NS
+        self._window_calls, self._began_ns, self._looked_ns = WINDOW_CALLS, now_ns, now_ns
+        self._records: list[Array] = []
+        self._work = 0.0  # enqueues of a step in the window
+        self._since_step = 0  # enqueues, in whole seconds without a step
+        self._has_stepped = False  # in this second
+        self._trials: list[int] = []
+        self._recent: deque[str] = deque(maxlen=_RECENT)
+        self._known: Counter[str] = Counter()
+        self._is_pattern_known = False
+
+    def wish(self) -> Wish:
+        """What the kernel side is to do now."""
+        return Wish(calls=self._window_calls if self.phase is Phase.LOOKING else 0, marker=self.marker)
+
+    def add_calls(self, records: Array, now_ns: int) -> None:
+        """Takes calls of the window (`struct sequence_record`); it lasts from the first one on."""
+        if self.phase is not Phase.LOOKING:
+            return
+        if not self._records:
+            self._began_ns = self._looked_ns = now_ns
+        self._records.append(records)
+
+    def enqueued(self, count: int, now_ns: int) -> None:
+        """Notes how many calls have enqueued something in the last second; the first begin a window."""
+        self._since_step = 0 if self._has_stepped else self._since_step + count
+        self._has_stepped = False
+        is_due = self.phase is Phase.RESTING and count >= _MIN_CALLS and now_ns >= self._until_ns
+        has_stopped = self._since_step > _LOST_STEPS * self._work + _MIN_CALLS
+        if is_due or (self.phase is Phase.FOLLOWING and has_stopped):
+            self.phase, self._records = Phase.LOOKING, []
+        elif self.phase is Phase.TRYING and has_stopped:
+            self._give_up(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Searches the window if it has grown enough, and ends it when it is full or old."""
+        if self.phase is not Phase.LOOKING:
+            return
+        count = sum(map(len, self._records))
+        if not count:
+            return
+        is_over = count >= self._window_calls or now_ns - self._began_ns >= self._window_ns
+        if not is_over and (count < _MIN_CALLS or now_ns - self._looked_ns < _LOOK_AGAIN_NS):
+            return
+        self._looked_ns = now_ns
+        if not self._search(np.concatenate(self._records), is_over) and is_over:
+            self._give_up(now_ns)
+
+    @property
+    def _window_ns(self) -> int:
+        return WINDOW_NS * self._window_calls // WINDOW_CALLS
+
+    def _give_up(self, now_ns: int) -> None:
+        """Nothing is found, or it was wrong: later again, with more calls, as the step may be long."""
+        if self.phase is Phase.LOOKING and self.marker and self._since_step <= _LOST_STEPS * self._work:
+            self.phase, self._is_pattern_known, self._records = Phase.FOLLOWING, True, []
+            return  # nothing better than the steps that still come
+        self.phase, self.marker, self._records = Phase.RESTING, None, []
+        self._until_ns = now_ns + self._pause_ns
+        self._pause_ns = min(_MOST_PAUSE_NS, 2 * self._pause_ns)
+        self._window_calls = min(MOST_WINDOW_CALLS, 2 * self._window_calls)
+
+    def _search(self, records: Array, is_over: bool) -> bool:
+        """Whether the calls, or the newer half of them, are steps: a program first makes its model."""
+        for part in (records, records[len(records) // 2 :]):
+            calls = search_calls(part)
+            found = find_steps(calls)
+            if found is None or (not is_over and found.count < _SURE_STEPS) or _step_ns(found) < MIN_STEP_NS:
+                continue
+            best = _best_marker(calls, found)
+            if best:
+                self._believe(found, best, calls, part)
+                return True
+        return False
+
+    def _believe(self, found: Steps, best: Marker, calls: Array, records: Array) -> None:
+        marker = marker_call(records, best.key, best.tid)
+        self._is_pattern_known = marker == self.marker  # what it comes to is what the program does
+        begin, end = int(found.first[0]), int(np.searchsorted(calls["start_ns"], found.cut_ns[-1]))
+        self._work = float(calls["is_enqueue"][begin:end].sum()) / found.count
+        self.marker, self.phase, self._records = marker, Phase.TRYING, []
+        self._trials, self._since_step = [], 0
+        self._recent.clear()
+
+    def step(self, step_type: str, enqueues: int, now_ns: int) -> None:
+        """Takes a step that the kernel has closed."""
+        self._has_stepped = True
+        if self.phase is Phase.TRYING:
+            self._try(enqueues, now_ns)
+        self._recent.append(step_type)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known[step_type] += 1
+        if self.phase is Phase.FOLLOWING and len(self._recent) == _RECENT and not self._is_pattern_known:
+            if _are_parts(list(self._recent)) or self._are_unusual():
+                self.phase, self._records = Phase.LOOKING, []
+            self._recent.clear()
+
+    def _try(self, enqueues: int, now_ns: int) -> None:
+        self._trials.append(enqueues)
+        if len(self._trials) < _TRIAL_STEPS:
+            return
+        usual = float(np.median(self._trials))
+        # calls that are not traced any more are no contradiction
+        if usual and not 1 / _SAME_WORK <= max(usual, 1) / max(self._work, 1) <= _SAME_WORK:
+            self._give_up(now_ns)
+        else:
+            self.phase, self._pause_ns, self._window_calls = Phase.FOLLOWING, _PAUSE_NS, WINDOW_CALLS
+
+    def _are_unusual(self) -> bool:
+        before = self._known - Counter(self._recent)
+        if before.total() < _RECENT:
+            return False
+        return sum(before[step_type] < _TRIAL_STEPS for step_type in self._recent) > _UNUSUAL * len(self._recent)
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether steps that come are the program's: they are rows then."""
+        return self.phase in (Phase.FOLLOWING, Phase.LOOKING) and self.marker is not None
+
+
+def _best_marker(calls: Array, found: Steps) -> Marker | None:
+    """A rare call, if there is one: launches may be given up. At the boundary of steps it may seem to come twice."""
+    first = found.markers[0] if found.markers else None
+    if first and not first.is_launch:
+        return first
+    regular = regular_marker(calls, found)
+    return first if first and (regular is None or regular.is_launch) else regular
+
+
+def _step_ns(found: Steps) -> float:
+    return float(np.median(np.diff(found.cut_ns))) if len(found.cut_ns) > 1 else 0.0
+
+
+def _are_parts(types: list[str]) -> bool:
+    """Whether steps of several kinds come in the same order again and again: then each such round is the step."""
+    if _equal(types, 1) >= _UNUSUAL:
+        return False
+    return any(_equal(types, lag) >= _PERIODIC for lag in range(2, _MOST_PARTS + 1))
+
+
+def _equal(types: list[str], lag: int) -> float:
+    return sum(one == other for one, other in zip(types, types[lag:], strict=False)) / max(len(types) - lag, 1)

@@ -1,0 +1,106 @@
+"""Makes rows of steps that the kernel has closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ingero.capture.clocks import WallClock
+from ingero.capture.rows import CODE_OF_OP, SOURCE_OF_OP, Sink
+from ingero.events import BLOCKED_KINDS, CLOCKS, EpochFlag
+from ingero.ops import BY_ID, OPS, Kind
+from ingero.store import tables
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SLEEP = CLOCKS.index("sleep")
+_IS_LAUNCH = np.zeros(256, bool)
+_IS_LAUNCH[[op.id for op in OPS if op.kind & Kind.LAUNCH]] = True
+
+
+class StepRows:
+    """numbers_of: of the processes of slots. devices_of: as the database has them. is_changed: see RowMaker.
+
+    is_untimed: in which of the stretches launches were counted only, or not seen.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        clock: WallClock,
+        *,
+        numbers_of: Callable[[Array], list[int]],
+        devices_of: Callable[[Array], Array],
+        is_changed: Callable[[Array, Array], Array],
+        is_untimed: Callable[[Array, Array], Array],
+    ) -> None:
+        self._sink, self._clock = sink, clock
+        self._numbers_of, self._devices_of = numbers_of, devices_of
+        self._is_changed, self._is_untimed = is_changed, is_untimed
+
+    def write(self, batch: Array) -> None:
+        """Writes steps (`struct step_record`)."""
+        begin, end = (batch[name].astype(np.int64) for name in ("begin_ns", "end_ns"))
+        # Only the end is converted: clocks add up to the step whatever the wall clock does meanwhile.
+        end_unix = self._clock.unix_ns(end)
+        host, blocked, kinds = with_other_threads(batch)
+        flags = batch["flags"].astype(np.int64) | int(EpochFlag.STEP)
+        flags |= self._is_changed(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
+        flags |= self._is_untimed(begin, end) * int(EpochFlag.UNTIMED)
+        how = {False: self._sink.intern("repetition"), True: self._sink.intern("both")}
+        rows = tables.STEPS.rows(
+            len(batch),
+            session=self._sink.session,
+            process=self._numbers_of(batch["process_slot"]),
+            pid=batch["pid"],
+            tid=batch["tid"],
+            device=self._devices_of(batch["device"]),
+            stream=batch["stream"],
+            start_ns=end_unix - (end - begin),
+            end_ns=end_unix,
+            how=[how[bool(is_synced)] for is_synced in batch["is_synced"].tolist()],
+            step_type=[self._sink.intern(text) for text in step_types(batch)],
+            source=SOURCE_OF_OP[batch["op"]],
+            op=CODE_OF_OP[batch["op"]],
+            function=np.where(_IS_LAUNCH[batch["op"]], batch["function"], 0),
+            launches=batch["launches"],
+            copies=batch["copies"],
+            collectives=batch["collectives"],
+            syncs=batch["syncs"],
+            host_to_gpu_bytes=batch["to_gpu_bytes"],
+            gpu_to_host_bytes=batch["to_host_bytes"],
+            flags=flags,
+            **{f"blocked_{kind}_ns": kinds[:, index] for index, kind in enumerate(BLOCKED_KINDS)},
+            **{f"host_{clock}_ns": host[:, index] for index, clock in enumerate(CLOCKS)},
+            **{f"blocked_{clock}_ns": blocked[:, index] for index, clock in enumerate(CLOCKS)},
+        )
+        self._sink.append(tables.STEPS, rows)
+
+
+def step_types(batch: Array) -> list[str]:
+    """Equal for steps (`struct step_record`) of equal work."""
+    columns = zip(*(batch[name].tolist() for name in ("op", "launches", "copies", "collectives")), strict=True)
+    return [_step_type(*parts) for parts in columns]
+
+
+def _step_type(op: int, launches: int, copies: int, collectives: int) -> str:
+    marker = BY_ID[op].name if op in BY_ID else "?"
+    parts = [f"{launches} launches", f"{copies} copies", *([f"{collectives} collectives"] if collectives else [])]
+    return f"{', '.join(parts)}, from {marker}"
+
+
+def with_other_threads(batch: Array) -> tuple[Array, Array, Array]:
+    """Host and blocked clocks of the marker's thread (n, CLOCKS), and for what it was blocked (n, BLOCKED_KINDS).
+
+    A thread that sleeps while another one, as autograd's, is blocked for the GPU is blocked with it.
+    """
+    host, blocked = (batch[f"{part}_clock_ns"].astype(np.int64) for part in ("host", "blocked"))
+    kinds, others = (batch[name].astype(np.int64) for name in ("blocked_ns", "other_blocked_ns"))
+    for kind in range(len(BLOCKED_KINDS)):
+        shared = np.minimum(host[:, _SLEEP], np.maximum(others[:, kind], 0))
+        host[:, _SLEEP] -= shared
+        blocked[:, _SLEEP] += shared
+        kinds[:, kind] += shared
+    return host, blocked, kinds

@@ -1,0 +1,88 @@
+"""Calls of a learning window as the search for steps wants them, and the calls that its answers mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.decode.steps import CALL_DTYPE, Marker, Steps
+from ingero.ops import OPS, Kind
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_KIND_OF_OP = np.zeros(256, np.int64)
+_HAS_STREAM = np.zeros(256, bool)
+for _op in OPS:
+    _KIND_OF_OP[_op.id] = int(_op.kind)
+    _HAS_STREAM[_op.id] = not _op.kind & (Kind.SYNC_DEVICE | Kind.SYNC_EVENT)
+
+_MIN_REGULAR = 0.8  # of the gaps: one step in five may be followed by something else
+
+# odd, so that each keeps all bits; of the fractions of the golden ratio, the square roots of 2 and 3
+_MIX_FUNCTION, _MIX_CALLER, _MIX_OP = (
+    np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerCall:
+    """What the kernel side tells a step marker by. function: kernel of a launch, cudaMemcpyKind of a copy; 0: any."""
+
+    op: int
+    function: int
+    caller: int
+    tid: int
+
+
+def search_calls(records: Array) -> Array:
+    """`struct sequence_record` by return -> CALL_DTYPE by start_ns. A graph's launch is never given up."""
+    records = records[np.argsort(records["start_ns"], kind="stable")]
+    kinds = _KIND_OF_OP[records["op"]]
+    calls = np.zeros(len(records), CALL_DTYPE)
+    calls["start_ns"] = records["start_ns"]
+    calls["end_ns"] = records["start_ns"] + records["duration_ns"]
+    calls["key"] = keys(records)
+    calls["tid"] = records["tid"]
+    calls["stream"] = np.where(_HAS_STREAM[records["op"]], records["stream"].view(np.int64), -1)
+    calls["is_enqueue"] = (kinds & int(Kind.ENQUEUE)) != 0
+    calls["is_launch"] = ((kinds & int(Kind.LAUNCH)) != 0) & ((kinds & int(Kind.GRAPH)) == 0)
+    return calls
+
+
+def keys(records: Array) -> Array:
+    """Equal for calls of the same operation, kernel (or direction of a copy) and caller."""
+    function, caller, op = (records[name].astype(np.uint64) for name in ("function", "caller", "op"))
+    mixed = (function * _MIX_FUNCTION) ^ (caller * _MIX_CALLER) ^ (op * _MIX_OP)
+    found: Array = (mixed ^ mixed >> np.uint64(29)).view(np.int64)
+    return found
+
+
+def marker_call(records: Array, key: int, tid: int) -> MarkerCall:
+    """The call that a marker's key stands for."""
+    at = int(np.flatnonzero((keys(records) == key) & (records["tid"] == tid))[0])
+    call = records[at]
+    return MarkerCall(op=int(call["op"]), function=int(call["function"]), caller=int(call["caller"]), tid=tid)
+
+
+def regular_marker(calls: Array, found: Steps) -> Marker | None:
+    """A call that nearly always comes a period after the one before, where something now and then comes in between.
+
+    An evaluation, or a look at the loss, shifts all steps behind it, so that no call is once in each of them.
+    """
+    if not found.period:
+        return None
+    on_stream = np.cumsum(calls["is_enqueue"] & (calls["stream"] == found.stream))
+    names = np.unique(calls[["key", "tid"]], return_inverse=True)[1].reshape(-1)
+    order = np.argsort(names, kind="stable")
+    candidates = []
+    for at in np.split(order, np.flatnonzero(np.diff(names[order])) + 1):
+        gaps = np.diff(on_stream[at])
+        if len(gaps) and (gaps == found.period).mean() >= _MIN_REGULAR and len(at) >= _MIN_REGULAR * found.count:
+            candidates.append(int(at[0]))
+    best = min(candidates, key=lambda at: (bool(calls["is_launch"][at]), at), default=None)
+    if best is None:
+        return None
+    call = calls[best]
+    return Marker(key=int(call["key"]), tid=int(call["tid"]), is_launch=bool(call["is_launch"]), near_boundary=0)

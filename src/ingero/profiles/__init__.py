@@ -1,0 +1,1 @@
+"""Profiles that other tools made, read into rows of a recording."""

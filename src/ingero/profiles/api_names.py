@@ -1,0 +1,48 @@
+"""Which traced operation a profiler's name of an API call means: with versions, and HIP's names by those of CUDA."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from ingero.ops import OPS, Op
+from ingero.profiles.model import NO_OP
+
+_VERSION = re.compile(r"_v\d+$")  # Nsight Systems writes cudaLaunchKernel_v7000
+_BY_SYMBOL: dict[str, Op] = {symbol: op for op in OPS for symbol in (op.name, *op.symbols)}
+# HIP calls that are not the CUDA runtime's name with another prefix (HIP Runtime API reference, 6.x).
+_HIP = {
+    "hipExtLaunchKernel": "cudaLaunchKernel",
+    "hipExtModuleLaunchKernel": "cuLaunchKernel",
+    "hipHccModuleLaunchKernel": "cuLaunchKernel",
+    "hipModuleLaunchKernel": "cuLaunchKernel",
+    "hipModuleLaunchCooperativeKernel": "cuLaunchCooperativeKernel",
+    "hipMemcpyWithStream": "cudaMemcpy",
+    "hipMemcpyHtoD": "cuMemcpyHtoD",
+    "hipMemcpyDtoH": "cuMemcpyDtoH",
+    "hipMemcpyDtoD": "cuMemcpyDtoD",
+    "hipMemcpyHtoDAsync": "cuMemcpyHtoDAsync",
+    "hipMemcpyDtoHAsync": "cuMemcpyDtoHAsync",
+    "hipMemcpyDtoDAsync": "cuMemcpyDtoDAsync",
+    "hipMemsetD8": "cuMemsetD8",
+    "hipMemsetD8Async": "cuMemsetD8Async",
+    "hipMemsetD16": "cuMemsetD16",
+    "hipMemsetD16Async": "cuMemsetD16Async",
+    "hipMemsetD32": "cuMemsetD32",
+    "hipMemsetD32Async": "cuMemsetD32Async",
+    "hipHostMalloc": "cudaHostAlloc",
+    "hipHostFree": "cudaFreeHost",
+    "hipModuleLoad": "cuModuleLoad",
+    "hipModuleLoadData": "cuModuleLoadData",
+    "hipModuleUnload": "cuModuleUnload",
+}
+
+
+@cache
+def op_id(name: str) -> int:
+    """The operation's `Op.id`; NO_OP for a call that is not traced."""
+    plain = name if name in _BY_SYMBOL else _VERSION.sub("", name)
+    if plain.startswith("hip"):
+        plain = _HIP.get(plain, f"cuda{plain[3:]}")
+    op = _BY_SYMBOL.get(plain)
+    return op.id if op else NO_OP

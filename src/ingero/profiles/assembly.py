@@ -1,0 +1,77 @@
+"""Puts the parts of a process's profile together: calls and activities joined, stacks made, operators thinned out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ingero.profiles.calls import count_gaps, linked, without_profilers_syncs
+from ingero.profiles.intervals import owners
+from ingero.profiles.model import FRAME_DTYPE, Array, Frame, Notes, Profile, RangeKind
+from ingero.profiles.python_stacks import stacks_of_frames, stacks_of_operators
+
+INNER_OPERATORS = "left out, operators inside other operators"
+_NO_FRAMES = np.zeros(0, FRAME_DTYPE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """One process's rows as the file has them. call_stacks: operators whose name is their whole Python stack."""
+
+    calls: Array
+    activities: Array
+    ranges: Array
+    frames: Array = field(default_factory=lambda: _NO_FRAMES)
+    call_stacks: Array = field(default_factory=lambda: _NO_FRAMES)
+
+
+def assign(calls: Array, activities: Array) -> list[int]:
+    """Gives each activity the process of the call with its number, else the one with most calls.
+
+    Answers the processes with calls, that one first.
+    """
+    pids = [pid for pid, _ in Counter(calls["pid"].tolist()).most_common()]
+    order = np.argsort(calls["correlation"], kind="stable")
+    known = calls["correlation"][order]
+    at = np.searchsorted(known, activities["correlation"])
+    is_known = at < len(known)
+    is_known[is_known] = known[at[is_known]] == activities["correlation"][is_known]
+    activities["pid"] = pids[0] if pids else 0
+    activities["pid"][is_known] = calls["pid"][order[at[is_known]]]
+    return pids
+
+
+def profile_of(parts: Parts, notes: Notes, *, is_pytorch: bool = True, **facts: Any) -> Profile:
+    """The profile of one process. is_pytorch: its profiler added synchronizations; facts: the fields of `Profile`."""
+    calls, activities, nested = linked(parts.calls, parts.activities)
+    if is_pytorch:
+        calls = without_profilers_syncs(calls, notes)
+    count_gaps(calls, activities, notes)
+    stacks: tuple[tuple[Frame, ...], ...] = ((),)
+    texts: tuple[str, ...] = facts["texts"]
+    if len(parts.frames):
+        calls["stack"], stacks = stacks_of_frames(calls, parts.frames, texts)
+    elif len(parts.call_stacks):
+        calls["stack"], stacks = stacks_of_operators(calls, parts.call_stacks, texts)
+    return Profile(
+        calls=calls,
+        activities=activities,
+        ranges=_outermost_operators(parts.ranges, notes),
+        stacks=stacks,
+        nested=nested,
+        has_python_stacks=len(stacks) > 1,
+        **facts,
+    )
+
+
+def _outermost_operators(ranges: Array, notes: Notes) -> Array:
+    """Without operators inside others; in the order of time."""
+    is_operator = ranges["kind"] == RangeKind.OPERATOR
+    operators = ranges[is_operator]
+    is_outermost = owners(operators) == np.arange(len(operators))
+    notes.remarks[INNER_OPERATORS] += int((~is_outermost).sum())
+    kept = np.concatenate([ranges[~is_operator], operators[is_outermost]])
+    return kept[np.argsort(kept["start_ns"], kind="stable")]

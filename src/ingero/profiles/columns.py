@@ -1,0 +1,89 @@
+"""Rows that are collected one by one and become numpy arrays, and texts that are kept once; both are bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from ingero.profiles.model import Array
+
+_AT_ONCE = 1 << 14  # rows as Python's objects, which take ten times as much
+# 2 GB of calls and activities. The largest profile of the research has 0.3 million.
+MAX_ROWS = 20_000_000
+MAX_TEXTS = 500_000  # distinct names of one file; the research's largest has 6,000
+MAX_TEXT_CHARACTERS = 4096  # a kernel's name with its template arguments is up to 2,000
+_MAX_PRINTED = 300
+TOO_MANY_ROWS = "more rows than an import may have"
+TOO_MANY_TEXTS = "more different names than an import may have"
+
+
+class Table:
+    """Rows of one dtype."""
+
+    def __init__(self, dtype: np.dtype[Any], dropped: Counter[str]) -> None:
+        self._dtype = dtype
+        self._dropped = dropped
+        self._waiting: list[tuple[int, ...]] = []
+        self._done: list[Array] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self._count + len(self._waiting)
+
+    def add(self, row: tuple[int, ...]) -> None:
+        """One more row."""
+        self._waiting.append(row)
+        if len(self._waiting) >= _AT_ONCE:
+            self._pack()
+
+    def rows(self) -> Array:
+        """All of them."""
+        self._pack()
+        return np.concatenate([np.zeros(0, self._dtype), *self._done])
+
+    def _pack(self) -> None:
+        room = max(0, MAX_ROWS - self._count)
+        if len(self._waiting) > room:
+            self._dropped[TOO_MANY_ROWS] += len(self._waiting) - room
+        kept = np.array(self._waiting[:room], self._dtype)
+        self._count += len(kept)
+        self._done.append(kept)
+        self._waiting = []
+
+
+class Texts:
+    """Texts by number; 0 is the empty one. Each is cut where it is too long, and can be stored and printed as UTF-8."""
+
+    def __init__(self, dropped: Counter[str]) -> None:
+        self._dropped = dropped
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, text: str) -> int:
+        """The number of a text; 0 for those past the limit, which are counted."""
+        known = self._numbers.get(text)
+        if known is not None:
+            return known
+        clean = cleaned(text)
+        if clean in self._numbers:
+            return self._numbers[clean]
+        if len(self._numbers) >= MAX_TEXTS:
+            self._dropped[TOO_MANY_TEXTS] += 1
+            return 0
+        return self._numbers.setdefault(clean, len(self._numbers))
+
+    def all(self) -> tuple[str, ...]:
+        """The texts, by number."""
+        return tuple(self._numbers)
+
+
+def printable(text: str) -> str:
+    """A name or message from outside as a terminal may show it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_PRINTED])
+
+
+def cleaned(text: str) -> str:
+    """A text of a foreign file, bounded and without what UTF-8 cannot hold."""
+    return text[:MAX_TEXT_CHARACTERS].encode("utf-8", "replace").decode()

@@ -1,0 +1,129 @@
+"""Makes profiles of the events of a Kineto file: one for each process that used a GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ingero.profiles.assembly import Parts, assign, profile_of
+from ingero.profiles.clocks import UNDATED_NS, undated
+from ingero.profiles.columns import cleaned
+from ingero.profiles.kineto_event import integer
+from ingero.profiles.model import Array, Gpu, Notes, Origin, Profile
+
+if TYPE_CHECKING:
+    from ingero.profiles.kineto import KinetoReader
+
+OF_OTHERS = "left out, ranges of processes without GPU calls"
+MAX_GPUS = 1024
+_MAX_RANK = 1 << 24
+_THREAD = re.compile(r"thread \d+ \((.+)\)", re.DOTALL)
+
+
+def processes_of(reader: KinetoReader, file: str, notes: Notes) -> list[Profile]:
+    """A profile per process with calls; the activities without a call belong to the one that made most calls."""
+    calls, activities = reader.calls.rows(), reader.activities.rows()
+    ranges, frames, call_stacks = reader.ranges.rows(), reader.frames.rows(), reader.call_stacks.rows()
+    if not len(calls) and not len(activities):
+        return []
+    shift, has_unix_times = _shift_ns(reader.properties, calls, activities)
+    for rows in (calls, activities, ranges, frames, call_stacks):
+        rows["start_ns"] += shift
+        rows["end_ns"] += shift
+    if not has_unix_times:
+        notes.lacks.append(undated(file))
+    pids = assign(calls, activities)
+    if not pids:
+        pids = [int(ranges["pid"][0]) if len(ranges) else 0]
+        activities["pid"] = pids[0]
+    notes.remarks[OF_OTHERS] += int((~np.isin(ranges["pid"], pids)).sum())
+    origin = _origin(reader.properties, file, has_unix_times)
+    rank, world_size = _rank(reader.properties)
+    reader.groups.add_configured(_mapping(reader.properties.get("distributedInfo")).get("pg_config"))
+    found = []
+    for pid in pids:
+        parts = Parts(
+            calls=calls[calls["pid"] == pid],
+            activities=activities[activities["pid"] == pid],
+            ranges=ranges[ranges["pid"] == pid],
+            frames=frames[frames["pid"] == pid],
+            call_stacks=call_stacks[call_stacks["pid"] == pid],
+        )
+        names = {tid: _thread_name(name) for (owner, tid), name in reader.thread_names.items() if owner == pid}
+        found.append(
+            profile_of(
+                parts,
+                notes,
+                origin=origin,
+                pid=pid,
+                name=reader.process_names.get(pid) or "python",
+                rank=rank if len(pids) == 1 else None,
+                world_size=world_size,
+                texts=reader.texts.all(),
+                threads=names,
+                gpus=_gpus(reader.properties),
+                groups=reader.groups.all(),
+            )
+        )
+    return found
+
+
+def _shift_ns(properties: dict[str, Any], *tables: Array) -> tuple[int, bool]:
+    """What to add to the file's times, and whether they are the unix clock's then."""
+    first = min(int(rows["start_ns"].min()) for rows in tables if len(rows))
+    if first >= UNDATED_NS:
+        return 0, True
+    base = integer(properties.get("baseTimeNanoseconds"), 0)
+    is_usable = 0 < base < 3 * UNDATED_NS and base + first >= UNDATED_NS  # until 2065
+    return (base, True) if is_usable else (UNDATED_NS, False)
+
+
+def _thread_name(name: str) -> str:
+    """Kineto writes: thread 1262 (pt_autograd_0)."""
+    told = _THREAD.fullmatch(name)
+    return told[1] if told else name
+
+
+def _origin(properties: dict[str, Any], file: str, has_unix_times: bool) -> Origin:
+    return Origin(
+        tool="PyTorch profiler",
+        file=file,
+        host=_text(properties.get("host_name")),
+        gpu_driver=_version(properties.get("cuda_driver_version") or properties.get("hip_driver_version")),
+        cuda_ver=_version(properties.get("cuda_runtime_version") or properties.get("hip_runtime_version")),
+        has_unix_times=has_unix_times,
+    )
+
+
+def _version(value: object) -> str:
+    """CUDA writes 12040 for 12.4."""
+    number = integer(value if isinstance(value, int | str) else None, 0)
+    return f"{number // 1000}.{number % 1000 // 10}" if 1000 <= number < 1_000_000 else ""
+
+
+def _rank(properties: dict[str, Any]) -> tuple[int | None, int | None]:
+    told = _mapping(properties.get("distributedInfo"))
+    rank, size = (integer(told.get(name), -1) for name in ("rank", "world_size"))
+    return (rank if 0 <= rank < _MAX_RANK else None), (size if 0 < size <= _MAX_RANK else None)
+
+
+def _gpus(properties: dict[str, Any]) -> tuple[Gpu, ...]:
+    told = properties.get("deviceProperties")
+    found = []
+    for entry in told[:MAX_GPUS] if isinstance(told, list) else ():
+        known = _mapping(entry)
+        ordinal = integer(known.get("id"), -1)
+        if 0 <= ordinal < MAX_GPUS:
+            memory = max(0, integer(known.get("totalGlobalMem"), 0))
+            found.append(Gpu(ordinal, _text(known.get("name")), memory, index=ordinal))
+    return tuple(found)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return cleaned(value) if isinstance(value, str) else ""

@@ -1,0 +1,95 @@
+"""Reads profiles from files and folders, whatever tool and packing made them: what a file is, its content says."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.profiles.kineto import read_kineto
+from ingero.profiles.model import Notes, Profile, ProfileError
+from ingero.profiles.nsight import is_nsight, read_nsight
+from ingero.profiles.rpd import is_rpd, read_rpd
+from ingero.profiles.sqlite_file import SqliteFile
+from ingero.profiles.unpacking import Budget, Entry, entries
+
+# Unpacked. A profile of ten seconds of training has up to 1 GB of JSON; a bomb unpacks to more than any disk.
+MAX_BYTES = 16 << 30
+_SQLITE = b"SQLite format 3\0"
+_BOM = b"\xef\xbb\xbf"
+HINT = "import takes traces of PyTorch's profiler (.json, .json.gz), Nsight Systems exports (.sqlite) and RPD files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Every process of the files, what is to be said of them, and the names of the files that had one."""
+
+    profiles: list[Profile]
+    notes: Notes
+    files: list[str]
+
+
+def read_profiles(paths: Sequence[Path], *, max_bytes: int = MAX_BYTES) -> Read:
+    """Reads every profile behind these paths; a folder or a tar is the processes of one job.
+
+    Raises:
+        ProfileError: a file cannot be read, is none, or holds nothing usable.
+    """
+    budget, notes = Budget(max_bytes), Notes()
+    profiles: list[Profile] = []
+    files: list[str] = []
+    for path in paths:
+        for entry in entries(path):
+            found = _read_entry(entry, budget, notes)
+            profiles += found
+            if found:
+                files.append(entry.name)
+    if not profiles:
+        raise ProfileError(f"nothing to import in {', '.join(map(str, paths[:3]))}", hint=HINT)
+    return Read(profiles=profiles, notes=notes, files=files)
+
+
+def _read_entry(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
+    try:
+        found = _profiles_of(entry, budget, notes)
+    except ProfileError as error:
+        if entry.is_named:
+            raise
+        notes.lacks.append(f"{entry.name} was passed over: {error}")
+        return []
+    if not found and entry.is_named:
+        raise ProfileError(f"{entry.name} holds no GPU call and no GPU activity", hint=HINT)
+    return found
+
+
+def _profiles_of(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
+    if entry.head.startswith(_SQLITE):
+        return _from_sqlite(entry, budget, notes)
+    if entry.head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"["):
+        return read_kineto(entry.chunks(budget), entry.name, notes)
+    raise ProfileError(f"{entry.name} is no profile that can be imported", hint=HINT)
+
+
+def _from_sqlite(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
+    if entry.path is not None:
+        budget.take(entry.path.stat().st_size)
+        return _from_database(entry.path, entry.name, notes)
+    with tempfile.TemporaryDirectory(prefix="ingero-import-") as folder:
+        path = Path(folder) / "profile.sqlite"
+        with path.open("wb") as file:
+            for chunk in entry.chunks(budget):
+                if shutil.disk_usage(folder).free < 2 * len(chunk):
+                    raise ProfileError(f"no room to unpack {entry.name}", hint="unpack it elsewhere, then import it")
+                file.write(chunk)
+        return _from_database(path, entry.name, notes)
+
+
+def _from_database(path: Path, name: str, notes: Notes) -> list[Profile]:
+    with SqliteFile(path, name) as file:
+        if is_nsight(file):
+            return read_nsight(file, notes)
+        if is_rpd(file):
+            return read_rpd(file, notes)
+    raise ProfileError(f"{name} is an SQLite file, but neither of Nsight Systems nor of RPD", hint=HINT)

@@ -1,0 +1,152 @@
+"""Reads RPD files of AMD's rocmProfileData: HIP calls, GPU operations and roctx ranges of each process.
+
+Source: rocpd_python/rocpd/schema_data/tableSchema.cmd of ROCm/rocmProfileData. Times are ns of CLOCK_MONOTONIC, without
+a date.
+"""
+
+from __future__ import annotations
+
+from ingero.events import HostMemory
+from ingero.profiles.api_names import op_id
+from ingero.profiles.assembly import Parts, assign, profile_of
+from ingero.profiles.clocks import UNDATED_NS, undated
+from ingero.profiles.columns import Table, Texts
+from ingero.profiles.model import (
+    ACTIVITY_DTYPE,
+    CALL_DTYPE,
+    MAX_DURATION_NS,
+    MAX_SIZE_BYTES,
+    NO_CORRELATION,
+    NO_TIME,
+    RANGE_DTYPE,
+    UNKNOWN,
+    ActivityKind,
+    Direction,
+    Notes,
+    Origin,
+    Profile,
+)
+from ingero.profiles.range_names import range_kind
+from ingero.profiles.sqlite_file import Cell, SqliteFile, text, whole
+
+_MARKER = "UserMarker"  # how roctx ranges are stored: their text is the argument
+# What a GPU did, by the begin of its type's name.
+_KINDS = (
+    ("Kernel", ActivityKind.KERNEL),
+    ("Task", ActivityKind.KERNEL),
+    ("Copy", ActivityKind.MEMCPY),
+    ("Memcpy", ActivityKind.MEMCPY),
+    ("Fill", ActivityKind.MEMSET),
+    ("Memset", ActivityKind.MEMSET),
+)
+_DIRECTIONS = (
+    ("HostToDevice", Direction.HOST_TO_GPU),
+    ("DeviceToHost", Direction.GPU_TO_HOST),
+    ("DeviceToDevice", Direction.GPU_TO_GPU),
+)
+
+
+def is_rpd(file: SqliteFile) -> bool:
+    """Whether it is such a file."""
+    return file.has("rocpd_string", "id", "string") and file.has("rocpd_api", "id", "pid", "start", "end")
+
+
+class _Reader:
+    def __init__(self, file: SqliteFile, notes: Notes) -> None:
+        self.file, self.notes = file, notes
+        self.texts = Texts(notes.dropped)
+        self.calls = Table(CALL_DTYPE, notes.dropped)
+        self.activities = Table(ACTIVITY_DTYPE, notes.dropped)
+        self.ranges = Table(RANGE_DTYPE, notes.dropped)
+        rows = file.rows("rocpd_string", ["id", "string"], notes)
+        self._strings = {whole(number): self.texts.number(text(value)) for number, value in rows}
+        self._all = self.texts.all()
+
+    def string(self, cell: Cell) -> tuple[int, str]:
+        """The text behind a number, with its own number."""
+        index = self._strings.get(whole(cell), 0)
+        return index, self._all[index]
+
+    def read_calls(self) -> None:
+        """HIP calls and roctx ranges."""
+        columns = ["id", "pid", "tid", "start", "end", "apiName_id", "args_id"]
+        for number, pid, tid, start, end, name, arguments in self.file.rows("rocpd_api", columns, self.notes):
+            times = self._times(start, end)
+            if times is None:
+                continue
+            place = (*times, whole(pid) or 0, whole(tid) or 0)
+            index, called = self.string(name)
+            if called == _MARKER:
+                marked, told = self.string(arguments)
+                self.ranges.add((*place, int(range_kind(told)), marked))
+            else:
+                known = whole(number)
+                correlation = NO_CORRELATION if known is None else known
+                self.calls.add((*place, op_id(called), index, correlation, UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0))
+
+    def read_activities(self) -> None:
+        """What the GPUs did, with the calls that asked for it."""
+        calls = {
+            whole(op): whole(call) for call, op in self.file.rows("rocpd_api_ops", ["api_id", "op_id"], self.notes)
+        }
+        copies = {
+            whole(call): (min(max(0, whole(size) or 0), MAX_SIZE_BYTES), whole(pinned))
+            for call, size, pinned in self.file.rows("rocpd_copyapi", ["api_ptr_id", "size", "pinned"], self.notes)
+        }
+        columns = ["id", "gpuId", "queueId", "start", "end", "description_id", "opType_id"]
+        for number, gpu, queue, start, end, description, kind in self.file.rows("rocpd_op", columns, self.notes):
+            told = self.string(kind)
+            found = next((known for begin, known in _KINDS if told[1].startswith(begin)), None)
+            times = self._times(start, end)
+            if found is None or times is None:
+                continue
+            call = calls.get(whole(number))
+            size, pinned = copies.get(call, (0, None)) if found is ActivityKind.MEMCPY else (0, None)
+            name = self.string(description)[0] or told[0]
+            device, stream = whole(gpu), whole(queue)
+            place = (
+                device if device is not None and 0 <= device < 1 << 16 else UNKNOWN,
+                -1 if stream is None else stream,
+            )
+            direction = next((int(known) for begin, known in _DIRECTIONS if begin in told[1]), 0)
+            memory = HostMemory.PINNED if pinned else HostMemory.UNKNOWN
+            what = (NO_CORRELATION if call is None else call, int(found), name, size, direction, int(memory))
+            self.activities.add((*times, 0, *place, *what, 0, UNKNOWN))
+
+    def _times(self, start: Cell, end: Cell) -> tuple[int, int] | None:
+        begin, done = whole(start), whole(end)
+        if begin is None or done is None or not 0 <= begin <= done <= begin + MAX_DURATION_NS:
+            self.notes.dropped[NO_TIME] += 1
+            return None
+        return begin, done
+
+
+def read_rpd(file: SqliteFile, notes: Notes) -> list[Profile]:
+    """Every process of the file."""
+    reader = _Reader(file, notes)
+    reader.read_calls()
+    reader.read_activities()
+    calls, activities, ranges = reader.calls.rows(), reader.activities.rows(), reader.ranges.rows()
+    if not len(calls) and not len(activities):
+        return []
+    notes.lacks.append(undated(file.name))
+    for rows in (calls, activities, ranges):
+        rows["start_ns"] += UNDATED_NS
+        rows["end_ns"] += UNDATED_NS
+    found = []
+    for pid in assign(calls, activities) or [0]:
+        mine = [rows[rows["pid"] == pid] for rows in (calls, activities, ranges)]
+        found.append(
+            profile_of(
+                Parts(calls=mine[0], activities=mine[1], ranges=mine[2]),
+                notes,
+                is_pytorch=False,
+                origin=Origin(tool="RPD", file=file.name, has_unix_times=False),
+                pid=pid,
+                name="process",
+                rank=None,
+                world_size=None,
+                texts=reader.texts.all(),
+            )
+        )
+    return found

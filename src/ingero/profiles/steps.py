@@ -1,0 +1,174 @@
+"""The steps of a profile: what its calls repeat, or what the program marked where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.decode.steps import CALL_DTYPE, Steps, find_steps, main_stream
+from ingero.events import EpochFlag
+from ingero.ops import BY_ID, Kind
+from ingero.profiles.calls import kinds_of
+from ingero.profiles.model import UNKNOWN, Array, Direction, Profile, RangeKind
+from ingero.profiles.place import Place, Rows, function_id
+from ingero.profiles.progress import Blocked
+from ingero.store import tables
+
+_FUNCTION_BITS = 32  # of a key: below the operation, above the direction of a copy
+_WORK = ("launches", "copies", "collectives")  # by which steps of a type are alike
+_REPEATING = int(Kind.ENQUEUE | Kind.DRAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cuts:
+    """Where steps begin and end, and what marks them. op: 0 where nothing does."""
+
+    start_ns: Array
+    end_ns: Array
+    how: str
+    kinds: Array
+    tid: int
+    op: int = 0
+    function: int = 0  # index into texts
+
+
+def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
+    """Rows of the steps of one process; none where nothing repeats and nothing is marked."""
+    cuts = _cuts(profile)
+    if cuts is None:
+        return
+    device, stream = _main(profile)
+    op = BY_ID.get(cuts.op)
+    sums = _sums(profile, cuts, blocked)
+    yield (
+        tables.STEPS,
+        len(cuts.start_ns),
+        {
+            "process": place.process,
+            "pid": profile.pid,
+            "tid": cuts.tid,
+            "device": device,
+            "stream": stream,
+            "start_ns": cuts.start_ns,
+            "end_ns": cuts.end_ns,
+            "how": place.text(cuts.how),
+            "step_type": [place.text(name) for name in _types(cuts, sums)],
+            "source": int(op.source) if op else 0,
+            "op": op.code if op else 0,
+            "function": function_id(profile.texts[cuts.function]),
+            "flags": int(EpochFlag.STEP),
+            **sums,
+        },
+    )
+
+
+def calls_for_steps(calls: Array) -> Array:
+    """The calls as `decode.steps` looks at them: those that enqueue or wait, by start."""
+    kinds = kinds_of(calls)
+    chosen = calls[(kinds & _REPEATING) != 0]
+    kinds = kinds_of(chosen)
+    found = np.zeros(len(chosen), CALL_DTYPE)
+    for name in ("start_ns", "end_ns", "tid", "stream"):
+        found[name] = chosen[name]
+    found["key"] = (
+        (chosen["op"].astype(np.int64) << (_FUNCTION_BITS + 3))
+        | (chosen["function"].astype(np.int64) << 3)
+        | chosen["direction"]
+    )
+    found["is_enqueue"] = (kinds & int(Kind.ENQUEUE)) != 0
+    found["is_launch"] = (kinds & int(Kind.LAUNCH | Kind.GRAPH)) == int(Kind.LAUNCH)
+    return found[np.argsort(found["start_ns"], kind="stable")]
+
+
+def _cuts(profile: Profile) -> _Cuts | None:
+    calls = calls_for_steps(profile.calls)
+    found = find_steps(calls) if len(calls) else None
+    marks = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
+    if found is None:
+        return _marked(marks)
+    if len(marks) != found.count:
+        return _repeated(found, calls, "repetition", found.cut_ns)
+    return _repeated(found, calls, "both", _from_first_mark(found.cut_ns, marks))
+
+
+def _from_first_mark(cut_ns: Array, marks: Array) -> Array:
+    """Cuts of which the first is where the program marked it: no call came before, so that calls show only its own."""
+    first_ns = min(int(cut_ns[0]), int(marks["start_ns"].min()))
+    return np.concatenate([[first_ns], cut_ns[1:]])
+
+
+def _repeated(found: Steps, calls: Array, how: str, cut_ns: Array) -> _Cuts:
+    marker = found.markers[0] if found.markers else None
+    tids, counts = np.unique(calls["tid"][calls["is_enqueue"]], return_counts=True)
+    key = marker.key if marker else 0
+    return _Cuts(
+        start_ns=cut_ns[:-1],
+        end_ns=cut_ns[1:],
+        how=how,
+        kinds=found.kind,
+        tid=marker.tid if marker else int(tids[counts.argmax()]),
+        op=key >> (_FUNCTION_BITS + 3),
+        function=key >> 3 & ((1 << _FUNCTION_BITS) - 1),
+    )
+
+
+def _marked(marks: Array) -> _Cuts | None:
+    """Steps as the program marked them on one thread."""
+    if not len(marks):
+        return None
+    tids, counts = np.unique(marks["tid"], return_counts=True)
+    mine = marks[marks["tid"] == tids[counts.argmax()]]
+    kinds = np.zeros(len(mine), np.int64)
+    tid = int(mine["tid"][0])
+    return _Cuts(start_ns=mine["start_ns"], end_ns=mine["end_ns"], how="user", kinds=kinds, tid=tid)
+
+
+def _main(profile: Profile) -> tuple[int, int]:
+    """Device and number of the process's main stream."""
+    stream = main_stream(calls_for_steps(profile.calls))
+    if stream is None or stream == UNKNOWN:
+        return UNKNOWN, 0
+    devices, counts = np.unique(profile.calls["device"][profile.calls["stream"] == stream], return_counts=True)
+    return int(devices[counts.argmax()]), stream
+
+
+def _types(cuts: _Cuts, sums: Mapping[str, Array]) -> list[str]:
+    """The name of each step's type: what a usual one of its kind does, which two recordings can share."""
+    names = {
+        kind: _type([int(np.median(sums[name][cuts.kinds == kind])) for name in _WORK])
+        for kind in set(cuts.kinds.tolist())
+    }
+    return [names[kind] for kind in cuts.kinds.tolist()]
+
+
+def _type(usual: Sequence[int]) -> str:
+    parts = [f"{count} {name}" for count, name in zip(usual, _WORK, strict=True)]
+    return ", ".join(parts if usual[-1] else parts[:-1])
+
+
+def _sums(profile: Profile, cuts: _Cuts, blocked: Blocked) -> dict[str, Array]:
+    calls = profile.calls
+    order = np.argsort(calls["start_ns"], kind="stable")
+    begins, kinds = calls["start_ns"][order], kinds_of(calls)[order]
+    first, last = (np.searchsorted(begins, at, side="left") for at in (cuts.start_ns, cuts.end_ns))
+
+    def total(values: Array) -> Array:
+        sums = np.append(0, np.cumsum(values.astype(np.int64)))
+        found: Array = sums[last] - sums[first]
+        return found
+
+    size, direction = calls["bytes"][order], calls["direction"][order]
+    return {
+        "launches": total((kinds & int(Kind.LAUNCH)) != 0),
+        "copies": total((kinds & int(Kind.COPY)) != 0),
+        "collectives": total((kinds & int(Kind.COLLECTIVE)) != 0),
+        "syncs": total((kinds & int(Kind.DRAIN)) != 0),
+        "host_to_gpu_bytes": total(np.where(direction == Direction.HOST_TO_GPU, size, 0)),
+        "gpu_to_host_bytes": total(np.where(direction == Direction.GPU_TO_HOST, size, 0)),
+        "blocked_sync_ns": total(blocked.sync[order]),
+        "blocked_copy_ns": total(blocked.copy[order]),
+        "blocked_launch_ns": total(blocked.launch[order]),
+        "blocked_alloc_ns": total(blocked.alloc[order]),
+    }

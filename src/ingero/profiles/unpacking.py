@@ -1,0 +1,219 @@
+"""Reads files that are packed (gzip, xz) or gathered (tar, folders) as streams, never more of them than allowed."""
+
+from __future__ import annotations
+
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ingero.profiles.columns import printable
+from ingero.profiles.model import ProfileError
+from ingero.units import format_bytes
+
+CHUNK_BYTES = 1 << 20
+MAX_FILES = 4096  # of a folder or a tar: as many ranks
+_HEAD_BYTES = 512
+_PACKED_BYTES = 4096  # at a time: what is lost before a damage is what these unpack to
+_GZIP = b"\x1f\x8b"
+_MAX_LAYERS = 3  # a tar.gz of files that are packed themselves
+_XZ_MEMORY_BYTES = 256 << 20  # xz -9 takes 65 MiB
+_TAR_MARK = slice(257, 262)
+# What reading the rest of a cut or damaged file raises.
+_DAMAGES = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
+
+
+class Readable(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes; none at the end."""
+
+
+class Budget:
+    """How many bytes may still be unpacked."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = self._left = limit_bytes
+
+    def take(self, count: int) -> None:
+        """Counts bytes.
+
+        Raises:
+            ProfileError: there are more than allowed.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise ProfileError(
+                f"the files hold more than {format_bytes(self._limit)}",
+                hint="import fewer files at once, or allow more: --max-size 64GiB",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One file that is neither packed nor a collection. path: where it lies as it is; None: only the stream has it.
+
+    is_named: the user named it, so that it must be a profile.
+    """
+
+    name: str
+    head: bytes
+    stream: Readable
+    path: Path | None
+    is_named: bool
+
+    def chunks(self, budget: Budget) -> Iterator[bytes]:
+        """The bytes of the file, up to where it is cut or damaged."""
+        data = self.head
+        while data:
+            budget.take(len(data))
+            yield data
+            data = self._next_chunk()
+
+    def _next_chunk(self) -> bytes:
+        """As much as a chunk, in however small pieces it comes."""
+        pieces: list[bytes] = []
+        missing = CHUNK_BYTES
+        with suppress(*_DAMAGES):
+            while missing > 0 and (piece := self.stream.read(missing)):
+                pieces.append(piece)
+                missing -= len(piece)
+        return b"".join(pieces)
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """Every file behind a path: itself, or those of a folder or a tar, in order. Each is read before the next is asked.
+
+    Raises:
+        ProfileError: it cannot be read, or is damaged from its begin on.
+    """
+    is_folder = path.is_dir()
+    for file in _files(path) if is_folder else [path]:
+        try:
+            with file.open("rb") as stream:
+                yield from _entries(stream, file.name, file, is_named=not is_folder, layers=0)
+        except OSError as error:
+            raise ProfileError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    if len(found) > MAX_FILES:
+        raise ProfileError(f"{folder} has more than {MAX_FILES} files", hint="name the files of one job")
+    return found
+
+
+def _entries(stream: Readable, name: str, path: Path | None, *, is_named: bool, layers: int) -> Iterator[Entry]:
+    try:
+        head = _read_head(stream)
+    except _DAMAGES as error:
+        raise ProfileError(f"{printable(name)} is damaged from its begin on") from error
+    whole = _Rejoined(head, stream)
+    inner = _unpacker(head, whole)
+    if inner is not None and layers < _MAX_LAYERS:
+        unpacked = name.removesuffix(".gz").removesuffix(".xz")
+        yield from _entries(inner, unpacked, None, is_named=is_named, layers=layers + 1)
+    elif head[_TAR_MARK] == b"ustar" and layers < _MAX_LAYERS:
+        yield from _members(whole, name, layers)
+    else:
+        yield Entry(name=printable(name), head=head, stream=stream, path=path, is_named=is_named)
+
+
+def _read_head(stream: Readable) -> bytes:
+    head = b""
+    while len(head) < _HEAD_BYTES and (more := stream.read(_HEAD_BYTES - len(head))):
+        head += more
+    return head
+
+
+def _unpacker(head: bytes, whole: _Rejoined) -> Readable | None:
+    if head.startswith(_GZIP):
+        return _Gzip(whole)
+    return _Xz(whole) if head.startswith(b"\xfd7zXZ\0") else None
+
+
+def _members(stream: Readable, name: str, layers: int) -> Iterator[Entry]:
+    """The files of a tar; those behind a damage are not there."""
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as tar:  # type: ignore[call-overload]  # it only reads
+            for number, member in enumerate(tar):
+                if number >= MAX_FILES:
+                    raise ProfileError(
+                        f"{printable(name)} has more than {MAX_FILES} files", hint="unpack it, and name its folder"
+                    )
+                file = tar.extractfile(member) if member.isfile() else None
+                if file is not None:
+                    yield from _entries(file, Path(member.name).name, None, is_named=False, layers=layers + 1)
+    except _DAMAGES:
+        return
+
+
+class _Rejoined:
+    """A stream with the bytes that were read from it already."""
+
+    def __init__(self, head: bytes, stream: Readable) -> None:
+        self._head, self._stream = head, stream
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes."""
+        if self._head:
+            data, self._head = (self._head, b"") if size < 0 else (self._head[:size], self._head[size:])
+            return data
+        return self._stream.read(size)
+
+
+class _Gzip:
+    """What a gzip file holds; unlike gzip.GzipFile it gives all that lies before a cut."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes.
+
+        Raises:
+            EOFError: the file is cut.
+        """
+        packed = self._decoder.unconsumed_tail
+        while True:
+            if self._decoder.eof:
+                packed = self._decoder.unused_data.lstrip(b"\0") or self._stream.read(_PACKED_BYTES)
+                if not packed.startswith(_GZIP):
+                    return b""
+                self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            packed = packed or self._stream.read(_PACKED_BYTES)
+            if not packed:
+                raise EOFError("cut")
+            data = self._decoder.decompress(packed, size if size > 0 else CHUNK_BYTES)
+            if data:
+                return data
+            packed = self._decoder.unconsumed_tail
+
+
+class _Xz:
+    """What an xz file holds; unlike lzma.LZMAFile it bounds the memory that the file may ask for."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self._decoder = lzma.LZMADecompressor(memlimit=_XZ_MEMORY_BYTES)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes.
+
+        Raises:
+            EOFError: the file is cut.
+        """
+        while not self._decoder.eof:
+            packed = self._stream.read(CHUNK_BYTES) if self._decoder.needs_input else b""
+            if not packed and self._decoder.needs_input:
+                raise EOFError("cut")
+            data = self._decoder.decompress(packed, size if size > 0 else CHUNK_BYTES)
+            if data:
+                return data
+        return b""
