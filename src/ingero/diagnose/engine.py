@@ -111,7 +111,8 @@ def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) ->
     try:
         yield from findings
     except Exception as error:
-        logger.exception("rule %s failed", rule.cause)
+        is_debugging = logger.isEnabledFor(logging.DEBUG)  # a recording made by hand may be the reason, too
+        logger.warning("rule %s failed: %.200r", rule.cause, error, exc_info=is_debugging)
         failed[rule.cause] = f"{FAILED} ({type(error).__name__}: {error}); please report it"
 
 

@@ -1,5 +1,5 @@
 -- The published SQL surface: names and columns that users' queries may rely on (docs/schema.md is generated from here).
--- The same text, as TEMP views, gives older Ingero databases this surface (legacy.py).
+-- A file has them for other programs; readers here make them anew as TEMP views, in older databases, too (views.py).
 -- Where a column is named comm, older databases hold the text itself: hence coalesce(..., nullif(comm, 0)).
 -- Names are looked up by scalar subqueries: SQLite runs only those a query asks for, but would run every outer join
 -- (count(*) of a million events: 0.07 s against 3 s).
