@@ -197,3 +197,15 @@ def test_collectives_of_ranks_that_ran_different_ones_are_matched_by_their_end(t
         _collective(second, 7, 8, kernel="ncclKernel_Broadcast")
     (one,) = profiles_of(tmp_path / "a.db").collectives
     assert (one.rank_of(one.last), one.start_ns % 1_000_000_000) == (1, 3_000_000)
+
+
+def test_ranks_wait_only_for_ranks_of_their_own_communicator(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        for rank, arrival in enumerate((0.0, 3.0, 8.0, 6.0)):
+            program = recording.program(700 + rank, rank=rank, gpu=rank)
+            program.communicator(rank + 1, comm_id_hash=11 + rank // 2)
+            until = 5 if rank < 2 else 10
+            name = "ncclDevKernel_AllReduce"
+            program.launch(arrival, runs=(arrival, until), kernel=name, stream=20, communicator=rank + 1)
+    found = profiles_of(tmp_path / "a.db").collectives
+    assert [(one.rank_of(one.last), one.wait_ns / 1e6) for one in found] == [(1, 3.0), (2, 2.0)]

@@ -64,9 +64,10 @@ OFFCPU = "offcpu"
 CULPRITS = "culprits"
 OP_STATS = "op_stats"
 SAMPLES = "samples"
+GPU_ACTIVITIES = "gpu_activities"  # only imported profiles have any
 _TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
-_TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
+_TABLES |= {"cpu_seconds": "raw_cpu_seconds", GPU_ACTIVITIES: "raw_gpu_activities"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
 _TABLES |= dict.fromkeys(("launches", "launch_times", "allocation_times"), "raw_op_stats")
 

@@ -26,7 +26,8 @@ class ProfiledProcess:
     """One process. Arrays are those of `store.profile_arrays`, each by its begin.
 
     kinds: `ops.Kind` of each call. device, stream: those with most of its activities; the stream paces it. kernels:
-    short and whole names by function. texts: those that the arrays have numbers of.
+    short and whole names by function. texts: those that the arrays have numbers of. groups: of communicators, what all
+    its ranks have in common.
     """
 
     process: Process
@@ -39,6 +40,7 @@ class ProfiledProcess:
     stream: int
     kernels: dict[int, tuple[str, str]]
     texts: dict[int, str]
+    groups: dict[int, int]
 
     @property
     def begin_ns(self) -> int:
@@ -134,6 +136,7 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
         stream=stream,
         kernels=reader.kernel_names(number),
         texts=texts,
+        groups={one.number: one.comm_id_hash or 0 for one in reader.communicators() if one.process == number},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.case_search import WORK_RATIO
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Finding, Fix, Link, Part
 from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
 from ingero.diagnose.profile.idle import INPUT
@@ -62,7 +62,7 @@ RULE = Rule(
     cause=CAUSE,
     title="launches came too slowly for the GPU (imported profiles)",
     order=55,
-    needs=(),
+    needs=(GPU_ACTIVITIES,),
     shows="how much of the steps the GPU was idle in gaps of under a millisecond, as measured, and how many there were",
     limits="a profiler that records stacks slows launches itself, by up to as much as they take",
     watch=watch,
