@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
 from ingero.profiles.columns import Table, Texts, cleaned
 from ingero.profiles.json_events import EventSplitter
@@ -42,7 +43,6 @@ from ingero.profiles.model import (
     UNKNOWN,
     ActivityKind,
     Direction,
-    HostMemory,
     Notes,
     Profile,
     RangeKind,
@@ -127,7 +127,7 @@ class KinetoReader:
         name = event.name or ""
         correlation = _first(args.correlation, args.external_id)
         place = (begin, end, integer(event.pid, 0), self._tid(event.tid))
-        rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0)
+        rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0)
         self.calls.add((*place, op_id(cleaned(name)), self.texts.number(name), correlation, *rest))
 
     def _activity(self, event: Event, begin: int, end: int) -> None:

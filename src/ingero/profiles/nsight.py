@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
 from ingero.profiles.assembly import Parts, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
@@ -27,7 +28,6 @@ from ingero.profiles.model import (
     ActivityKind,
     Direction,
     Gpu,
-    HostMemory,
     Notes,
     Origin,
     Profile,
@@ -96,7 +96,7 @@ class _Reader:
                 place = (*times, _process(thread), (thread or 0) & _THREAD_MASK)
                 number = whole(correlation)
                 what = (op_id(called), self.texts.number(called), NO_CORRELATION if number is None else number)
-                self.calls.add((*place, *what, UNKNOWN, UNKNOWN, 0, 0, 0, 0))
+                self.calls.add((*place, *what, UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0))
 
     def read_activities(self) -> None:
         """What the GPUs did."""

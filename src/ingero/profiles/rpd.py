@@ -6,6 +6,7 @@ a date.
 
 from __future__ import annotations
 
+from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
 from ingero.profiles.assembly import Parts, assign, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
@@ -21,7 +22,6 @@ from ingero.profiles.model import (
     UNKNOWN,
     ActivityKind,
     Direction,
-    HostMemory,
     Notes,
     Origin,
     Profile,
@@ -82,7 +82,7 @@ class _Reader:
             else:
                 known = whole(number)
                 correlation = NO_CORRELATION if known is None else known
-                self.calls.add((*place, op_id(called), index, correlation, UNKNOWN, UNKNOWN, 0, 0, 0, 0))
+                self.calls.add((*place, op_id(called), index, correlation, UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0))
 
     def read_activities(self) -> None:
         """What the GPUs did, with the calls that asked for it."""

@@ -17,6 +17,7 @@ Cell = int | float | str | bytes | None
 
 _MAX_CELL_BYTES = 16 << 20  # anything larger is not read, and is an error of that row
 _MAX_INT = 1 << 62
+_UNREADABLE = (apsw.Error, UnicodeDecodeError)  # the second for names in a damaged schema
 _SETTINGS = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON", "mmap_size = 0")
 
 
@@ -36,7 +37,7 @@ class SqliteFile:
             for setting in _SETTINGS:
                 list(self._db.execute(f"PRAGMA {setting}"))
             self.tables = self._read_tables()
-        except apsw.Error as error:
+        except _UNREADABLE as error:
             raise ProfileError(
                 f"{name} cannot be read: {printable(str(error))}", hint="export the profile again"
             ) from error
@@ -66,7 +67,7 @@ class SqliteFile:
         chosen = ", ".join(self._expression(table, column) for column in columns)
         try:
             yield from self._db.execute(f'SELECT {chosen} FROM "{table}"')
-        except apsw.Error as error:
+        except _UNREADABLE as error:
             notes.lacks.append(
                 f"{self.name} is damaged: table {table} is read up to there only ({printable(str(error))})"
             )

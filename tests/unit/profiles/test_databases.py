@@ -7,8 +7,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from ingero.events import HostMemory
 from ingero.ops import BY_ID
-from ingero.profiles.model import NO_TIME, ActivityKind, Direction, HostMemory, Profile, ProfileError, RangeKind
+from ingero.profiles.model import NO_TIME, ActivityKind, Direction, Profile, ProfileError, RangeKind
 from ingero.profiles.reading import Read, read_profiles
 from tests.unit.profiles import files
 from tests.unit.profiles.files import Tables, database, nsight_tables, older_nsight_tables, rpd_tables

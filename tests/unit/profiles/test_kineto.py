@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from ingero.events import HostMemory
 from ingero.ops import BY_ID
 from ingero.profiles import columns
 from ingero.profiles.kineto import NO_EVENT, UNREADABLE_ARGS
-from ingero.profiles.model import NO_TIME, ActivityKind, Direction, Frame, HostMemory, Notes, Profile, RangeKind
+from ingero.profiles.model import NO_TIME, ActivityKind, Direction, Frame, Notes, Profile, RangeKind
 from tests.unit.profiles import files
 from tests.unit.profiles.files import call, copy, event, kernel, new_trace, old_trace, read, training
 

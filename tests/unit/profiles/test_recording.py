@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from ingero.diagnose.engine import diagnose
+from ingero.profiles.place import function_id
 from ingero.profiles.reading import read_profiles
 from ingero.profiles.recording import NOT_SHOWN, write_recording
-from ingero.profiles.rows import function_id
 from ingero.store.reader import open_reader
 from tests.unit.profiles import files
 from tests.unit.profiles.files import call, database, kernel, new_trace, nsight_tables, rpd_tables
@@ -55,6 +55,13 @@ def test_the_direction_of_a_copy_is_its_cuda_memcpy_kind(tmp_path: Path) -> None
     assert rows(path, "SELECT DISTINCT arg2 FROM events WHERE op_name = 'cudaMemcpyAsync'") == [(1,)]
 
 
+def test_a_copy_says_its_host_memory_and_its_way(tmp_path: Path) -> None:
+    path = imported(tmp_path, new_trace(files.training(3)))
+    assert rows(path, "SELECT DISTINCT host_memory FROM cuda_events WHERE op = 'cudaMemcpyAsync'") == [("pageable",)]
+    found = rows(path, "SELECT op_name, host_to_gpu_bytes, gpu_to_host_bytes, blocked_ns FROM copies")
+    assert found == [("cudaMemcpyAsync", 3 * 4096, 0, 180_000)]
+
+
 def test_sums_of_each_second_are_those_of_the_calls(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace(baseTimeNanoseconds=files.BASE_NS + 997_000_000))  # a second ends in it
     sums = rows(path, "SELECT op_name, count(*), sum(count), sum(sum_ns), sum(nested) FROM op_stats GROUP BY 1")
@@ -95,7 +102,7 @@ def test_ranges_are_stored_with_their_kind(tmp_path: Path) -> None:
 def test_steps_are_those_that_repeat_and_agree_with_the_marks(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace())
     found = rows(path, "SELECT how, step_type, launches, copies, host_to_gpu_bytes, blocked_copy_ns FROM steps")
-    assert found == [("both", "5 enqueues", 4, 1, 4096, 60_000)] * files.STEPS
+    assert found == [("both", "4 launches, 1 copies", 4, 1, 4096, 60_000)] * files.STEPS
 
 
 def test_marked_steps_are_taken_where_nothing_repeats(tmp_path: Path) -> None:
