@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.comparison import Comparison, ProfileChange, StepChange
+from ingero.diagnose.comparison import Comparison
+from ingero.diagnose.profile.step_changes import ProfileChange, StepChange
 from ingero.diagnose.profile.words import percent
 from ingero.units import format_ns
 
