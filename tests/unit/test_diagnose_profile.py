@@ -127,12 +127,19 @@ def test_a_slow_launch_on_a_full_queue_waited_and_one_on_a_short_queue_did_not(t
         (0.98, 0.42, Pacing.GPU),
         (0.99, 0.0, Pacing.GPU),
         (0.80, 0.46, Pacing.GPU),
+        (0.46, 0.29, Pacing.HOST),
         (0.53, 0.34, Pacing.MIXED),
         (0.84, 0.16, Pacing.MIXED),
     ],
 )
 def test_who_waited_for_whom_sets_the_pace(busy: float, blocked: float, expected: Pacing) -> None:
     assert pacing(busy, blocked) is expected
+
+
+def test_a_handful_of_kernels_has_no_pace(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        recording.program().launch(0, runs=(0, 9))
+    assert report_of(tmp_path / "a.db").paced_by is Pacing.UNKNOWN
 
 
 def test_slow_steps_are_not_counted_in_what_is_said_of_the_program(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ def _training(path: Path, *, ranks: int = 1) -> Path:
             program = recording.program(700 + rank, rank=rank, gpu=rank)
             for number in range(5):
                 at = number * 20.0
+                for place in range(10):  # a step of ten launches
+                    program.launch(at + place * 0.01, runs=(at + place, at + place + 1), kernel="gemm")
                 program.step(at, at + 20, how="both")
                 program.range("step", f"ProfilerStep#{number}", at, at + 20)
-                program.launch(at, runs=(at, at + 12))
+                program.launch(at + 0.5, runs=(at + 10, at + 12))
                 program.launch(at + 1, runs=(at + 2 + rank, at + 11), kernel="ncclDevKernel_AllReduce", stream=20)
                 program.range("data_loading", "enumerate(DataLoader)", at + 12, at + 20)
             program.launch(100, runs=(100, 112))
