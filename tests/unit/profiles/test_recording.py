@@ -118,11 +118,8 @@ def test_steps_without_marks_are_found_by_repetition(tmp_path: Path) -> None:
 
 def test_a_copy_that_waited_marks_how_far_the_gpu_was(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace(files.training(3)))
-    assert rows(path, "SELECT kind, position, stream FROM progress_marks") == [
-        ("copy", 1, 7),
-        ("copy", 6, 7),
-        ("copy", 11, 7),
-    ]
+    found = rows(path, "SELECT kind, position, stream FROM progress_marks")
+    assert found == [("copy", 5, 7), ("copy", 10, 7)]  # what lay before it; before the first there was nothing
 
 
 def test_a_synchronization_marks_how_far_each_stream_was(tmp_path: Path) -> None:
@@ -205,3 +202,15 @@ def test_nothing_is_found_in_a_healthy_profile(tmp_path: Path, kind: str) -> Non
         window = reader.window(None, 1 << 62)
         assert window is not None
         assert diagnose(reader, window).incidents == ()
+
+
+def test_a_launch_on_a_full_queue_marks_what_had_just_ended(tmp_path: Path) -> None:
+    events = []
+    for number in range(1200):  # the GPU takes ten times as long as the launch of each kernel
+        begin = 10.0 * number
+        waits = number == 1100
+        events.append(call("cudaLaunchKernel", begin, 500.0 if waits else 5.0, number + 1))
+        events.append(kernel("k", 20 + 100.0 * number, 99, number + 1))
+    path = imported(tmp_path, new_trace([one for one in events if one["ts"] <= 11_000 or one["cat"] == "kernel"]))
+    (mark,) = rows(path, "SELECT kind, position, timestamp FROM progress_marks")
+    assert mark == ("full_queue", 114, files.BASE_NS + 11_500_000)
