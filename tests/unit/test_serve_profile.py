@@ -89,3 +89,14 @@ def test_a_live_recording_has_no_profiles(tmp_path: Path) -> None:
     with imported(tmp_path / "a.db") as recording:
         recording.program().call("cudaLaunchKernel", 1, 0.01)
     assert diagnosis_json(diagnosed(tmp_path / "a.db"))["profiles"] is None
+
+
+def test_steps_and_activities_without_length_are_survived(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        program = recording.program()
+        program.launch(1, runs=(1, 1))
+        program.launch(1, runs=(1, 0.5))
+        program.step(1, 1)
+    found = diagnosed(tmp_path / "a.db").profiles
+    assert found is not None
+    assert _has(list(profile_lines(found)), "GPU busy 0.0%")

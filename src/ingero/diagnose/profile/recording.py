@@ -113,10 +113,10 @@ def read_profile(reader: Reader, window: Window) -> list[ProfiledProcess]:
 
 def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess | None:
     number = process.process
-    activities = reader.gpu_activities(window, process=number)
+    activities = _lasting(reader.gpu_activities(window, process=number), 0)
     calls = reader.profiled_calls(window, sources=_SOURCES, process=number)
     ranges = reader.user_ranges(window, process=number)
-    steps = reader.steps(window, process=number)
+    steps = _lasting(reader.steps(window, process=number), 1)
     columns = [(activities, ("kind", "direction", "host_memory")), (ranges, ("kind", "name"))]
     columns.append((steps, ("how", "step_type")))
     numbers = np.unique(np.concatenate([array[name] for array, names in columns for name in names]))
@@ -138,6 +138,12 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
         texts=texts,
         groups={one.number: one.comm_id_hash or 0 for one in reader.communicators() if one.process == number},
     )
+
+
+def _lasting(rows: Array, least_ns: int) -> Array:
+    """Rows that last so long: files may hold any numbers."""
+    found: Array = rows[rows["end_ns"] - rows["start_ns"] >= least_ns]
+    return found
 
 
 def _kinds(calls: Array) -> Array:

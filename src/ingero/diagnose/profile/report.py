@@ -89,7 +89,7 @@ class ProfileReport:
     @property
     def wall_ns(self) -> int:
         """The time that the profile covers."""
-        return self.end_ns - self.begin_ns
+        return max(self.end_ns - self.begin_ns, 1)
 
     def idle_of(self, owner: str) -> IdleShare:
         """What one owner has of the idle time."""
