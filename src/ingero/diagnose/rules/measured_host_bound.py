@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
 from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Finding, Fix, Link
-from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
+from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
 from ingero.diagnose.profile.idle import HOST
 from ingero.diagnose.profile.places import HostPlace
 from ingero.diagnose.profile.report import ProfileReport
@@ -23,7 +23,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited for pieces of host code for a tenth of their steps."""
     for report in evidence.profiles.reports:
         place = next(iter(report.host_places), None)
-        if place and is_worth_telling(report, report.idle_of(HOST).long_ns, BOTTLENECK_RATIO):
+        if place and is_hosts_doing(report, report.idle_of(HOST).long_ns, BOTTLENECK_RATIO):
             yield _finding(report, place)
 
 

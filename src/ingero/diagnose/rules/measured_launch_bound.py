@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ingero.diagnose.case_search import WORK_RATIO
 from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Finding, Fix, Link, Part
-from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
+from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
 from ingero.diagnose.profile.idle import INPUT
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.words import percent, who
@@ -21,7 +21,7 @@ CAUSE = launch_bound.CAUSE
 def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited a quarter of their steps from one launch to the next."""
     for report in evidence.profiles.reports:
-        if is_worth_telling(report, short_gaps_ns(report), WORK_RATIO):
+        if is_hosts_doing(report, short_gaps_ns(report), WORK_RATIO):
             yield _finding(report)
 
 
