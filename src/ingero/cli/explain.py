@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.output import echo, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.concerned import is_about
@@ -100,18 +100,20 @@ def command(
             if per_process:
                 found["per_process"] = per_process_json(reader, window, pid=pid)
                 found["takers"] = takers_json(reader, window, pid=pid)
-            click.echo(json.dumps(found, indent=2))
+            echo_json(found)
         else:
             for line in _text(reader, window, diagnosis, wanted):
-                click.echo(line)
+                echo(line)
     if diagnosis.incidents:
         sys.exit(EXIT_FOUND)
 
 
 def _show_stored(found: Stored, window: Window, *, as_json: bool) -> bool:
     """Answers whether anything was found."""
-    for line in [json.dumps(stored_json(found, window), indent=2)] if as_json else stored_lines(found):
-        click.echo(line)
+    if as_json:
+        echo_json(stored_json(found, window))
+    for line in () if as_json else stored_lines(found):
+        echo(line)
     return bool(found)
 
 

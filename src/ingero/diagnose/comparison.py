@@ -82,7 +82,7 @@ class OpChange:
 class Comparison:
     """change_ratio: of the time for the same work, over the classes that are in both; weighed as before.
 
-    is_by_step: neither of them has sync intervals, and change_ratio is of the steps.
+    is_by_step: no class of epochs is in both often enough, and change_ratio is of the steps.
     """
 
     classes: tuple[ClassChange, ...]
@@ -114,10 +114,11 @@ def compare(before: Reader, before_window: Window, after: Reader, after_window: 
         noise_ratio=None,
         verdict=Verdict.UNKNOWN,
     )
-    if found.classes:
-        change, noise = overall(found.classes)
+    change, noise = overall(found.classes)
+    if change is not None:
         return replace(found, change_ratio=change, noise_ratio=noise, verdict=verdict_of(change, noise))
-    return _by_step(found, step_changes(first.evidence, second.evidence))
+    steps = step_changes(first.evidence, second.evidence)
+    return _by_step(found, steps) if steps.are_known else found
 
 
 def _by_step(found: Comparison, changes: StepChanges) -> Comparison:
@@ -125,7 +126,7 @@ def _by_step(found: Comparison, changes: StepChanges) -> Comparison:
     median, _ = overall([replace(step, change_ratio=step.median_change_ratio) for step in changes.steps])
     return replace(
         found,
-        is_by_step=changes.are_known,
+        is_by_step=True,
         steps=changes.steps,
         profiles=changes.profiles,
         change_ratio=change,

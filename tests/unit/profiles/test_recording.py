@@ -57,7 +57,9 @@ def test_the_direction_of_a_copy_is_its_cuda_memcpy_kind(tmp_path: Path) -> None
 
 def test_a_copy_says_its_host_memory_and_its_way(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace(files.training(3)))
-    assert rows(path, "SELECT DISTINCT host_memory FROM cuda_events WHERE op = 'cudaMemcpyAsync'") == [("pageable",)]
+    assert rows(path, "SELECT DISTINCT host_memory FROM cuda_events WHERE op_name = 'cudaMemcpyAsync'") == [
+        ("pageable",)
+    ]
     found = rows(path, "SELECT op_name, host_to_gpu_bytes, gpu_to_host_bytes, blocked_ns FROM copies")
     assert found == [("cudaMemcpyAsync", 3 * 4096, 0, 180_000)]
 

@@ -116,7 +116,7 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
     activities = _lasting(reader.gpu_activities(window, process=number), 0)
     calls = reader.profiled_calls(window, sources=_SOURCES, process=number)
     ranges = reader.user_ranges(window, process=number)
-    steps = _lasting(reader.steps(window, process=number), 1)
+    steps = _lasting(reader.step_times(window, process=number), 1)
     columns = [(activities, ("kind", "direction", "host_memory")), (ranges, ("kind", "name"))]
     columns.append((steps, ("how", "step_type")))
     numbers = np.unique(np.concatenate([array[name] for array, names in columns for name in names]))
