@@ -11,10 +11,10 @@ import numpy as np
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.case_search import BOTTLENECK_RATIO, find_cases
+from ingero.diagnose.case_search import BOTTLENECK_RATIO, WORK_RATIO, find_cases
 from ingero.diagnose.cases import Case
 from ingero.diagnose.colder import colder_ns
-from ingero.diagnose.evidence import EPOCHS, SAMPLES, Evidence
+from ingero.diagnose.evidence import ENQUEUES, EPOCHS, LAUNCHES, SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.found import Found
 from ingero.diagnose.incidents import merge
@@ -35,12 +35,13 @@ from ingero.diagnose.model import (
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
+from ingero.diagnose.profile.verdict import not_in_a_profile, profile_verdicts
 from ingero.diagnose.progress import queued_ns
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.utilization import Utilization, utilization_of
-from ingero.diagnose.verdicts import step_verdict, verdict, without_steps
+from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
 from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
@@ -56,7 +57,7 @@ _MAIN_SHARE = 1 / 3  # of a loss that is certain, before what owns most of it is
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 FAILED = "its rule failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
-WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
+_LEFT_RATIO = 0.05  # of its life that a process spent in no step, before that is said
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
 
@@ -79,6 +80,8 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         case.siblings = ()  # a ring of references keeps the arrays of a look until the collector runs
     found = [_with_blind_spots(one, evidence, rules) for one in found]
     seen = [one for rule in usable if rule.watch for one in _guarded(rule, rule.watch(evidence), failed)]
+    if evidence.profiles.reports:
+        not_evaluated = not_in_a_profile(rules)
     not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]
     found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
@@ -88,6 +91,7 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         verdicts=() if evidence.is_live else tuple(_verdicts(evidence, incidents)),
         not_evaluated=tuple(silent(not_evaluated, incidents)),
         not_traced=evidence.not_traced,
+        profiles=evidence.profiles if evidence.profiles.reports else None,
     )
 
 
@@ -232,10 +236,11 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     if not evidence.reader.is_recorded("raw_epochs"):
         yield from _older_verdicts(evidence, {incident.root for incident in incidents})
     hit = {victim.process for incident in incidents for victim in incident.victims}
+    yield from profile_verdicts(evidence.profiles, hit)
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = _text(evidence, process, lane, has_incident=number in hit) + _not_followed(evidence, process)
+            text = _followed(evidence, process, lane, _text(evidence, process, lane, has_incident=number in hit))
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
@@ -262,13 +267,29 @@ def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilizati
     return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
 
 
-def _not_followed(evidence: Evidence, process: Process) -> str:
-    """For how long, while it lived, nothing can be said of a process's steps."""
+def _lived(evidence: Evidence, process: Process) -> Window:
+    """The part of the window in which a process was there."""
     window = evidence.window
     end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
-    lived = Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+    return Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+
+
+def _followed(evidence: Evidence, process: Process, lane: Array, text: str) -> str:
+    """A verdict with the time that it is about, and for how long nothing can be said of a process's steps.
+
+    Where not everything was traced, that is also the time that belongs to none: what was seen of the first seconds is
+    no verdict about the others.
+    """
+    lived = _lived(evidence, process)
     gap_ns = evidence.gaps.missing_ns((EPOCHS,), (lived,))
-    return f"; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them" if gap_ns else ""
+    unseen_ns = evidence.gaps.missing_ns((ENQUEUES,), (lived,))
+    left_ns = min(unseen_ns, lived.duration_ns - int((lane["b_ns"] - lane["a_ns"]).sum()))
+    if left_ns > _LEFT_RATIO * lived.duration_ns:
+        gap_ns = max(gap_ns, left_ns)
+    if not gap_ns:
+        return text
+    said = text if 2 * gap_ns < lived.duration_ns else f"in {format_ns(lived.duration_ns - gap_ns)}: {text}"
+    return f"{said}; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them"
 
 
 def _count(calls: Iterable[OpShare], kind: Kind) -> float:
@@ -280,14 +301,17 @@ def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
     drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
+    profiled = {report.process.process for report in evidence.profiles.reports}
     for number, process in evidence.processes.items():
-        if not process.is_target or number in evidence.lanes or number in evidence.waiting:
+        is_told = number in evidence.lanes or number in evidence.waiting or number in profiled
+        if not process.is_target or is_told:
             continue
-        calls = evidence.ops((evidence.window,), number)
+        calls, lived = evidence.ops((evidence.window,), number), _lived(evidence, process)
         launches = round(_count(calls, Kind.LAUNCH))
         syncs = round(_count(calls, Kind.DRAIN))
-        if launches and (not syncs or number in drained):
-            text = without_steps(launches, syncs=syncs)
+        is_unseen = 2 * evidence.gaps.missing_ns((LAUNCHES,), (lived,)) > lived.duration_ns
+        if (launches or (is_unseen and calls)) and (not syncs or number in drained):
+            text = without_syncs() if is_unseen else without_steps(launches, syncs=syncs)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )

@@ -21,6 +21,7 @@ from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces
+from ingero.diagnose.profile.report import Profiles, profiles
 from ingero.diagnose.step_lanes import pacing_lanes
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
@@ -66,11 +67,14 @@ OFFCPU = "offcpu"
 CULPRITS = "culprits"
 OP_STATS = "op_stats"
 SAMPLES = "samples"
+LAUNCHES = "launches"
+ENQUEUES = "enqueues"  # all of them: what a sync interval's GPU time is known by
 _TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
 _TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
-_TABLES |= dict.fromkeys(("launches", "launch_times", "allocation_times"), "raw_op_stats")
+_TABLES |= dict.fromkeys((LAUNCHES, "launch_times", "allocation_times", "copies"), "raw_op_stats")
+_TABLES |= {ENQUEUES: "raw_epochs"}
 
 
 def _usable(lanes: Iterable[Lane]) -> list[Lane]:
@@ -229,6 +233,11 @@ class Evidence:
         if number not in self._texts:
             self._texts |= {number: ""} | self.reader.texts([number])
         return self._texts[number]
+
+    @cached_property
+    def profiles(self) -> Profiles:
+        """What a profiler measured; only an imported recording has any."""
+        return Profiles(reports=(), collectives=()) if self.is_live else profiles(self.reader, self.window)
 
     # Time
 

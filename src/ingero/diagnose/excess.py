@@ -13,6 +13,7 @@ from ingero.diagnose.model import Bucket, Part
 from ingero.diagnose.pacing import is_step
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual
+from ingero.diagnose.unseen_work import host_growth_ns, is_unseen
 from ingero.events import CLOCKS, EpochFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,12 +30,18 @@ def buckets(epochs: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:
     sums: dict[Bucket, float] = defaultdict(float)
     for key, one in usual.items():
         mine = epochs["class_key"] == key
-        if mine.any() and is_step(epochs[mine]).all():
-            _steps(sums, epochs[mine], one)
-        elif mine.any():
-            _empty(sums, epochs[mine], one)
-            _busy(sums, epochs[mine], one)
-            _late(sums, epochs[mine], one)
+        if not mine.any():
+            continue
+        members = epochs[mine]  # a class is of one kind
+        if is_step(members).all():
+            _steps(sums, members, one)
+            continue
+        if is_unseen(members).all():
+            _host_and_wait(sums, members, one)
+        else:
+            _empty(sums, members, one)
+            _busy(sums, members, one)
+        _late(sums, members, one)
     return {bucket: round(ns) for bucket, ns in sums.items() if abs(ns) >= 1}
 
 
@@ -64,6 +71,18 @@ def _empty(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
     clocks = epochs["empty_clock_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
     spread(sums, Part.EMPTY, total, (clocks[known] - usual.empty_clock_ns).sum(axis=0))
+
+
+def _host_and_wait(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
+    """The host's part by the clocks of its thread, as far as the interval grew by it; the rest to the GPU."""
+    host = float(host_growth_ns(epochs, usual.reference.e_ns, usual.reference.x_ns).sum())
+    total = float((epochs["e_ns"] + epochs["x_ns"] - usual.reference.e_ns - usual.reference.x_ns).sum())
+    clocks = epochs["empty_clock_ns"]
+    known = clocks[:, 0] != _NOT_RECORDED
+    spread(sums, Part.EMPTY, host, (clocks[known] - usual.empty_clock_ns).sum(axis=0))
+    stopped = min(_stopped(epochs, usual), max(total - host, 0.0))
+    sums[Bucket(Part.LATE, "stopped")] += stopped
+    sums[Bucket(Part.DEVICE, DEVICE)] += total - host - stopped
 
 
 def _busy(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:

@@ -21,6 +21,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.going_on import Explained
 from ingero.diagnose.kept_answers import Answer, KeptAnswers
 from ingero.diagnose.kept_reads import KeptReads
+from ingero.diagnose.lasting import goes_on
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.regimes import usual_epochs
 from ingero.diagnose.rule import Rule, all_rules
@@ -72,7 +73,7 @@ class LiveDiagnosis:
         if until_ns - self._forgot_ns >= _FORGET_NS:
             self._forgot_ns = until_ns
             self._forget(until_ns)
-        changes = self.tracker.update(self._diagnosis(until_ns, is_last=is_last), until_ns)
+        changes = self.tracker.update(self._diagnosis(until_ns, is_last=is_last), until_ns, self._goes_on)
         self._reads.end_look()
         self._answers.end_look()
         return changes
@@ -102,6 +103,13 @@ class LiveDiagnosis:
             self._at_best_ns = until_ns
         since_ns = until_ns - self._at_best_ns
         return replace(found, incidents=(*found.incidents, *(_gone_on(one, since_ns) for one in self._at_best)))
+
+    def _goes_on(self, incident: Incident, lost_until_ns: int) -> bool:
+        """Whether an open incident that is not seen any more only is not seen, because tracing has changed."""
+        worst = next((victim.process for victim in incident.victims), 0)
+        lanes = [lane.epochs for lane in self._lanes.values() if lane.process == worst]
+        paced = max(lanes, key=lambda epochs: int(epochs["x_ns"].sum()), default=None)
+        return paced is not None and goes_on(paced, incident, lost_until_ns)
 
     def _begin_ns(self, until_ns: int) -> int:
         began_ns = self.tracker.earliest_start_ns

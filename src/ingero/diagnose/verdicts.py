@@ -8,6 +8,7 @@ import numpy as np
 
 from ingero.diagnose.pacing import PacedBy, blocked_share, paced_by
 from ingero.diagnose.queue_full import was_full
+from ingero.diagnose.unseen_work import is_host_paced, is_unseen
 from ingero.diagnose.utilization import Utilization, busy_words
 from ingero.units import format_count, format_percent
 
@@ -20,7 +21,28 @@ PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the
 
 
 def verdict(epochs: Array, *, has_incident: bool, utilization: Utilization | None = None) -> str:
-    """One sentence about the epochs of a process's main lane. utilization: of its GPU in the same seconds."""
+    """One sentence about most of the epochs of a main lane. utilization: of its GPU in the same seconds."""
+    lengths = epochs["b_ns"] - epochs["a_ns"]
+    unseen = is_unseen(epochs)
+    if 2 * int(lengths[unseen].sum()) > int(lengths.sum()):
+        return _unseen(epochs[unseen], has_incident=has_incident, utilization=utilization)
+    return _seen(epochs[~unseen], has_incident=has_incident, utilization=utilization)
+
+
+def _unseen(epochs: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
+    """Where launches were not traced: what the host waited is known, what the GPU did meanwhile is not."""
+    wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
+    waited = int((epochs["r_ns"] - epochs["s_ns"]).sum()) / wall
+    paced = "; the host set the pace" if is_host_paced(epochs).mean() > PROVEN else ""
+    known = (
+        f"it waited for the GPU {format_percent(waited)} of the time{paced}; how long that was idle is not known, as "
+        "not all launches and copies were traced"
+    )
+    known += f"; {utilization.kernels}" if utilization else ""
+    return f"{known}; see the incidents" if has_incident else f"no time was lost against its best regime; {known}"
+
+
+def _seen(epochs: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
     wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
     seen = int(epochs["x_ns"].sum()) / wall
     words = busy_words(seen, utilization)
@@ -38,6 +60,14 @@ def verdict(epochs: Array, *, has_incident: bool, utilization: Utilization | Non
         )
     queue = "; its queue was full, so that launches waited for the device" if full.mean() > QUEUE_FULL else ""
     return f"GPU-bound: no host-side cause ({words}){queue}"
+
+
+def without_syncs() -> str:
+    """Of a process whose launches were not traced, and that was never seen to wait for the GPU."""
+    return (
+        "its steps could not be followed: launches were not traced, and it was never seen to wait for the GPU; "
+        "--max-overhead=0 traces them whatever that costs"
+    )
 
 
 def _told(busy: float, utilization: Utilization | None) -> str:

@@ -110,6 +110,8 @@ def _process(
     ]
     if lane:
         yield from device_lines(lane, culprits, lines, _utilization(reader, window, process, lane))
+    elif reader.has_gpu_activities(window, process=process.process):
+        yield "  The GPU's times are the profiler's, see above."
     else:
         yield "  The stream with most launches was never synced in this window: GPU idle is not known."
     if clocks:

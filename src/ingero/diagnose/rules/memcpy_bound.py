@@ -113,7 +113,7 @@ RULE = Rule(
     cause=CAUSE,
     title="copies between host and device took the time",
     order=58,
-    needs=("epochs", "op_stats"),
+    needs=("epochs", "op_stats", "copies"),
     shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
     limits="only bytes between host and device count, and only the time that the fastest recorded copy of the case "
     "would take for them; copies of megabytes that all wait for a device that became slower look like slow ones; of "
