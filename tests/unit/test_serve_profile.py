@@ -49,6 +49,7 @@ def test_the_verdict_says_steps_pace_and_measured_busy_time(tmp_path: Path) -> N
     verdict = next(line for line in result.output.splitlines() if line.startswith("python [700] rank 0: "))
     assert "5 steps of 20.0 ms (by repetition: 10 launches each; the program's own marks agree)" in verdict
     assert "host-bound: GPU busy 60% of the steps (measured by the profiler)" in verdict
+    assert "most GPU idle time: input data, 40%" in verdict
 
 
 def test_steps_idle_time_and_kernels_are_shown_and_nothing_is_said_of_drains(tmp_path: Path) -> None:

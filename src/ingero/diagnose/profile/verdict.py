@@ -12,10 +12,11 @@ from ingero.diagnose.model import NotEvaluated, ProcessVerdict
 from ingero.diagnose.profile.pacing import TEXTS
 from ingero.diagnose.profile.report import ProfileReport, Profiles
 from ingero.diagnose.profile.steps import MIN_STEPS, StepUse
-from ingero.diagnose.profile.words import BLOCKED_TEXTS, NOT_IN_A_PROFILE, percent
+from ingero.diagnose.profile.words import BLOCKED_TEXTS, IDLE_NAMES, NOT_IN_A_PROFILE, percent
 from ingero.diagnose.rule import Rule
 from ingero.units import format_count, format_counted, format_ns
 
+_MUCH_IDLE = 0.10  # of the time, before the sentence says what most idle time was spent on
 _SAID = 0.05  # of the time blocked in one kind of call, before the sentence says so
 _FOUND_BY = {"repetition": "by repetition", "sync": "by syncs", "both": "by repetition", "user": "as marked"}
 
@@ -42,6 +43,9 @@ def verdict_text(report: ProfileReport) -> str:
     of = "of the steps" if len(report.steps) >= MIN_STEPS else "of the time covered"
     busy = f"GPU busy {percent(report.judged_busy_ratio)} {of} (measured by the profiler)"
     parts.append(f"{TEXTS[report.paced_by]}: {busy}")
+    most = max(report.idle, key=lambda share: share.idle_ns)
+    if most.ratio >= _MUCH_IDLE:
+        parts.append(f"most GPU idle time: {IDLE_NAMES[most.owner]}, {percent(most.ratio)}")
     kind = max(report.blocked, key=lambda name: report.blocked[name])
     if report.blocked[kind] >= _SAID:
         parts.append(f"blocked {percent(report.blocked[kind])} of wall time {BLOCKED_TEXTS[kind]}")

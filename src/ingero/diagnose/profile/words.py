@@ -16,6 +16,7 @@ IDLE_TEXTS: Mapping[str, str] = {
     idle.LAUNCH: "launch latency (call made, work not begun)",
     idle.UNATTRIBUTED: "unattributed",
 }
+IDLE_NAMES: Mapping[str, str] = {owner: text.split(" (")[0] for owner, text in IDLE_TEXTS.items()}
 BLOCKED_TEXTS: Mapping[str, str] = {
     blocked.SYNC: "in synchronizations",
     blocked.COPY: "in asynchronous copies that waited",
