@@ -23,6 +23,7 @@ from bench.incidents.judge import Judgement, judge
 from bench.incidents.log import Log
 from bench.incidents.plan import all_scenarios, control_of
 from bench.incidents.plan.kinds import PAIRS
+from bench.incidents.price import Price
 from bench.incidents.recording import DATABASE, LABEL, Label, database_of, pack, record
 from bench.incidents.results import Result, Results
 from bench.incidents.scenario import Planned, Scenario
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, then print the table of everything; 1 if a promise is broken."""
     options = _parse(arguments)
     results = Results(options.keep / "results.jsonl")
-    log = Log(options.log) if options.log else None
+    log = Log(options.log, options.price) if options.log else None
     planned = _planned(options, log)
     if options.list:
         for one in planned:
@@ -80,12 +81,12 @@ def judge_kept(planned: Planned, keep: Path, result: Result) -> Judgement:
     label = Label.read(planned.folder(keep))
     control = control_planned(planned).folder(keep)
     measured = truth(label, Label.read(control)) if (control / LABEL).exists() else None
-    return judge(planned.scenario, label, measured, result.answer.found)
+    return judge(planned.scenario, label, measured, result.answer.found, planned.price)
 
 
 def control_planned(planned: Planned) -> Planned:
     """The run that it is compared with."""
-    return Planned(scenario=control_of(planned.scenario), seed=planned.seed)
+    return replace(planned, scenario=control_of(planned.scenario))
 
 
 def run_one(planned: Planned, keep: Path) -> Result:
@@ -204,7 +205,11 @@ def _planned(options: argparse.Namespace, log: Log | None) -> list[Planned]:
     if options.quiet:
         chosen = [one for one in chosen if not one.expected]
     first = options.first_seed
-    planned = [Planned(scenario=one, seed=first + at) for one in chosen for at in range(_seeds(one, options))]
+    planned = [
+        Planned(scenario=one, seed=first + at, price=options.price)
+        for one in chosen
+        for at in range(_seeds(one, options))
+    ]
     planned.sort(key=lambda one: one.seed)
     shard, _, shards = options.shard.partition("/")
     mine = [one for one in planned[int(shard) - 1 :: int(shards)] if log is None or one not in log]
@@ -223,6 +228,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help=f"runs of each scenario (default {SEEDS}, quiet ones {QUIET_SEEDS})")
     parser.add_argument("--first-seed", type=int, default=1, help="runs that nobody has seen: from this seed on")
     parser.add_argument("--quiet", action="store_true", help="only the runs in which nothing is to be found")
+    parser.add_argument(
+        "--price",
+        type=Price,
+        default=Price.MEASURED,
+        metavar="|".join(price.value for price in Price if price.value),
+        help="say that a probed call costs as much as on a slow machine, or trace no launches from the start",
+    )
     parser.add_argument("--keep", type=Path, default=KEEP, help=f"folder of recordings and results (default {KEEP})")
     parser.add_argument("--log", type=Path, help="file of judgements: add to it, leave out what it holds, and score it")
     parser.add_argument("--since", default="", metavar="COMMIT", help="of the log, score what it and later ones made")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.agent import Agent, launched
+from bench.incidents.price import Price
 
 
 @dataclass
@@ -33,12 +34,13 @@ class Live(Agent):
 
 
 @contextmanager
-def tracing(database: Path, pids: Sequence[int], driver: Mapping[str, str]) -> Iterator[Live]:
+def tracing(database: Path, pids: Sequence[int], driver: Mapping[str, str], price: Price) -> Iterator[Live]:
     """An agent that records into `database` until the block ends, or until its targets are gone.
 
-    driver: the variables with which it finds the simulated NVML.
+    driver: the variables with which it finds the simulated NVML. price: what it takes a probed call to cost.
     """
-    with launched(Live, database, pids=pids, options=(), environment={**driver, "PYTHONUNBUFFERED": "1"}) as live:
+    environment = {**driver, **price.environment, "PYTHONUNBUFFERED": "1"}
+    with launched(Live, database, pids=pids, options=price.options, environment=environment) as live:
         listener = threading.Thread(target=live.listen, daemon=True)
         listener.start()
         yield live

@@ -11,11 +11,12 @@ import ast
 import enum
 import importlib.util
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from bench.incidents.findings import Found
+from bench.incidents.price import Price
 from bench.incidents.recording import Label
 from bench.incidents.scenario import INJECTED, Expected, Place, Scenario
 from bench.incidents.truth import Truth
@@ -36,9 +37,10 @@ class Verdict(enum.Enum):
     ABSTAINED = "abstained"
     QUIET = "quiet"  # nothing was named, and nothing had to be
     EARLY = "early"  # true, but so little was lost that silence had been right
+    UNSEEN = "not evaluated"  # nothing was named, and what it takes was not traced
 
 
-UNSCORED = frozenset({Verdict.QUIET, Verdict.EARLY})
+UNSCORED = frozenset({Verdict.QUIET, Verdict.EARLY, Verdict.UNSEEN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,10 @@ class Judgement:
         return not self.wrong and all(part.verdict in good for part in self.parts)
 
 
-def judge(scenario: Scenario, label: Label, truth: Truth | None, found: Iterable[Found]) -> Judgement:
-    """Every expected incident against those that were found."""
+def judge(
+    scenario: Scenario, label: Label, truth: Truth | None, found: Iterable[Found], price: Price = Price.MEASURED
+) -> Judgement:
+    """Every expected incident against those that were found; price: what was out of sight."""
     about = [one for one in found if not _is_ambient(one, label)]
     named = [one for one in about if one.is_named]
     expected = (*scenario.expected, *_surfaced(scenario, truth))
@@ -88,7 +92,7 @@ def judge(scenario: Scenario, label: Label, truth: Truth | None, found: Iterable
     counted = [one for one in named if _is_expected(one, scenario) or not _is_beside(one, scenario)]
     told = tuple(sorted(_told_false(true, label)))
     return Judgement(
-        parts=tuple(_part(one, scenario, label, truth, named, wrong) for one in scenario.expected),
+        parts=tuple(_seen(_part(one, scenario, label, truth, named, wrong), one, price) for one in scenario.expected),
         incidents=len(counted),
         wrong=wrong,
         unexplained=sum(not one.is_named for one in about),
@@ -153,6 +157,12 @@ def _part(
         loss_error=_loss_error(truth, mine) if len(scenario.expected) == 1 and not expected.is_event else None,
         delay_s=_delay_s(expected, label, truth),
     )
+
+
+def _seen(part: Part, expected: Expected, price: Price) -> Part:
+    """Nothing said of what was out of sight is no fault, if nothing wrong was."""
+    is_unseen = part.verdict is Verdict.ABSTAINED and price.is_out_of_sight(expected.causes)
+    return replace(part, verdict=Verdict.UNSEEN) if is_unseen else part
 
 
 def _named_in_time(expected: Expected, truth: Truth | None) -> Verdict:

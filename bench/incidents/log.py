@@ -15,15 +15,16 @@ from typing import Any
 
 from bench.agent import BenchError
 from bench.incidents.judge import Judgement, Part, Verdict
+from bench.incidents.price import Price
 from bench.incidents.scenario import Planned, Scenario
 from bench.incidents.score import Scored
 from bench.incidents.step_score import StepScore
 
 
 class Log:
-    """The judgements of undisturbed runs in a file, by the runs' keys."""
+    """The judgements of undisturbed runs at one price in a file, by the runs' keys."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, price: Price = Price.MEASURED) -> None:
         self._path = path
         self._revision = _revision()
         self._judged: dict[str, Judgement] = {}
@@ -32,6 +33,8 @@ class Log:
         if path.exists():
             for line in path.read_text().splitlines():
                 one = json.loads(line)
+                if one.get("price", "") != price.value:
+                    continue
                 self._judged[one["key"]] = _judgement(one["judgement"])
                 self._made_by[one["key"]] = one["revision"]
                 if one.get("steps"):
@@ -43,7 +46,13 @@ class Log:
     def add(self, planned: Planned, judgement: Judgement, said: str, steps: StepScore | None = None) -> None:
         """Appends one. said: the causes that were named, for people."""
         self._judged[planned.key], self._made_by[planned.key] = judgement, self._revision
-        content = {"key": planned.key, "revision": self._revision, "said": said, "judgement": asdict(judgement)}
+        content = {
+            "key": planned.key,
+            "price": planned.price.value,
+            "revision": self._revision,
+            "said": said,
+            "judgement": asdict(judgement),
+        }
         if steps is not None:
             self._steps[planned.key] = steps
             content["steps"] = asdict(steps)

@@ -130,7 +130,7 @@ def _run(planned: Planned, folder: Path) -> Label:
         time.sleep(1)  # the first steps fill caches and queues
         driver = environment(build(), ctl=folder / "gpu.knobs")
         stack.enter_context(watched_timers(folder / TIMERS, period_ns=_TIMER_NS))
-        with tracing(folder / DATABASE, workload.traced, driver) as live:
+        with tracing(folder / DATABASE, workload.traced, driver, planned.price) as live:
             label.begin_ns = time.monotonic_ns()
             label.offset_ns = time.time_ns() - label.begin_ns
             if scenario.is_cold:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from bench.incidents.price import Price
 from ingero.demo.faults.model import Recipe
 
 Sched = Literal["block", "spin", "yield"]
@@ -131,11 +132,12 @@ class Planned:
 
     scenario: Scenario
     seed: int
+    price: Price = Price.MEASURED
 
     @property
     def key(self) -> str:
         """Its name in the results."""
-        return f"{self.scenario.name}.s{self.seed}"
+        return f"{self.scenario.name}.s{self.seed}" + (f"@{self.price.value}" if self.price.value else "")
 
     def folder(self, keep: Path) -> Path:
         """Where its recording is kept."""

@@ -55,6 +55,7 @@ def table(runs: Iterable[Scored]) -> list[tuple[str, ...]]:
             "abstained",
             "quiet",
             "early",
+            "not evaluated",
             "culprit",
             "line",
             "loss error",

@@ -26,24 +26,39 @@ LAUNCHES_COUNTED = GivenUp(
     text="launches of the driver are counted without durations", evidence=frozenset({"launch_times"})
 )
 EVENTS_OFF = GivenUp(
-    text="event records and stream waits are not traced: waits for events end no epoch", evidence=frozenset({"epochs"})
+    text="event records and stream waits are not traced: a wait for an event counts as one for the main stream",
+    evidence=frozenset({"enqueues"}),
 )
 MEMORY_OFF = GivenUp(
     text="allocations and frees are not traced", evidence=frozenset({"allocations", "allocation_times"})
 )
 LAUNCHES_OFF = GivenUp(
-    text="launches are not traced: epochs are not comparable",
-    evidence=frozenset({"epochs", "launches", "launch_times"}),
+    text="launches are not traced: how long the GPU worked between two syncs is not known",
+    evidence=frozenset({"enqueues", "launches", "launch_times"}),
 )
-COPIES_OFF = GivenUp(
-    text="asynchronous copies and memsets are not traced: epochs are not comparable", evidence=frozenset({"epochs"})
-)
+COPIES_OFF = GivenUp(text="asynchronous copies and memsets are not traced", evidence=frozenset({"enqueues", "copies"}))
 STACKS_OFF = GivenUp(text="stacks of recorded calls are not taken", evidence=frozenset({"samples"}))
+
+# Sentences of recordings whose sync intervals ended otherwise, or not at all, as long as they held.
+_EARLIER = (
+    GivenUp(
+        text="event records and stream waits are not traced: waits for events end no epoch",
+        evidence=frozenset({"epochs"}),
+    ),
+    GivenUp(
+        text="launches are not traced: epochs are not comparable",
+        evidence=frozenset({"epochs", "enqueues", "launches", "launch_times"}),
+    ),
+    GivenUp(
+        text="asynchronous copies and memsets are not traced: epochs are not comparable",
+        evidence=frozenset({"epochs", "enqueues", "copies"}),
+    ),
+)
 
 EVIDENCE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        one.text: one.evidence
-        for one in (
+        given.text: given.evidence
+        for given in (
             LAUNCHES_AT_DRIVER,
             EVENTS_AT_DRIVER,
             LAUNCHES_COUNTED,
@@ -52,6 +67,7 @@ EVIDENCE: Mapping[str, frozenset[str]] = MappingProxyType(
             LAUNCHES_OFF,
             COPIES_OFF,
             STACKS_OFF,
+            *_EARLIER,
         )
     }
 )

@@ -18,7 +18,7 @@ from bench.timers import watched_timers
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.probes import ProbeMode
 from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.rungs import NO_STACKS, Rung, Rungs
+from ingero.capture.rungs import Rung, Rungs
 from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.demo.gpusim.build import build, environment
@@ -146,8 +146,10 @@ PHASES: dict[str, Rungs] = {
     "counted": COUNTED,
     "events at the driver": COUNTED | {Rung.EVENTS_AT_DRIVER},
     "off": OFF,
+    "events off, too": OFF | {Rung.EVENTS_OFF},
     "all again": frozenset(),
 }
+UNSEEN = ("off", "events off, too")
 COMPLETE = ("all", "counted", "events at the driver", "all again")
 PHASE_SECONDS, MIN_EPOCHS = 2, 20
 LOOPS: dict[str, Sequence[str]] = {
@@ -155,6 +157,7 @@ LOOPS: dict[str, Sequence[str]] = {
     "waits for events of two streams": ("--drain", "event", "--streams", "ordered"),
 }
 CHANGE_NS = 1_000_000_000  # some epochs end before and after a change, even on a busy machine
+CLOCK_STEP_NS = 1000  # an account is whole but for what its own reading takes
 BUSY_RATIO = 0.03  # launches that are only counted cost less, and the simulator's clock sees what they cost
 
 
@@ -217,15 +220,38 @@ def test_epochs_have_as_many_launches_timed_as_counted(phased: Recording) -> Non
     assert len(set(usual.values())) == 1
 
 
-def test_epochs_without_their_launches_are_flagged_and_others_are_not(phased: Recording) -> None:
-    share = {
-        phase: flagged(phased.main_lane(phase), EpochFlag.COVERAGE_CHANGED) / len(phased.main_lane(phase))
-        for phase in PHASES
-    }
-    # the first and the last of a phase may span a change
-    most = {phase: 2 / len(phased.main_lane(phase)) for phase in PHASES}
-    assert share["off"] == 1
-    assert all(share[phase] <= most[phase] for phase in COMPLETE)
+@pytest.mark.parametrize("phase", UNSEEN)
+def test_every_sync_ends_an_interval_while_launches_are_not_traced(phased: Recording, phase: str) -> None:
+    syncs = phased.drains(1)
+    intervals = phased.main_lane(phase)
+    assert len(intervals) == int(phased.phases[phase].holds(syncs["return_ns"]).sum()) > MIN_EPOCHS
+
+
+@pytest.mark.parametrize("phase", UNSEEN)
+def test_the_hosts_part_and_the_wait_are_exact_while_launches_are_not_traced(phased: Recording, phase: str) -> None:
+    intervals = phased.main_lane(phase)[2:-2]  # of these none spans a change
+    clocks = intervals["empty_clock_ns"].sum(axis=1)
+    assert (intervals["f_ns"] == intervals["s_ns"]).all()
+    assert np.abs(intervals["a_ns"][1:] - intervals["b_ns"][:-1]).max() <= CLOCK_STEP_NS
+    assert np.abs(clocks - intervals["e_ns"]).max() <= CLOCK_STEP_NS
+    usual = phased.main_lane("all")
+    waited = {name: np.median(found["r_ns"] - found["s_ns"]) for name, found in (("now", intervals), ("all", usual))}
+    print(f"\n{phase}: {len(intervals)} intervals; ready after {waited['now']:.0f} ns, usually {waited['all']:.0f}")
+    assert waited["now"] >= waited["all"] / 2, "its launches take less time now, so that it waits longer"
+
+
+def test_intervals_without_launches_are_of_a_type_of_their_own(phased: Recording) -> None:
+    types = {phase: set(phased.main_lane(phase)[2:-2]["class_key"].tolist()) for phase in PHASES}
+    assert all(not types[phase] & types[other] for phase in UNSEEN for other in COMPLETE)
+    assert all(len(types[phase]) == 1 for phase in UNSEEN)
+
+
+def test_only_intervals_that_span_a_change_are_flagged_as_changed(phased: Recording) -> None:
+    # the first and the last of a phase may span one
+    changed = {phase: flagged(phased.main_lane(phase), EpochFlag.COVERAGE_CHANGED) for phase in PHASES}
+    assert max(changed.values()) <= 2
+    unseen = {phase: flagged(phased.main_lane(phase)[2:-2], EpochFlag.ENQUEUES_UNSEEN) for phase in PHASES}
+    assert unseen == {phase: len(phased.main_lane(phase)[2:-2]) * (phase in UNSEEN) for phase in PHASES}
 
 
 def test_epochs_that_span_a_change_are_flagged(phased: Recording) -> None:
@@ -282,7 +308,7 @@ def test_a_library_that_is_loaded_while_less_is_traced_is_probed_when_more_is(tm
     assert counted(recording.database) == 7
 
 
-def test_no_stack_is_taken_while_more_than_a_second_look_at_launches_is_given_up(tmp_path: Path) -> None:
+def test_stacks_are_taken_whatever_calls_are_given_up(tmp_path: Path) -> None:
     library = build_library(tmp_path / "lib")
     with caller() as process:
         process.do("load", library)
@@ -293,10 +319,8 @@ def test_no_stack_is_taken_while_more_than_a_second_look_at_launches_is_given_up
                 process.do("call", 3, 1)
                 governor.apply(frozenset({Rung.LAUNCHES_AT_DRIVER}), "the test")
                 process.do("call", 5, 1)
-                assert NO_STACKS not in governor.not_traced
-                governor.apply(frozenset({Rung.EVENTS_AT_DRIVER}), "the test")
+                governor.apply(frozenset({Rung.LAUNCHES_OFF}), "the test")
                 process.do("call", 11, 1)
-                assert NO_STACKS in governor.not_traced
                 yield
                 governor.apply(frozenset(), "the test")
                 process.do("call", 7, 1)
@@ -306,6 +330,4 @@ def test_no_stack_is_taken_while_more_than_a_second_look_at_launches_is_given_up
     found = rows(
         recording.database, "SELECT sum(stack_hash <> 0), sum(stack_hash = 0) FROM raw_events WHERE source = 1"
     )
-    assert found == [(3 + 5 + 7, 11)]
-    stored = rows(recording.database, "SELECT not_traced FROM raw_governor ORDER BY id")
-    assert [NO_STACKS in texts for (texts,) in stored] == [False, False, True, False]
+    assert found == [(3 + 5 + 11 + 7, 0)]

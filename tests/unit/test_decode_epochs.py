@@ -33,6 +33,7 @@ EPOCH = np.dtype(
         ("checkpoint_ns", "<u8", (8,)),
         ("drain_clock_ns", "<u8", (len(CLOCKS),)),
         ("flags", "u1"),
+        ("are_enqueues_unseen", "<u4"),
     ]
 )
 

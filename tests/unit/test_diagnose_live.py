@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,35 @@ def test_a_slower_device_is_told_when_samples_of_its_driver_do_not_come_any_more
         recording.seconds(8, hog=driver)
         recording.seconds(4, Step(busy_ms=9), hog=driver)
         assert ("opened", "gpu-slower") in recording.told()
+
+
+def test_an_open_incident_stays_open_while_launches_are_no_longer_traced(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(4, HOGGED, hog=stress)
+        recording.seconds(12, replace(HOGGED, is_unseen=True), hog=stress)
+        assert recording.told().count(("opened", "cpu-contention")) == 1
+        assert ("closed", "cpu-contention") not in recording.told()
+        recording.seconds(12, replace(HEALTHY, is_unseen=True))
+        closed = [change.incident for _, change in recording.changes if change.kind is ChangeKind.CLOSED]
+        assert [(one.number, one.cause) for one in closed] == [(1, "cpu-contention")]
+        assert ((closed[0].end_ns or 0) - BEGIN_NS) / 1e9 == pytest.approx(24, abs=1.5)
+
+
+def test_an_incident_that_is_over_when_launches_are_no_longer_traced_is_closed(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(4, HOGGED, hog=stress)
+        recording.seconds(10, replace(HEALTHY, is_unseen=True))
+        closed = next(change.incident for _, change in recording.changes if change.kind is ChangeKind.CLOSED)
+        assert ((closed.end_ns or 0) - BEGIN_NS) / 1e9 == pytest.approx(12, abs=0.5)
+
+
+def test_an_incident_that_ended_before_launches_were_given_up_does_not_come_back(tmp_path: Path) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(8)
+        recording.seconds(4, HOGGED, hog=stress)
+        recording.seconds(4)
+        recording.seconds(10, replace(HOGGED, is_unseen=True))
+        closed = next(change.incident for _, change in recording.changes if change.kind is ChangeKind.CLOSED)
+        assert ((closed.end_ns or 0) - BEGIN_NS) / 1e9 == pytest.approx(12, abs=0.5)

@@ -397,7 +397,7 @@ struct epoch_record {
 	u16 stream_slot;
 	u8 flags; /* enum epoch_flag */
 	u8 last_off_state;
-	u32 pad;
+	u32 are_enqueues_unseen; /* f is not known, and stands at s: [a, s] is the host's part, [s, r] the wait */
 };
 
 /* For what a call that waited for the GPU has waited. */
@@ -469,7 +469,7 @@ struct offcpu_record {
 	u16 cpu;
 	u8 state; /* enum thread_state at the switch-out */
 	u8 waker_kind;
-	u16 pad;
+	u16 call_op; /* of the traced call that it was in; 0: none */
 	u32 waker_pid;
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];
@@ -734,6 +734,8 @@ struct settings {
 	/* sets of operation ids; one in both is suspended, so that an operation changes sets by one bit at a time */
 	u64 counted_ops[OP_SET_WORDS];	 /* counted at entry, without a duration */
 	u64 suspended_ops[OP_SET_WORDS]; /* not looked at: the call's probe may be about to be detached */
+	u32 are_enqueues_unseen; /* some of the operations that enqueue or order work are among them */
+	u32 pad;
 };
 
 enum admission_mode {

@@ -11,6 +11,10 @@
 #include "cells.h"
 #include "clocks.h"
 #include "ops_gen.h"
+#include "settings.h"
+
+/* Two waits so close together have no step between them: a loop that launches anything takes longer. */
+#define UNSEEN_MIN_NS 50000
 
 /* The first 64 bytes are what each launch needs. */
 struct lane {
@@ -239,6 +243,56 @@ INLINE bool is_on_device(const struct lane *lane, s32 device)
 	return place == (device < 0 ? 0 : device);
 }
 
+/* Whether enqueues are missing from the lanes, because they are not traced for what that costs. */
+INLINE bool are_enqueues_unseen(void)
+{
+	u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+
+	return set && set->are_enqueues_unseen;
+}
+
+/* The first lane that was seen to launch; -1 if none was: all was launched before anybody looked. */
+INLINE int launching_lane(u32 slot)
+{
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		struct lane *lane = lane_at(slot, i);
+
+		if (!lane || !lane->key)
+			break;
+		if (lane->launches)
+			return i;
+	}
+	return -1;
+}
+
+/* Whether what is enqueued on a lane out of sight may be kernels, not only copies. */
+INLINE bool may_launch(const struct lane *lane, u32 slot, u32 index, u32 kind)
+{
+	if (lane->launches)
+		return true;
+	return launching_lane(slot) < 0 && (!(kind & KIND_SYNC_DEVICE) || !index);
+}
+
+/* The device's default stream stands for all of them where a program waits for the device and enqueues out of sight. */
+INLINE void make_default_lane(u32 slot, s32 device)
+{
+	struct lane *first = lane_at(slot, 0);
+	int index;
+
+	if (first && !first->key)
+		find_lane(slot, lane_key(0, 0, device, 0), device, &index);
+}
+
+/* A wait for an event whose record was not seen: it is taken for one for the stream that launches. */
+INLINE void begin_unseen_wait(struct open_call *call, u32 slot)
+{
+	for (int i = 0; i < MAX_STREAMS; i++)
+		call->covered[i] = 0;
+	call->stream_slot = launching_lane(slot) < 0 ? 0 : launching_lane(slot);
+	call->waits = WAITS_ALL;
+}
+
 /* What a wait for one stream, the call's, will have covered. */
 INLINE void cover_stream(struct open_call *call, const struct lane *lane, bool with_itself)
 {
@@ -256,6 +310,8 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 		return 0;
 	kind = COOKIE_KIND(call->cookie);
 	if (kind & KIND_SYNC_DEVICE) {
+		if (are_enqueues_unseen())
+			make_default_lane(slot, device);
 		for (int i = 0; i < MAX_STREAMS; i++) {
 			struct lane *lane = lane_at(slot, i);
 
@@ -269,6 +325,8 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 
 		if (!position) {
 			count_loss(LOSS_EVENT_POSITION_UNKNOWN, 1);
+			if (are_enqueues_unseen())
+				begin_unseen_wait(call, slot);
 			return 0;
 		}
 		for (int i = 0; i < MAX_STREAMS; i++)
@@ -376,6 +434,38 @@ INLINE void fill_epoch(struct epoch_record *epoch, struct lane *lane, struct thr
 	}
 }
 
+/* Whether the wait that returns now drained the lane, and something had been enqueued; then its epoch is the caller's. */
+INLINE bool take_drained(struct lane *lane, u64 own)
+{
+	u64 begin = READ_ONCE(lane->begin) - own, base = READ_ONCE(lane->base);
+
+	if (begin != READ_ONCE(lane->waited)) /* it left work of the stream uncovered */
+		return false;
+	if (base == begin) /* nothing was enqueued */
+		return false;
+	if (__sync_val_compare_and_swap(&lane->base, base, begin) == base)
+		return true;
+	count_loss(LOSS_EPOCH_RACE, 1);
+	return false;
+}
+
+/*
+ * Where enqueues are not seen, each wait for a stream that may launch ends an epoch. When its first enqueue was
+ * is not known; the entry of the wait stands for it, so that [a, s] is the host's part and [s, r] the wait.
+ */
+INLINE bool take_unseen(struct lane *lane, u32 slot, u32 index, const struct open_call *call, u64 now, u64 own)
+{
+	u64 closed = READ_ONCE(lane->close_ns);
+
+	if (!may_launch(lane, slot, index, COOKIE_KIND(call->cookie)))
+		return false;
+	if ((s64)(now - closed) < UNSEEN_MIN_NS)
+		return false;
+	lane->base = READ_ONCE(lane->begin) - own;
+	note_first_enqueue(lane, bpf_get_current_pid_tgid(), call);
+	return true;
+}
+
 /*
  * The next epoch of a lane begins at position `begin` with the return of a call. `own` are the bytes that this call itself
  * has enqueued in it: those of a copy that waited first.
@@ -413,29 +503,24 @@ GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snap
 {
 	u32 slot = place >> 8, index = place & (MAX_STREAMS - 1);
 	struct lane *lane = lane_at(slot, index);
+	bool is_unseen = are_enqueues_unseen();
 	struct epoch_record *epoch;
-	u64 begin, base, own;
+	u64 begin, own;
 
 	if (!thread || !call || !at || !lane)
 		return 0;
 	own = call->waits == WAITS_BEFORE ? 1 : 0; /* enqueued after what it waited for */
-	begin = READ_ONCE(lane->begin) - own;
-	if (begin != READ_ONCE(lane->waited)) /* it left work of the stream uncovered */
+	if (is_unseen ? !take_unseen(lane, slot, index, call, at->now_ns, own) : !take_drained(lane, own))
 		return 0;
-	base = READ_ONCE(lane->base);
-	if (base == begin) /* nothing was enqueued */
-		return 0;
-	if (__sync_val_compare_and_swap(&lane->base, base, begin) != base) {
-		count_loss(LOSS_EPOCH_RACE, 1);
-		return 0;
-	}
+	begin = READ_ONCE(lane->base);
 	own = own ? summed_bytes(call->size_bytes) : 0;
 	epoch = bpf_ringbuf_reserve(&epochs, sizeof(*epoch), 0);
 	if (epoch) {
 		fill_epoch(epoch, lane, thread, call, at);
 		epoch->size_bytes -= own;
 		epoch->stream_slot = index;
-		if (has_uncovered_work(slot, index))
+		epoch->are_enqueues_unseen = is_unseen;
+		if (!is_unseen && has_uncovered_work(slot, index))
 			epoch->flags |= EPOCH_PARTIAL;
 		bpf_ringbuf_submit(epoch, BPF_RB_NO_WAKEUP);
 	} else {
@@ -468,7 +553,7 @@ GLOBAL int end_wait(struct thread *thread, struct open_call *call, struct snapsh
 
 			if (!lane || !lane->key)
 				break;
-			if (call->covered[i])
+			if (call->covered[i] || are_enqueues_unseen())
 				close_lane(thread, call, at, slot << 8 | i);
 		}
 	} else if (call->stream_slot >= 0) {

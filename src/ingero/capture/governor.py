@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ingero import given_up
 from ingero.attach.groups import GROUP_OF_OP, Coverage, Coverages, Group, op_set
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
 from ingero.capture import rungs, thrift
 from ingero.capture.drainer import Drainer
 from ingero.capture.overhead import LoadEstimate, Overhead, OverheadMeter
+from ingero.capture.rehearsal import NO_REHEARSAL, Rehearsal
 from ingero.capture.rows import Sink
 from ingero.capture.rungs import BLINDING, Budget, Rungs, Standing, coverages
 from ingero.capture.second import Second, SecondReader
@@ -52,7 +54,10 @@ class OwnCost:
 
 
 class Governor:
-    """The budgets of one recording. A ratio of 0: no budget; cost is measured and told all the same."""
+    """The budgets of one recording. A ratio of 0: no budget; cost is measured and told all the same.
+
+    spans, untimed: told when what is traced changes, and while launches have no durations.
+    """
 
     def __init__(
         self,
@@ -61,17 +66,19 @@ class Governor:
         seconds: SecondReader,
         drainer: Drainer,
         spans: ChangedSpans,
+        untimed: ChangedSpans,
         *,
         max_overhead_ratio: float,
         max_cpu_ratio: float,
         with_stacks: bool = False,
+        rehearsal: Rehearsal = NO_REHEARSAL,
         unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._kernel, self._sink, self._seconds, self._drainer = kernel, sink, seconds, drainer
         self._max_overhead_ratio, self._max_cpu_ratio = max_overhead_ratio, max_cpu_ratio
-        self._unix_ns, self._with_stacks = unix_ns, with_stacks
+        self._unix_ns, self._with_stacks, self._rehearsal = unix_ns, with_stacks, rehearsal
         self.costs = _UNKNOWN
-        self._spans = spans
+        self._spans, self._untimed = spans, untimed
         self._meter, self._estimate = OverheadMeter(), LoadEstimate()
         self._standing, self._thrift = Standing(), Thrift()
         self._overhead, self._cpu_ratio = Overhead(), 0.0
@@ -94,12 +101,13 @@ class Governor:
         if texts and not self._kernel.probes.can_detach:
             texts = (*texts, "probes of what is not traced stay: perf-event uprobes take 0.1 s each to detach")
         if self._with_stacks and not self._takes_stacks:
-            texts = (*texts, rungs.NO_STACKS)
+            texts = (*texts, given_up.STACKS_OFF.text)
         return (*texts, thrift.TEXTS[self._thrift.level]) if self._thrift.level else texts
 
     @property
     def _takes_stacks(self) -> bool:
-        return rungs.takes_stacks(self.rungs) and LEVELS[self._thrift.level].takes_stacks
+        """A matter of the agent's time: of a traced thread's, walks of a few recorded calls and samples take 0.3 %."""
+        return LEVELS[self._thrift.level].takes_stacks
 
     def _switch_stacks(self) -> None:
         """Tells the kernel side whether to take stacks."""
@@ -110,9 +118,11 @@ class Governor:
         measured = measure_trap_costs(self._kernel, self._drainer.rings["calls"], self._seconds.forget)
         if measured is None:
             logger.warning("no process slot was left to measure the cost of a probe: the overhead is not limited")
-        self.costs = measured or _UNKNOWN
+        self.costs = self._rehearsal.costs(measured) if measured else _UNKNOWN
         self._forget_untimed()
         self._store("start")
+        if self._rehearsal.given_up:
+            self.apply(self._rehearsal.given_up, "a rehearsal asks for it")
 
     def observe(self, second: Second) -> OwnCost:
         """Measures the second that has just been read."""
@@ -166,12 +176,18 @@ class Governor:
         load = self._estimate.update(self._overhead.seen, coverages(self.rungs))
         before, began_ns = self.rungs, self._unix_ns()
         self._standing = rungs.decide(self._standing, load, self._overhead.ratio, now_s, budget)
+        self._keep_rehearsed(before)
         if self.rungs != before:
             note = self._put_in_force()
             # less is traced from the begin of the change on, more from its end on
             self._store(self._standing.reason + note, began_ns if self.rungs - before else self._unix_ns())
             self._has_changed = True
             self._drainer.look_soon()
+
+    def _keep_rehearsed(self, before: Rungs) -> None:
+        """What a rehearsal gives up stays so, in trials, too; where that leaves nothing to try, nothing changes."""
+        wanted = self._standing.rungs | self._rehearsal.given_up
+        self._standing = replace(self._standing, rungs=before if coverages(wanted) == coverages(before) else wanted)
 
     def _keep_cpu(self, now_s: float) -> None:
         before = self._thrift.level
@@ -200,11 +216,16 @@ class Governor:
         # an operation that is suspended stays among the counted ones, so that it changes sets by one bit at a time
         counted = [op for op, group in GROUP_OF_OP.items() if left[group] is not Coverage.FULL]
         suspended = [op for op, group in GROUP_OF_OP.items() if left[group] is Coverage.NONE]
-        self._kernel.change_settings(counted_ops=op_set(counted), suspended_ops=op_set(suspended))
-        self._switch_stacks()
+        self._kernel.change_settings(
+            counted_ops=op_set(counted),
+            suspended_ops=op_set(suspended),
+            are_enqueues_unseen=bool(self.rungs & BLINDING),
+        )
         self._seconds.cells.untimed_ops |= set(counted)
         self._seconds.memory.suspend(is_suspended=left[Group.MEMORY] is Coverage.NONE)
-        self._spans.changed(begin_ns, time.monotonic_ns(), is_blind=bool(self.rungs & BLINDING))
+        self._spans.changed(begin_ns, time.monotonic_ns())
+        is_timed = Coverage.FULL in (left[Group.RUNTIME_LAUNCHES], left[Group.DRIVER_LAUNCHES])
+        self._untimed.changed(begin_ns, time.monotonic_ns(), is_blind=not is_timed)
         self._detach()
         return f"; {len(failures)} calls cannot be probed again: {failures[0].reason}" if failures else ""
 

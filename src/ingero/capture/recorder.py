@@ -30,6 +30,7 @@ from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
+from ingero.capture.rehearsal import NO_REHEARSAL, Rehearsal
 from ingero.capture.rows import RowMaker, Sink
 from ingero.capture.samples import Samples
 from ingero.capture.scheduling import SchedulingRows
@@ -43,6 +44,7 @@ from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
+from ingero.discover.processes import read_thread_name
 from ingero.ops import Library
 from ingero.store import tables
 from ingero.store.tables import Row
@@ -63,6 +65,7 @@ class RecorderOptions:
     launches_at_driver_only, libraries, given_files: see LibraryProbes.
     deadband_percent, heartbeat_s: see SnapshotRows.
     max_overhead_ratio: of the busiest traced thread's time; max_cpu_ratio: of one core; 0: no limit.
+    rehearsal: makes the overhead limiter act as on a slower machine.
     shown_calls: so many recorded calls a second are kept to be shown, see `Recorder.recorded_calls`.
     """
 
@@ -77,6 +80,7 @@ class RecorderOptions:
     max_overhead_ratio: float = 0
     max_cpu_ratio: float = 0
     shown_calls: int = 0
+    rehearsal: Rehearsal = NO_REHEARSAL
     is_target: Callable[[int], bool] | None = None
 
 
@@ -109,7 +113,7 @@ class Recorder:
         self._scheduling = SchedulingRows(sink)
         self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
         self._resources.callback(self._gpu_samples.stop)
-        spans = ChangedSpans()
+        spans, untimed = ChangedSpans(), ChangedSpans()
         self._rows = RowMaker(
             sink,
             self.clock,
@@ -126,6 +130,7 @@ class Recorder:
             numbers_of=self._rows.process_numbers,
             devices_of=self._rows.devices,
             is_changed=spans.touch,
+            is_untimed=untimed.touch,
         )
         self._steps = StepFinder(kernel, self.targets, step_rows)
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
@@ -169,9 +174,11 @@ class Recorder:
             self.seconds,
             self._drainer,
             spans,
+            untimed,
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
             with_stacks=options.with_stacks,
+            rehearsal=options.rehearsal,
         )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._unreadable = 0
@@ -398,10 +405,10 @@ class Recorder:
 
     def _name_of_pid(self, pid: int) -> str:
         target = self.targets.of_pid(pid)
-        return (target.name if target else "") or self.seconds.culprits.names.get(pid) or _comm(pid)
+        return (target.name if target else "") or self.seconds.culprits.names.get(pid) or read_thread_name(pid)
 
     def _name_of_thread(self, tid: int) -> str:
-        return self.seconds.thread_names.get(tid) or _comm(tid)
+        return self.seconds.thread_names.get(tid) or read_thread_name(tid)
 
     def _add_clock_pair(self) -> None:
         mono_ns, unix_ns = read_pair()
@@ -420,10 +427,3 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _comm(tid: int) -> str:
-    try:
-        return Path(f"/proc/{tid}/comm").read_text().rstrip("\n")
-    except OSError:
-        return ""

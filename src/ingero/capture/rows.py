@@ -13,9 +13,10 @@ import numpy.typing as npt
 from ingero.capture.clocks import WallClock
 from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
-from ingero.decode.epochs import Lane, Readiness, class_key, op_ids
+from ingero.decode.epochs import Lane, Readiness, class_key, op_ids, unseen_class_key
 from ingero.events import HostKind, LifecycleKind
-from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
+from ingero.foreign_text import decoded
+from ingero.ops import BY_ID, OPS, HostOp, IoOp, Kind, NetOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.tables import Row, Rows, Table
 from ingero.store.vocabulary import CLOCKS, EpochFlag
@@ -24,7 +25,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 CODE_OF_OP = np.zeros(256, np.int64)
 SOURCE_OF_OP = np.zeros(256, np.int64)
+MAY_WAIT = np.zeros(256, np.int64)  # for the GPU: the calls whose blocked time is counted (bpf/steps.h)
 for _op in OPS:
+    MAY_WAIT[_op.id] = bool(_op.kind & (Kind.DRAIN | Kind.COPY | Kind.LAUNCH | Kind.ALLOC | Kind.FREE))
     CODE_OF_OP[_op.id], SOURCE_OF_OP[_op.id] = _op.code, _op.source
 
 # kind of a host event -> published (source, op)
@@ -179,6 +182,7 @@ class RowMaker:
             waker_name=names,
             futex=futexes,
             stack_hash=stack_hashes,
+            is_gpu_call=MAY_WAIT[batch["call_op"]],
         )
         self._sink.append(tables.OFFCPU, rows)
 
@@ -281,11 +285,10 @@ class RowMaker:
         flags = batch["flags"].astype(np.int64)
         flags |= judged.is_no_wait * int(EpochFlag.NO_WAIT) | judged.is_estimated * int(EpochFlag.ESTIMATED)
         flags |= self._is_changed(a, b) * int(EpochFlag.COVERAGE_CHANGED)
+        flags |= batch["are_enqueues_unseen"].astype(np.int64) * int(EpochFlag.ENQUEUES_UNSEEN)
         # Only the return is converted: the parts are whole to the nanosecond whatever the wall clock does meanwhile.
         to_unix = self._clock.unix_ns(b) - b
         op_sets = [self._op_names(words.tobytes()) for words in batch["op_set"]]
-        enqueued = (batch[name].tolist() for name in ("launches", "size_bytes", "graph"))
-        classes = [class_key(*parts) for parts in zip(op_sets, *enqueued, strict=True)]
         return tables.EPOCHS.rows(
             len(batch),
             session=self._sink.session,
@@ -306,7 +309,7 @@ class RowMaker:
             launches=batch["launches"],
             bytes=batch["size_bytes"],
             op_set=[self._sink.intern(text) for text in op_sets],
-            class_key=[self._sink.intern(text) for text in classes],
+            class_key=[self._sink.intern(text) for text in _class_keys(batch, op_sets)],
             source=SOURCE_OF_OP[batch["op"]],
             op=CODE_OF_OP[batch["op"]],
             caller=batch["caller"],
@@ -362,7 +365,7 @@ class RowMaker:
         return self._sink.intern(name) if name else 0
 
     def _texts(self, column: Array) -> list[int]:
-        return _mapped(column, lambda raw: self._sink.intern(raw.decode(errors="replace")) if raw else 0)
+        return _mapped(column, lambda raw: self._sink.intern(decoded(raw)) if raw else 0)
 
     def _names(self, ids: Array, name_of: Callable[[int], str]) -> list[int]:
         def number(value: int) -> int:
@@ -374,6 +377,16 @@ class RowMaker:
     def _optional_times(self, times: Array) -> Array:
         """Wall-clock times; 0 stays 0."""
         return np.where(times == 0, 0, self._clock.unix_ns(times))
+
+
+def _class_keys(batch: Array, op_sets: Sequence[str]) -> list[str]:
+    """Of each epoch; where enqueues are not all traced their counts say nothing."""
+    names = ("are_enqueues_unseen", "op", "launches", "size_bytes", "graph")
+    rows = zip(op_sets, *(batch[name].tolist() for name in names), strict=True)
+    return [
+        unseen_class_key(op_set, BY_ID[op].name if op in BY_ID else "") if is_unseen else class_key(op_set, *counts)
+        for op_set, is_unseen, op, *counts in rows
+    ]
 
 
 def _mapped(column: Array, function: Callable[[Any], int]) -> list[int]:

@@ -43,18 +43,7 @@ _COVERAGE: dict[Rung, dict[Group, Coverage]] = {
 
 TEXTS: dict[Rung, str] = {rung: getattr(given_up, rung.name).text for rung in Rung}
 
-NO_STACKS = given_up.STACKS_OFF.text
-
-
-def takes_stacks(rungs: Rungs) -> bool:
-    """Whether stacks are still taken: they go before anything but the second look at launches.
-
-    They are no rung of their own: only recorded calls have stacks, so that alone saves less than MIN_SAVING.
-    """
-    return max(rungs, default=0) <= Rung.LAUNCHES_AT_DRIVER
-
-
-# with one of these in force an epoch lacks enqueues, or the order between streams
+# with one of these in force a stream lacks enqueues, or the order between streams: no wait is known to drain it
 BLINDING: Rungs = frozenset({Rung.EVENTS_OFF, Rung.LAUNCHES_OFF, Rung.COPIES_OFF})
 
 # how cheaply it can be seen how often something happens that is not traced

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 from ingero.attach.host_events import HOST_PROGRAMS, IO, NET, TCP, HostProgram, missing_tracepoints
 from ingero.attach.kernel_side import KernelSizes
 from ingero.capture.recorder import RecorderOptions
+from ingero.capture.rehearsal import rehearsal_of
 from ingero.cli.settings import TraceSettings
 from ingero.discover.gpus import known_nvml
 from ingero.discover.kernel import KernelFacts
@@ -62,6 +64,7 @@ def recorder_options(settings: TraceSettings) -> RecorderOptions:
 
     Raises:
         GivenLibraryError: a given file cannot be probed.
+        RehearsalError: a variable for tests of the overhead limiter has no meaning.
     """
     libraries = frozenset(Library) if settings.nccl else frozenset(Library) - {Library.NCCL}
     _check_given(settings, libraries)
@@ -76,6 +79,7 @@ def recorder_options(settings: TraceSettings) -> RecorderOptions:
         max_overhead_ratio=settings.max_overhead,
         max_cpu_ratio=settings.max_cpu,
         with_stacks=settings.stack,
+        rehearsal=rehearsal_of(os.environ),
         shown_calls=SHOWN_CALLS if settings.verbose else 0,
     )
 

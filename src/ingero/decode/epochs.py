@@ -74,9 +74,13 @@ class Lane:
 
 
 def work_keys(epochs: Array) -> list[bytes]:
-    """Equal for epochs of equal work: the same operations and graph, launches and bytes within a factor of two."""
+    """Equal for epochs of equal work: the same operations and graph, launches and bytes within a factor of two.
+
+    Where enqueues are not seen the time until the device is ready counts from the sync's entry: no other is like it.
+    """
     sizes = [np.frexp(epochs[name].astype(np.float64))[1].astype("<i8") for name in ("launches", "size_bytes")]
-    columns = np.column_stack([epochs["op_set"].astype("<i8"), epochs["graph"].astype("<i8"), *sizes])
+    unseen = epochs["are_enqueues_unseen"].astype("<i8")
+    columns = np.column_stack([epochs["op_set"].astype("<i8"), epochs["graph"].astype("<i8"), *sizes, unseen])
     return [row.tobytes() for row in columns]
 
 
@@ -176,6 +180,11 @@ def covered_by_most(low: Array, high: Array, usual: float | None = None) -> floa
 def op_ids(op_set: Array) -> list[int]:
     """The operation ids of a set of 4 words."""
     return [word * 64 + bit for word in range(len(op_set)) for bit in range(64) if int(op_set[word]) >> bit & 1]
+
+
+def unseen_class_key(op_names: str, sync_name: str) -> str:
+    """Where enqueues are not all traced, what is left of them, and how it was waited for, tells steps apart."""
+    return f"launches not traced|{op_names}|{sync_name}"
 
 
 def class_key(op_names: str, launches: int, size_bytes: int, graph: int) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS
+from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS, EpochFlag
 from ingero.ops import OPS, HostOp, IoOp, NetOp, Op, Source, TcpOp
 from ingero.store import histograms, tables
 from ingero.store.records import SessionFacts
@@ -45,7 +45,9 @@ class Step:
     drain: Mapping[str, float] = field(default_factory=dict)
     launches: int = 80
     size_bytes: int = 1 << 20
+    flags: int = 0  # of EpochFlag
     noise: float = 0.004  # of busy_ms, one sigma
+    is_unseen: bool = False  # its launches are not traced: [a, s] is the host's part, all of its clocks are in `empty`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,7 @@ class Scene:
 
     def _epochs(self, actor: Actor, step: Step, times: dict[str, list[int]], stream: int, drain: Op) -> None:
         a, f, s, r, b = (np.array(times[name], np.int64) for name in _EPOCH_TIMES)
+        f = s if step.is_unseen else f
         count = len(a)
         clocks: dict[str, tables.Column] = {}
         parts = {"empty": (f - a, step.empty, "run"), "enqueue": (s - f, step.enqueue, "run")}
@@ -197,7 +200,11 @@ class Scene:
             for name in CLOCKS:
                 more = np.maximum(lengths - total, 0) if name == rest else 0
                 clocks[f"{part}_{name}_ns"] = np.broadcast_to(spent.get(name, 0) + more, count).astype(np.int64)
-        key = f"launches 2^{step.launches.bit_length() - 1} bytes 2^{step.size_bytes.bit_length() - 1}"
+        key = (
+            "launches not traced"
+            if step.is_unseen
+            else f"launches 2^{step.launches.bit_length() - 1} bytes 2^{step.size_bytes.bit_length() - 1}"
+        )
         self.append(
             tables.EPOCHS,
             count,
@@ -205,6 +212,7 @@ class Scene:
             pid=actor.pid,
             device=0,
             stream=stream,
+            flags=step.flags | (int(EpochFlag.ENQUEUES_UNSEEN) if step.is_unseen else 0),
             a_ns=a,
             f_ns=f,
             s_ns=s,
@@ -215,7 +223,7 @@ class Scene:
             e_ns=f - a,
             x_ns=r - f,
             p_ns=b - r,
-            launches=step.launches,
+            launches=0 if step.is_unseen else step.launches,
             bytes=step.size_bytes,
             op_set=self.text("cudaLaunchKernel,cudaMemcpyAsync"),
             class_key=self.text(key),
@@ -299,6 +307,7 @@ class Scene:
         cpu: int = 0,
         futex: int = 0,
         stack: Sequence[tuple[str, int, str]] = (),
+        is_gpu_call: bool = False,
     ) -> None:
         """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker.
 
@@ -308,6 +317,7 @@ class Scene:
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
         known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
         known |= {"cpu": cpu, "futex": futex, "stack_hash": self.stack(stack) if stack else 0}
+        known["is_gpu_call"] = int(is_gpu_call)
         self._thread(actor.number, tid or actor.pid, actor.name)
         if waker is not None:
             kind = waker if isinstance(waker, str) else "thread"

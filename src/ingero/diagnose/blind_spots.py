@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.evidence import EPOCHS, Evidence
+from ingero.diagnose.evidence import ENQUEUES, EPOCHS, Evidence
 from ingero.diagnose.gaps import overlap_ns
 from ingero.diagnose.model import Incident, NotEvaluated, Part
 from ingero.diagnose.rule import Rule
@@ -17,7 +17,7 @@ from ingero.store.records import Window
 IN_PART = "in part: "  # begin of the reason
 _MOST_MISSING = 0.25  # of a case: with less of its evidence a rule answers for the rest
 _MOST_MISSING_BEFORE = 0.05  # of the references: what lacks there looks as if it had grown
-_OF_THE_DEVICE = frozenset({"GPU", "gpu_samples", "NCCL", "communicators"})
+_OF_THE_DEVICE = frozenset({ENQUEUES, "GPU", "gpu_samples", "NCCL", "communicators"})
 
 
 def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvaluated]:

@@ -12,6 +12,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, FindingKind, Part
+from ingero.diagnose.pacing import HOST_BOUND, is_step
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.recorders_start import is_recorders_start, settled_at_ns
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
@@ -19,6 +20,7 @@ from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resyn
 from ingero.diagnose.samples import sample_windows, weighted_windows
 from ingero.diagnose.stretches import MIN_LOSS_NS, ONE_LOSS_NS, Stretch, begins_to_lose, excess_ns, lossy_stretches
 from ingero.diagnose.timeline import timeline
+from ingero.diagnose.unseen_work import is_host_paced, is_unseen
 from ingero.events import CLOCKS
 from ingero.store.records import Process, Window
 from ingero.store.spans import Spans
@@ -26,6 +28,7 @@ from ingero.store.spans import Spans
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
+WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 _BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
 _HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry
@@ -77,7 +80,7 @@ class _Lane:
         self._idle = idle_ns(evidence, process, lane)
         self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
         self._started_ns = settled_at_ns(evidence, process.session)
-        found = resynced(self._epochs)
+        found = None if is_step(lane).any() else resynced(self._epochs)
         self._resynced_case = self._resynced(found) if found and found.is_enough else None
         self._resyncs = found is not None and found.is_beginning(int(self._ends[-1]), since_ns=self._started_ns)
         if found and self._resynced_case:
@@ -189,7 +192,7 @@ class _Lane:
                 return None
         members, epochs = self._epochs[is_as_ever], self._sample(self._epochs[is_best])
         against_zero = host_share(epochs)
-        seen, waited = sum(against_zero.values()), float(waits[is_as_ever].sum())
+        seen, waited = float(sum(one.sum() for one in _host_lengths(epochs).values())), float(waits[is_as_ever].sum())
         scale = waited / seen if len(epochs) < len(members) and seen else 1.0
         against_zero = {bucket: int(ns * scale) for bucket, ns in against_zero.items()}
         wall, lost = int(self._elapsed_ns[is_as_ever].sum()), sum(against_zero.values())
@@ -225,12 +228,23 @@ def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], loss_
 
 def _host_lengths(epochs: Array) -> dict[Part, Array]:
     """E and P as they are, and [f, s] where the device was ready as soon as the host had enqueued; of either kind."""
+    steps = is_step(epochs)
+    if steps.any():  # what the host does anyway is no wait of the GPU, and where the GPU paces too nothing is proven
+        is_host_bound = epochs["x_ns"] <= HOST_BOUND * (epochs["b_ns"] - epochs["a_ns"])
+        none = np.zeros(len(epochs), np.int64)
+        return {Part.EMPTY: np.where(is_host_bound, epochs["e_ns"], 0), Part.ENQUEUE: none, Part.LATE: none}
     kept_waiting = (epochs["r_ns"] - epochs["s_ns"] < _DEVICE_WAITED * epochs["x_ns"]) & ~was_full(epochs)
     return {
-        Part.EMPTY: epochs["e_ns"],
+        Part.EMPTY: np.where(is_unseen(epochs) & ~is_host_paced(epochs), 0, epochs["e_ns"]),
         Part.ENQUEUE: np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0),
         Part.LATE: epochs["p_ns"],
     }
+
+
+def _launching_ns(epochs: Array, lengths: Array) -> int:
+    """Computing where launches were not traced: it may be launching, and the GPU busy meanwhile."""
+    mine = is_unseen(epochs) & (lengths > 0)
+    return int(np.maximum(epochs["empty_clock_ns"][mine, CLOCKS.index("run")], 0).sum())
 
 
 def host_share(epochs: Array) -> dict[Bucket, int]:
@@ -243,7 +257,12 @@ def host_share(epochs: Array) -> dict[Bucket, int]:
         if part is Part.LATE:
             sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait
         total = float(lengths.sum())
+        if is_step(epochs).any():
+            sums[CLOCKS.index("run")] = 0
+            total = min(total, float(sums.sum()))
         scale = min(1.0, total / sums.sum()) if sums.sum() else 0.0
         shares = {Bucket(part, clock): int(ns) for clock, ns in zip(CLOCKS, sums * scale, strict=True)}
         found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}
+        if part is Part.EMPTY:
+            found[Bucket(part, "run")] -= int(_launching_ns(epochs, lengths) * scale)
     return {bucket: ns for bucket, ns in found.items() if ns > 0}

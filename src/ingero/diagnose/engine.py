@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.case_search import BOTTLENECK_RATIO, find_cases
+from ingero.diagnose.case_search import BOTTLENECK_RATIO, WORK_RATIO, find_cases
 from ingero.diagnose.cases import Case
 from ingero.diagnose.colder import colder_ns
-from ingero.diagnose.evidence import EPOCHS, SAMPLES, Evidence
+from ingero.diagnose.evidence import ENQUEUES, EPOCHS, LAUNCHES, SAMPLES, Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.found import Found
 from ingero.diagnose.incidents import merge
@@ -32,15 +35,18 @@ from ingero.diagnose.model import (
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
+from ingero.diagnose.profile.verdict import not_in_a_profile, profile_verdicts
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
-from ingero.diagnose.verdicts import verdict, without_steps
+from ingero.diagnose.utilization import Utilization, utilization_of
+from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns, format_percent
 
+Array = np.ndarray[Any, np.dtype[Any]]
 logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
@@ -49,7 +55,7 @@ _MAIN_SHARE = 1 / 3  # of a loss that is certain, before what owns most of it is
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 FAILED = "its rule failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
-WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
+_LEFT_RATIO = 0.05  # of its life that a process spent in no step, before that is said
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
 
@@ -72,6 +78,8 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         case.siblings = ()  # a ring of references keeps the arrays of a look until the collector runs
     found = [_with_blind_spots(one, evidence, rules) for one in found]
     seen = [one for rule in usable if rule.watch for one in _guarded(rule, rule.watch(evidence), failed)]
+    if evidence.profiles.reports:
+        not_evaluated = not_in_a_profile(rules)
     not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]
     found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
@@ -81,6 +89,7 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         verdicts=() if evidence.is_live else tuple(_verdicts(evidence, incidents)),
         not_evaluated=tuple(silent(not_evaluated, incidents)),
         not_traced=evidence.not_traced,
+        profiles=evidence.profiles if evidence.profiles.reports else None,
     )
 
 
@@ -129,6 +138,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
+    if case.is_of_steps and case.kind is FindingKind.BOTTLENECK:
+        return named + hidden  # what a step usually consists of is no loss by itself
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
 
@@ -177,7 +188,7 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
-    place = f", most of it {_place(where)}" if where else ""
+    place = f", most of it {_place(where, is_of_steps=case.is_of_steps)}" if where else ""
     rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
@@ -200,8 +211,11 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
     return {bucket: ns for bucket, ns in left.items() if ns > 0}
 
 
-def _place(bucket: Bucket) -> str:
+def _place(bucket: Bucket, *, is_of_steps: bool) -> str:
     words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
+    if is_of_steps:
+        host = "in the host's time of the step"
+        words |= {"empty": host, "enqueue": host, "device": "blocked for the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"
 
 
@@ -220,23 +234,52 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     if not evidence.reader.is_recorded("raw_epochs"):
         yield from _older_verdicts(evidence, {incident.root for incident in incidents})
     hit = {victim.process for incident in incidents for victim in incident.victims}
+    yield from profile_verdicts(evidence.profiles, hit)
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = verdict(lane, has_incident=number in hit) + _not_followed(evidence, process)
+            text = _followed(evidence, process, lane, _text(evidence, process, lane, has_incident=number in hit))
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
 
 
-def _not_followed(evidence: Evidence, process: Process) -> str:
-    """For how long, while it lived, nothing can be said of a process's steps."""
+def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
+    main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
+    if main.is_steps:
+        return step_verdict(main.epochs, has_incident=has_incident, utilization=utilization)
+    return verdict(lane, has_incident=has_incident, utilization=utilization)
+
+
+def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:
+    followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
+    return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
+
+
+def _lived(evidence: Evidence, process: Process) -> Window:
+    """The part of the window in which a process was there."""
     window = evidence.window
     end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
-    lived = Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+    return Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+
+
+def _followed(evidence: Evidence, process: Process, lane: Array, text: str) -> str:
+    """A verdict with the time that it is about, and for how long nothing can be said of a process's steps.
+
+    Where not everything was traced, that is also the time that belongs to none: what was seen of the first seconds is
+    no verdict about the others.
+    """
+    lived = _lived(evidence, process)
     gap_ns = evidence.gaps.missing_ns((EPOCHS,), (lived,))
-    return f"; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them" if gap_ns else ""
+    unseen_ns = evidence.gaps.missing_ns((ENQUEUES,), (lived,))
+    left_ns = min(unseen_ns, lived.duration_ns - int((lane["b_ns"] - lane["a_ns"]).sum()))
+    if left_ns > _LEFT_RATIO * lived.duration_ns:
+        gap_ns = max(gap_ns, left_ns)
+    if not gap_ns:
+        return text
+    said = text if 2 * gap_ns < lived.duration_ns else f"in {format_ns(lived.duration_ns - gap_ns)}: {text}"
+    return f"{said}; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them"
 
 
 def _count(calls: Iterable[OpShare], kind: Kind) -> float:
@@ -244,16 +287,21 @@ def _count(calls: Iterable[OpShare], kind: Kind) -> float:
 
 
 def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
-    """Of processes that launch and were never seen to wait for the device: no step of theirs has an end."""
+    """Of processes that launch, and have neither steps nor waits that end one."""
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
+    drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
+    profiled = {report.process.process for report in evidence.profiles.reports}
     for number, process in evidence.processes.items():
-        if not process.is_target or number in evidence.lanes or number in evidence.waiting:
+        is_told = number in evidence.lanes or number in evidence.waiting or number in profiled
+        if not process.is_target or is_told:
             continue
-        calls = evidence.ops((evidence.window,), number)
+        calls, lived = evidence.ops((evidence.window,), number), _lived(evidence, process)
         launches = round(_count(calls, Kind.LAUNCH))
-        if launches and not _count(calls, Kind.DRAIN):
-            text = without_steps(launches)
+        syncs = round(_count(calls, Kind.DRAIN))
+        is_unseen = 2 * evidence.gaps.missing_ns((LAUNCHES,), (lived,)) > lived.duration_ns
+        if (launches or (is_unseen and calls)) and (not syncs or number in drained):
+            text = without_syncs() if is_unseen else without_steps(launches, syncs=syncs)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )

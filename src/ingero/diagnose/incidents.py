@@ -12,12 +12,14 @@ from ingero.diagnose.found import Found
 from ingero.diagnose.impact import impact_of
 from ingero.diagnose.joins import explained_ratio
 from ingero.diagnose.model import (
+    Bucket,
     Culprit,
     Fact,
     FindingKind,
     Fix,
     Identity,
     Incident,
+    Part,
     Victim,
     severity_of,
 )
@@ -84,17 +86,27 @@ def _by_time(group: Sequence[Found]) -> list[list[Found]]:
     return parts
 
 
+_OF_STEPS = {Part.EMPTY: "host", Part.ENQUEUE: "host", Part.DEVICE: "blocked"}
+
+
+def _place(found: Found, bucket: Bucket) -> str:
+    """Where time was lost, by "part.state"."""
+    is_of_steps = found.case is not None and found.case.is_of_steps
+    part = _OF_STEPS.get(bucket.part, bucket.part.value) if is_of_steps else bucket.part.value
+    return f"{part}.{bucket.state}"
+
+
 def _incident(part: Sequence[Found]) -> Incident:
     lead = max(part, key=lambda one: one.finding.lost_ns)
     case, finding = lead.case, lead.finding
     losses = _losses(part)
     worst = max(losses, key=lambda process: losses[process])
     lost = losses[worst]
-    ratio = lost / max(_wall_of(part, case), 1) if case else 0.0
+    ratio = lost / max(_wall_of(part, case), 1) if case else lost / max(finding.wall_ns, 1) if finding.wall_ns else 0.0
     account: dict[str, int] = defaultdict(int)
     for one in (one for one in part if one.process == worst):
         for bucket, ns in one.finding.claims.items():
-            account[f"{bucket.part.value}.{bucket.state}"] += ns
+            account[_place(one, bucket)] += ns
     return Incident(
         number=0,
         cause=finding.cause,
@@ -107,7 +119,7 @@ def _incident(part: Sequence[Found]) -> Incident:
         lost_ns=lost,
         lost_ratio=ratio,
         explained_ratio=_explained(case),
-        peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=0.0),
+        peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=ratio),
         summary=finding.summary,
         victims=_victims(part, losses),
         culprits=_culprits(part),
@@ -154,8 +166,9 @@ def _victims(part: Sequence[Found], losses: Mapping[int, int]) -> tuple[Victim, 
     """Each with what it lost by this cause, in all its stretches."""
     found: dict[int, Victim] = {}
     for one in part:
-        if one.case:
-            found[one.process] = replace(one.case.victim, lost_ns=losses[one.process])
+        victim = one.case.victim if one.case else one.finding.victim
+        if victim:
+            found[one.process] = replace(victim, lost_ns=losses[one.process])
     return tuple(sorted(found.values(), key=lambda victim: -victim.lost_ns))
 
 

@@ -21,6 +21,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.going_on import Explained
 from ingero.diagnose.kept_answers import Answer, KeptAnswers
 from ingero.diagnose.kept_reads import KeptReads
+from ingero.diagnose.lasting import goes_on
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.regimes import usual_epochs
 from ingero.diagnose.rule import Rule, all_rules
@@ -33,7 +34,7 @@ from ingero.store.spans import Spans
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_Key: TypeAlias = "tuple[int, int, int]"
+_Key: TypeAlias = "tuple[int, int, int, bool]"
 
 LOOK_BACK_NS = 60 * SECOND_NS
 LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its loss is carried on
@@ -72,7 +73,7 @@ class LiveDiagnosis:
         if until_ns - self._forgot_ns >= _FORGET_NS:
             self._forgot_ns = until_ns
             self._forget(until_ns)
-        changes = self.tracker.update(self._diagnosis(until_ns, is_last=is_last), until_ns)
+        changes = self.tracker.update(self._diagnosis(until_ns, is_last=is_last), until_ns, self._goes_on)
         self._reads.end_look()
         self._answers.end_look()
         return changes
@@ -103,6 +104,13 @@ class LiveDiagnosis:
         since_ns = until_ns - self._at_best_ns
         return replace(found, incidents=(*found.incidents, *(_gone_on(one, since_ns) for one in self._at_best)))
 
+    def _goes_on(self, incident: Incident, lost_until_ns: int) -> bool:
+        """Whether an open incident that is not seen any more only is not seen, because tracing has changed."""
+        worst = next((victim.process for victim in incident.victims), 0)
+        lanes = [lane.epochs for lane in self._lanes.values() if lane.process == worst]
+        paced = max(lanes, key=lambda epochs: int(epochs["x_ns"].sum()), default=None)
+        return paced is not None and goes_on(paced, incident, lost_until_ns)
+
     def _begin_ns(self, until_ns: int) -> int:
         began_ns = self.tracker.earliest_start_ns
         back_ns = until_ns - LOOK_BACK_NS
@@ -122,12 +130,13 @@ class LiveDiagnosis:
 
     def _take(self, window: Window) -> None:
         """The epochs that ended in a window that has not been read yet."""
-        lanes = self._reader.lanes(window)
+        lanes = [*self._reader.lanes(window), *self._reader.step_lanes(window)]
         ends = np.concatenate([np.zeros(0, np.int64), *(lane.epochs["b_ns"] for lane in lanes)])
         seconds, counts = np.unique(ends // SECOND_NS, return_counts=True)
         self._taken.extend(zip((seconds * SECOND_NS).tolist(), counts.tolist(), strict=True))
         for lane in lanes:
-            key = (lane.process, lane.device, lane.stream)
+            # a process's steps are one lane, whichever stream had most of their launches
+            key = (lane.process, 0, 0, True) if lane.is_steps else (lane.process, lane.device, lane.stream, False)
             known = self._lanes.get(key)
             epochs = lane.epochs if known is None else np.concatenate([known.epochs, lane.epochs])
             self._lanes[key] = replace(lane, epochs=epochs)
@@ -194,7 +203,10 @@ class _LiveEvidence(Evidence):
         self._lanes, self._answers = lanes, answers
 
     def read_lanes(self) -> list[Lane]:
-        return self._lanes
+        return [lane for lane in self._lanes if not lane.is_steps]
+
+    def read_step_lanes(self) -> list[Lane]:
+        return [lane for lane in self._lanes if lane.is_steps]
 
     def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], Answer]) -> Answer:
         """Asked once, as soon as the block of intervals around it is over."""

@@ -7,7 +7,7 @@ launch with the stretch before, second by second.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ingero.diagnose.excess import DEVICE, kept_waiting, spread
 from ingero.diagnose.model import Bucket, Part
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO
+from ingero.diagnose.unseen_work import is_unseen
 from ingero.store.records import Window
 from ingero.units import SECOND_NS
 
@@ -56,7 +57,20 @@ class Resynced:
 
 
 def resynced(epochs: Array) -> Resynced | None:
-    """The stretch of a lane that loses its share of time with more drains per launch, however little yet, or None."""
+    """The stretch of a lane that loses its share of time with more drains per launch, however little yet, or None.
+
+    Of those whose launches are known.
+    """
+    seen = ~is_unseen(epochs)
+    found = _resynced(epochs[seen])
+    if found is None or seen.all():
+        return found
+    inside, usual = (np.zeros(len(epochs), bool) for _ in range(2))
+    inside[seen], usual[seen] = found.inside, found.usual
+    return replace(found, inside=inside, usual=usual)
+
+
+def _resynced(epochs: Array) -> Resynced | None:
     if not len(epochs) or epochs["launches"].sum() <= 0:
         return None
     seconds = (epochs["b_ns"] - int(epochs["b_ns"][0])) // SECOND_NS

@@ -6,8 +6,9 @@ up to when the evidence reaches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ingero.diagnose.bases import speaks_for
 from ingero.diagnose.changes import Change, ChangeKind
@@ -35,6 +36,13 @@ _AT_SECOND_SIGHT = frozenset(
 )
 _SECOND_SIGHT_NS = 4 * SECOND_NS // 10  # looks are a second apart, and half of one where the second is hurried
 _SEEN_ENOUGH_NS = 5 * SECOND_NS // 4  # of a loss at first sight: more than a second of sums and samples is at hand
+
+
+GoesOn: TypeAlias = Callable[[Incident, int], bool]
+
+
+def _never(_incident: Incident, _lost_until_ns: int) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -79,8 +87,11 @@ class IncidentTracker:
         known = self._open.keys() | self._closed.keys()
         return all(key[3] for key in self._waiting.keys() - known)
 
-    def update(self, diagnosis: Diagnosis, now_ns: int) -> list[Change]:
-        """What has changed by this diagnosis of the time until now_ns."""
+    def update(self, diagnosis: Diagnosis, now_ns: int, goes_on: GoesOn = _never) -> list[Change]:
+        """What has changed by this diagnosis of the time until now_ns.
+
+        goes_on: asked of an open incident that it does not see, with the end of its last loss.
+        """
         latest = {one.identity: one for one in sorted(diagnosis.incidents, key=lambda one: one.start_ns)}
         changes = [change for key, one in latest.items() for change in self._see(key, one, diagnosis.incidents, now_ns)]
         self._waiting = {key: since for key, since in self._waiting.items() if key in latest}
@@ -89,6 +100,8 @@ class IncidentTracker:
         for key, tracked in self._open.items():
             if key[3] and any(speaks_for(one, tracked.incident) for one in diagnosis.incidents):
                 tracked.last_end_ns = now_ns  # it goes on, and an incident says so
+            elif now_ns - tracked.last_end_ns > SECOND_NS and goes_on(tracked.incident, tracked.last_end_ns):
+                tracked.last_end_ns = now_ns
         over = [key for key, one in self._open.items() if now_ns - one.last_end_ns > QUIET_NS]
         return changes + [self._close(key) for key in over]
 

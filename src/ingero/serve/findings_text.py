@@ -18,7 +18,7 @@ from ingero.diagnose.model import (
 )
 from ingero.events import CLOCK_TEXTS
 from ingero.store.spans import joined
-from ingero.units import format_count, format_moment, format_ns, format_percent, format_time_of_day
+from ingero.units import format_count, format_counted, format_moment, format_ns, format_percent, format_time_of_day
 
 _BAR = 20  # columns
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -39,7 +39,11 @@ _PARTS = {
     "enqueue": "while enqueuing",
     "device": "device",
     "late": "picked up late",
+    "host": "host time of the step",
+    "blocked": "blocked for the GPU",
 }
+
+_OF_STEPS = ("host", "blocked")  # parts of steps by repetition
 
 
 def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -116,7 +120,8 @@ def incident_lines(incident: Incident) -> Iterator[str]:
     if incident.lost_ns:
         yield _cost(incident)
     if incident.impact:
-        yield from impact_lines(incident.impact)
+        is_of_steps = any(name.partition(".")[0] in _OF_STEPS for name in incident.account)
+        yield from impact_lines(incident.impact, "steps" if is_of_steps else "drains")
     yield from timeline_lines(incident.timeline)
     yield from _account(incident)
     yield from _victims(incident.victims)
@@ -132,6 +137,9 @@ def incident_lines(incident: Incident) -> Iterator[str]:
 
 def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Causes that could not be evaluated, by reason: silence about them is no all-clear."""
+    if diagnosis.profiles:
+        yield from _not_in_a_profile(diagnosis)
+        return
     by_reason: dict[str, list[str]] = {}
     shared = [why for why, sources in Counter(diagnosis.not_traced.values()).items() if sources > 1]
     for one in diagnosis.not_evaluated:
@@ -146,9 +154,16 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"  and {sum(map(len, rest))} more causes"
 
 
-def impact_lines(impact: Impact) -> Iterator[str]:
-    """Throughput and p99 against the reference; time off the CPU against the thread's will."""
-    rate = f"  drains a second {impact.drains_per_s:.3g}"
+def _not_in_a_profile(diagnosis: Diagnosis) -> Iterator[str]:
+    """Said once: there is one reason for nearly all of them."""
+    for reason in dict.fromkeys(one.text for one in diagnosis.not_evaluated):
+        count = format_counted(sum(one.text == reason for one in diagnosis.not_evaluated), "cause")
+        yield f"Not checked: {reason} ({count}, --json lists them)"
+
+
+def impact_lines(impact: Impact, unit: str = "drains") -> Iterator[str]:
+    """Throughput and p99 against the reference; time off the CPU against the thread's will. unit: what is counted."""
+    rate = f"  {unit} a second {impact.drains_per_s:.3g}"
     if impact.usual_drains_per_s:
         rate += f" (usually {impact.usual_drains_per_s:.3g}, {_change(impact.drains_per_s, impact.usual_drains_per_s)})"
     p99 = f"p99 {format_ns(impact.p99_ns)}"
@@ -230,7 +245,8 @@ def _chain(chain: Sequence[Link]) -> Iterator[str]:
 
 
 def _verdict(verdict: ProcessVerdict) -> str:
-    return f"{verdict.name} [{verdict.pid}]: {verdict.text}"
+    rank = f" rank {verdict.rank}" if verdict.rank is not None else ""
+    return f"{verdict.name} [{verdict.pid}]{rank}: {verdict.text}"
 
 
 def _change(now: float, usual: float) -> str:

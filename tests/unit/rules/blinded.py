@@ -21,6 +21,8 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
     "allocations": ("allocations", "memory_seconds"),
     "op_stats": ("op_stats", "call_sites"),
     "launches": ("op_stats",),
+    "copies": ("op_stats",),
+    "enqueues": (),
     "launch_times": ("op_stats",),
     "allocation_times": ("op_stats",),
     "NCCL": ("communicators",),

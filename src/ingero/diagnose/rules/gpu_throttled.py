@@ -75,7 +75,7 @@ RULE = Rule(
     cause=CAUSE,
     title="the GPU lowered its clocks",
     order=62,
-    needs=("epochs", "gpu_samples", "GPU"),
+    needs=("epochs", "enqueues", "gpu_samples", "GPU"),
     shows="the driver's reason, the clocks, and a slowdown of the device that is equal to their ratio within 15 %, "
     "and of which they make at least half",
     limits="sampled once a second; clocks that somebody has set are no throttling",

@@ -92,7 +92,7 @@ RULE = Rule(
     cause=CAUSE,
     title="the loop waits for the device at hidden places",
     order=46,
-    needs=("epochs", "op_stats"),
+    needs=("epochs", "op_stats", "launches"),
     shows="drains per launch against a stretch of the same loop with fewer, the time in which the device was empty "
     "after them, and the lines that are new",
     limits="a loop that has waited so often from the first second on has nothing to be compared with; lines need "

@@ -1,0 +1,142 @@
+"""While launches are not traced: the host's part and the wait are known, and nothing is said that needs more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingero import given_up
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.rule import all_rules
+from ingero.diagnose.unseen_work import host_growth_ns
+from ingero.store import tables
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
+
+USUAL = Step(is_unseen=True)
+HOST_MS, WAIT_MS = USUAL.empty_ms + USUAL.enqueue_ms, USUAL.busy_ms - USUAL.enqueue_ms
+
+NEED_THE_GPUS_TIME = {"gpu-slower", "gpu-shared", "gpu-throttled"}
+NEED_LAUNCHES = {"launch-bound", "hidden-synchronisation", "cuda-graph-unused"}
+WANT_LAUNCHES = {"call-in-flight", "cold-start", "driver-lock"}
+
+
+def unseen(folder: Path, step: Step, *, hog_ms: float = 0.0, seen_s: float = 0.0) -> Diagnosis:
+    """A loop whose launches are not traced from seen_s on; from QUIET_S on it makes these steps."""
+    path = folder / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        if seen_s:
+            scene.train(trainer, 0, seen_s, Step())
+        given_up_at(scene, seen_s)
+        scene.train(trainer, seen_s, QUIET_S, USUAL)
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+        hog(scene, trainer, steps, hog_ms)
+    return diagnosed_file(path)
+
+
+def given_up_at(scene: Scene, at_s: float) -> None:
+    for time_s, text in ((0.0, ""), (at_s, given_up.LAUNCHES_OFF.text)):
+        scene.append(tables.GOVERNOR, time_ns=scene.at(time_s), rung=6, not_traced=text, reason="too many")
+
+
+def hog(scene: Scene, trainer: Actor, steps: list[tuple[float, float, float]], ms: float) -> None:
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        if ms:
+            scene.took(trainer, 900, "hog", second, ms * sum(int(end) == second for _, _, end in steps))
+
+
+@pytest.mark.parametrize(
+    ("host_ms", "wait_ms", "grown_by_host_ms"),
+    [
+        (2, 5, 0),
+        (5, 5, 3),  # nothing was hidden
+        (5, 2, 0),  # all of it was hidden behind the GPU's work
+        (5, 3, 1),  # some of it
+        (2, 8, 0),  # the GPU's
+        (5, 8, 3),
+        (1, 5, -1),  # it caught up
+        (1, 6, 0),
+    ],
+)
+def test_only_what_made_the_interval_longer_is_lost_by_the_host(
+    host_ms: int, wait_ms: int, grown_by_host_ms: int
+) -> None:
+    interval = np.array([(host_ms, wait_ms)], [("e_ns", "<i8"), ("x_ns", "<i8")])
+    assert host_growth_ns(interval, 2, 5).tolist() == [grown_by_host_ms]
+
+
+def test_a_hog_is_named_with_what_it_took(tmp_path: Path) -> None:
+    late = Step(is_unseen=True, empty_ms=USUAL.empty_ms + 2, empty={"runq": 2.0})
+    (incident,) = unseen(tmp_path, late, hog_ms=2.0).incidents
+    assert incident.cause == "cpu-contention"
+    assert [one.name for one in incident.culprits] == ["hog"]
+    assert incident.lost_ratio == pytest.approx(2 / (HOST_MS + WAIT_MS + 2), rel=0.05)
+
+
+def test_a_delay_that_the_wait_hides_is_not_lost(tmp_path: Path) -> None:
+    hidden = Step(is_unseen=True, empty_ms=USUAL.empty_ms + 2, busy_ms=USUAL.busy_ms - 2, empty={"runq": 2.0})
+    assert causes(unseen(tmp_path, hidden, hog_ms=2.0)) == []
+
+
+def test_a_longer_wait_has_no_cause_that_could_be_seen(tmp_path: Path) -> None:
+    (incident,) = unseen(tmp_path, Step(is_unseen=True, busy_ms=USUAL.busy_ms + 3)).incidents
+    assert incident.cause == "unexplained"
+    assert given_up.LAUNCHES_OFF.text in incident.summary
+
+
+def test_intervals_are_not_compared_with_those_of_full_tracing(tmp_path: Path) -> None:
+    """The first seconds were slower, because tracing was dear: that is no baseline of the rest, nor the other way."""
+    assert causes(unseen(tmp_path, USUAL, seen_s=2.0)) == []
+    (tmp_path / "slower").mkdir()
+    slower = Step(is_unseen=True, empty_ms=USUAL.empty_ms + 3)
+    path = tmp_path / "slower" / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, 2.0, Step())
+        given_up_at(scene, 2.0)
+        scene.train(trainer, 2.0, LENGTH_S, slower)
+    assert causes(diagnosed_file(path)) == []
+
+
+def test_the_first_seconds_are_no_verdict_about_the_rest(tmp_path: Path) -> None:
+    (verdict,) = unseen(tmp_path, USUAL, seen_s=1.0).verdicts
+    assert "GPU-bound" not in verdict.text
+    waited = round(100 * WAIT_MS / (HOST_MS + WAIT_MS + USUAL.late_ms))
+    assert f"it waited for the GPU {waited} % of the time" in verdict.text
+    assert "how long that was idle is not known" in verdict.text
+
+
+def test_steps_that_ended_unseen_are_said_not_to_have_been_followed(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        given_up_at(scene, 1.0)
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, 1.0, Step())
+        scene.op(trainer, "cudaMemcpyAsync", LENGTH_S - 1, 100, 0.01)
+    (verdict,) = diagnosed_file(path).verdicts
+    assert verdict.text.startswith("in 1.00 s: GPU-bound")
+    assert "for 11.0 s its steps could not be followed, and nothing is said of them" in verdict.text
+
+
+def test_a_process_of_which_no_step_was_seen_has_a_verdict_that_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        given_up_at(scene, 0.1)
+        trainer = scene.process(100, "python")
+        for second in range(int(LENGTH_S)):
+            scene.op(trainer, "cudaMemcpyAsync", second, 100, 0.01)
+    (verdict,) = diagnosed_file(path).verdicts
+    assert verdict.text.startswith("its steps could not be followed: launches were not traced")
+
+
+def test_each_rule_says_whether_it_needs_launches_or_the_gpus_time() -> None:
+    needs = {rule.cause: set(rule.needs) for rule in all_rules()}
+    wants = {rule.cause: set(rule.wants) for rule in all_rules()}
+    gone = given_up.LAUNCHES_OFF.evidence
+    assert {cause for cause, names in needs.items() if names & gone} == NEED_THE_GPUS_TIME | NEED_LAUNCHES
+    assert {cause for cause, names in needs.items() if "enqueues" in names} == NEED_THE_GPUS_TIME
+    assert {cause for cause, names in wants.items() if names & gone} == WANT_LAUNCHES
+    assert {cause for cause, names in needs.items() if "copies" in names} == {"memcpy-bound"}
