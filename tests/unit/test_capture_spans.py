@@ -19,7 +19,7 @@ def test_without_a_change_nothing_is_touched() -> None:
 
 def test_a_stretch_is_touched_if_it_spans_begins_or_ends_in_a_change() -> None:
     spans = ChangedSpans()
-    spans.changed(100, 110)
+    spans.changed(100, 110, is_blind=False)
     assert touched(spans, (0, 99), (0, 100), (0, 200), (105, 106), (110, 200), (111, 200)) == [
         False,
         True,
@@ -30,10 +30,18 @@ def test_a_stretch_is_touched_if_it_spans_begins_or_ends_in_a_change() -> None:
     ]
 
 
+def test_everything_after_a_blinding_change_is_touched_until_the_next_one_has_ended() -> None:
+    spans = ChangedSpans()
+    spans.changed(100, 110, is_blind=True)
+    assert touched(spans, (500, 600)) == [True]
+    spans.changed(700, 710, is_blind=False)
+    assert touched(spans, (500, 600), (699, 705), (711, 800)) == [True, True, False]
+
+
 def test_several_changes_are_told_apart() -> None:
     spans = ChangedSpans()
     for begin in (100, 300, 500):
-        spans.changed(begin, begin + 10)
+        spans.changed(begin, begin + 10, is_blind=False)
     assert touched(spans, (111, 299), (299, 301), (311, 499), (0, 1000), (511, 600)) == [
         False,
         True,
@@ -46,7 +54,7 @@ def test_several_changes_are_told_apart() -> None:
 def test_of_many_changes_the_newest_answer_for_all_of_what_ends_after_them() -> None:
     spans, kept = ChangedSpans(), changed_spans._KEPT
     for number in range(3 * kept):
-        spans.changed(100 * number, 100 * number + 10)
+        spans.changed(100 * number, 100 * number + 10, is_blind=False)
     assert len(spans._spans) == kept
     now = 100 * 3 * kept
     assert touched(spans, (50, now), (now - 189, now), (now - 89, now)) == [True, True, False]

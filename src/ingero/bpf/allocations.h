@@ -237,8 +237,8 @@ INLINE bool let_go(const struct allocation_key *key, struct allocation *found, s
 	return __sync_fetch_and_add(&found->holds, -1) == 1 && take_out(key, found, to);
 }
 
-/* The entry of a free. */
-GLOBAL int begin_free(struct open_call *call, u32 slot)
+/* Takes what a free gives back out of the table. */
+GLOBAL int take_freed(struct open_call *call, u32 slot)
 {
 	struct allocation_key key;
 	struct allocation *found;
@@ -251,8 +251,6 @@ GLOBAL int begin_free(struct open_call *call, u32 slot)
 	call->freed.what = FREES_NOTHING;
 	if (!memory_kind(op) || !call->handle)
 		return 0;
-	if (memory_kind(op) == MEMORY_PINNED || memory_kind(op) == MEMORY_DEVICE) /* cudaFree frees managed memory, too */
-		drop_host_block(slot, call->handle);
 	key = allocation_key(slot, space_of(op), call->handle);
 	found = bpf_map_lookup_elem(&allocations, &key);
 	call->freed.what = FREES_FOREIGN;
@@ -263,6 +261,16 @@ GLOBAL int begin_free(struct open_call *call, u32 slot)
 	else if (take_out(&key, found, &call->freed.allocation))
 		call->freed.what = FREES_LIVE;
 	return 0;
+}
+
+/* The entry of a free. Two functions one after the other: inside each other they would take too much stack before 6.13. */
+INLINE void begin_free(struct open_call *call, u32 slot)
+{
+	u32 kind = memory_kind(COOKIE_OP(call->cookie));
+
+	if (kind == MEMORY_PINNED || kind == MEMORY_DEVICE) /* cudaFree frees managed memory, too */
+		drop_host_block(slot, call->handle);
+	take_freed(call, slot);
 }
 
 INLINE void end_free(struct open_call *call, struct site_identity *of, u32 slot)

@@ -147,7 +147,7 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	note_arguments(call, context, thread, slot);
 	call->worst_culprit_ns = 0;
 	call->watch = process ? READ_ONCE(process->watch) : 0;
-	is_marker = process && call->watch & WATCH_MARKER && is_step_marker(process, call, task->pid);
+	is_marker = call->watch & WATCH_MARKER && is_step_marker(slot, call, task->pid);
 	first = begin_streams(call, slot, thread, task->pid);
 	if (is_counted_here) {
 		if (COOKIE_KIND(cookie) & KIND_LAUNCH)

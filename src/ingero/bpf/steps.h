@@ -80,9 +80,11 @@ INLINE u64 step_function(const struct open_call *call)
 	return kind & KIND_COPY && COOKIE_EXTRA(call->cookie) ? call->extra : 0;
 }
 
-INLINE bool is_step_marker(const struct process *process, const struct open_call *call, u32 tid)
+INLINE bool is_step_marker(u32 slot, const struct open_call *call, u32 tid)
 {
-	return COOKIE_OP(call->cookie) == process->marker_op && tid == process->marker_tid &&
+	const struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	return process && COOKIE_OP(call->cookie) == process->marker_op && tid == process->marker_tid &&
 	       (!process->marker_function || process->marker_function == step_function(call)) &&
 	       (!process->marker_caller || process->marker_caller == call->caller);
 }

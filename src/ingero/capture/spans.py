@@ -1,4 +1,4 @@
-"""When what is traced changed: stretches of the monotonic clock."""
+"""When what is traced changed, or was too little to compare with: stretches of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_OPEN = np.iinfo(np.int64).max
+
 # Of a governor that tries every two minutes they are thousands a week. What ends after the first one that is kept has
 # begun before that one's end if it touches an older one: then it touches this one, too, and the answer is the same.
 _KEPT = 256
 
 
 class ChangedSpans:
-    """Stretches in time order, the newest ones."""
+    """Stretches in time order, the newest ones; the last may be open."""
 
     def __init__(self) -> None:
-        self._spans: list[tuple[int, int]] = []
+        self._spans: list[list[int]] = []
 
-    def changed(self, begin_ns: int, end_ns: int) -> None:
-        """What is traced changed in between."""
-        self._spans.append((begin_ns, end_ns))
+    def changed(self, begin_ns: int, end_ns: int, *, is_blind: bool) -> None:
+        """What is traced changed in between. is_blind: and is too little from then on, until the next change."""
+        if self._spans and self._spans[-1][1] == _OPEN:
+            self._spans[-1][1] = begin_ns
+        self._spans.append([begin_ns, _OPEN if is_blind else end_ns])
         del self._spans[:-_KEPT]
 
     def touch(self, begin_ns: Array, end_ns: Array) -> Array:

@@ -130,7 +130,7 @@ class Learner:
             found = find_steps(calls)
             if found is None or (not is_over and found.count < _SURE_STEPS) or _step_ns(found) < MIN_STEP_NS:
                 continue
-            best = found.markers[0] if found.markers else regular_marker(calls, found)
+            best = _best_marker(calls, found)
             if best:
                 self._believe(found, best, calls, part)
                 return True
@@ -180,6 +180,15 @@ class Learner:
     def is_believed(self) -> bool:
         """Whether steps that come are the program's: they are rows then."""
         return self.phase in (Phase.FOLLOWING, Phase.LOOKING) and self.marker is not None
+
+
+def _best_marker(calls: Array, found: Steps) -> Marker | None:
+    """A rare call, if there is one: launches may be given up. At the boundary of steps it may seem to come twice."""
+    first = found.markers[0] if found.markers else None
+    if first and not first.is_launch:
+        return first
+    regular = regular_marker(calls, found)
+    return first if first and (regular is None or regular.is_launch) else regular
 
 
 def _step_ns(found: Steps) -> float:

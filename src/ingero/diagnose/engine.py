@@ -38,7 +38,7 @@ from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
-from ingero.diagnose.verdicts import verdict, without_steps, without_syncs
+from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
@@ -135,6 +135,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
+    if case.is_of_steps and case.kind is FindingKind.BOTTLENECK:
+        return named + hidden  # what a step usually consists of is no loss by itself
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
 
@@ -183,7 +185,7 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
-    place = f", most of it {_place(where)}" if where else ""
+    place = f", most of it {_place(where, is_of_steps=case.is_of_steps)}" if where else ""
     rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
@@ -206,8 +208,11 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
     return {bucket: ns for bucket, ns in left.items() if ns > 0}
 
 
-def _place(bucket: Bucket) -> str:
+def _place(bucket: Bucket, *, is_of_steps: bool) -> str:
     words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
+    if is_of_steps:
+        host = "in the host's time of the step"
+        words |= {"empty": host, "enqueue": host, "device": "blocked for the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"
 
 
@@ -229,11 +234,19 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = _followed(evidence, process, lane, verdict(lane, has_incident=number in hit))
+            said = _text(evidence, number, lane, has_incident=number in hit)
+            text = _followed(evidence, process, lane, said)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
+
+
+def _text(evidence: Evidence, number: int, lane: Any, *, has_incident: bool) -> str:
+    main = evidence.main_lanes[number]
+    if main.is_steps:
+        return step_verdict(main.epochs, has_incident=has_incident)
+    return verdict(lane, has_incident=has_incident)
 
 
 def _lived(evidence: Evidence, process: Process) -> Window:
@@ -266,17 +279,19 @@ def _count(calls: Iterable[OpShare], kind: Kind) -> float:
 
 
 def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
-    """Of processes that launch and were never seen to wait for the device: no step of theirs has an end."""
+    """Of processes that launch, and have neither steps nor waits that end one."""
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
+    drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
     for number, process in evidence.processes.items():
         if not process.is_target or number in evidence.lanes or number in evidence.waiting:
             continue
         calls, lived = evidence.ops((evidence.window,), number), _lived(evidence, process)
         launches = round(_count(calls, Kind.LAUNCH))
+        syncs = round(_count(calls, Kind.DRAIN))
         is_unseen = 2 * evidence.gaps.missing_ns((LAUNCHES,), (lived,)) > lived.duration_ns
-        if (launches or (is_unseen and calls)) and not _count(calls, Kind.DRAIN):
-            text = without_syncs() if is_unseen else without_steps(launches)
+        if (launches or (is_unseen and calls)) and (not syncs or number in drained):
+            text = without_syncs() if is_unseen else without_steps(launches, syncs=syncs)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
