@@ -137,4 +137,5 @@ class EpochFlag(enum.IntFlag):
     COVERAGE_CHANGED = (
         1 << 10
     )  # what is traced changed within it, or enqueues were not traced: compare it with no other
+    UNTIMED = 1 << 12  # launches had no durations: what they were blocked on a full queue is not known
     STEP = 1 << 11  # a step found by repetition: E is the host's part, X what its thread was blocked for the GPU

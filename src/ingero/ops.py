@@ -610,6 +610,12 @@ def memory_kinds() -> bytes:
     return bytes(BY_ID[op].memory or 0 if op in BY_ID else 0 for op in range(256))
 
 
+def is_launch(source: int, code: int) -> bool:
+    """Whether a published operation launches something."""
+    op = BY_CODE.get((Source(source), code)) if source in set(Source) else None
+    return bool(op and op.kind & Kind.LAUNCH)
+
+
 def op_named(name: str) -> Op | None:
     """The operation a user means by `name`: the real symbol or the short name older versions used."""
     return BY_NAME.get(name)

@@ -357,9 +357,9 @@ def test_pauses_without_demand_are_followed_until_nothing_can_change_what_they_w
     followed: list[int] = []
     path = WaitWindows.path
 
-    def counted(waits: WaitWindows, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
-        followed.append(begin_ns)
-        return path(waits, tid, begin_ns, end_ns)
+    def counted(waits: WaitWindows, *where: int, outside_gpu_calls: bool) -> list[Segment]:
+        followed.append(where[1])
+        return path(waits, *where, outside_gpu_calls=outside_gpu_calls)
 
     monkeypatch.setattr(WaitWindows, "path", counted)
     with live(tmp_path) as recording:

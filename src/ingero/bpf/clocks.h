@@ -8,6 +8,7 @@
  */
 #pragma once
 #include "maps.h"
+#include "ops_gen.h"
 
 #define CLOCK(state) ((state)-STATE_RUN)
 #define OFFCPU_MIN_NS 100000
@@ -94,7 +95,8 @@ struct offcpu_interval {
 	u16 cpu;
 	u8 state;
 	u8 waker_kind;
-	u32 pad;
+	u16 call_op;
+	u16 pad;
 	char culprit_comm[COMM_BYTES];
 };
 
@@ -342,6 +344,10 @@ INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thr
 	interval->python_stack = is_looked_at ? thread->sleep.python_stack : 0;
 	interval->cpu = cpu;
 	interval->state = thread->last_off_state;
+	interval->call_op = 0;
+	for (int i = 0; i < OPEN_CALLS; i++)
+		if (thread->calls[i].sp)
+			interval->call_op = COOKIE_OP(thread->calls[i].cookie);
 }
 
 INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *thread, struct task_struct *task)
@@ -368,7 +374,7 @@ INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *threa
 	to->cpu = from->cpu;
 	to->state = from->state;
 	to->waker_kind = from->waker_kind;
-	to->pad = 0;
+	to->call_op = from->call_op;
 	read_comm(to->comm, task->comm);
 	__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
 	bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);

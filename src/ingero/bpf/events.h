@@ -469,7 +469,7 @@ struct offcpu_record {
 	u16 cpu;
 	u8 state; /* enum thread_state at the switch-out */
 	u8 waker_kind;
-	u16 pad;
+	u16 call_op; /* of the traced call that it was in; 0: none */
 	u32 waker_pid;
 	char comm[COMM_BYTES];
 	char culprit_comm[COMM_BYTES];

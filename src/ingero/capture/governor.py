@@ -52,7 +52,10 @@ class OwnCost:
 
 
 class Governor:
-    """The budgets of one recording. A ratio of 0: no budget; cost is measured and told all the same."""
+    """The budgets of one recording. A ratio of 0: no budget; cost is measured and told all the same.
+
+    spans, untimed: told when what is traced changes, and while launches have no durations.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class Governor:
         seconds: SecondReader,
         drainer: Drainer,
         spans: ChangedSpans,
+        untimed: ChangedSpans,
         *,
         max_overhead_ratio: float,
         max_cpu_ratio: float,
@@ -71,7 +75,7 @@ class Governor:
         self._max_overhead_ratio, self._max_cpu_ratio = max_overhead_ratio, max_cpu_ratio
         self._unix_ns, self._with_stacks = unix_ns, with_stacks
         self.costs = _UNKNOWN
-        self._spans = spans
+        self._spans, self._untimed = spans, untimed
         self._meter, self._estimate = OverheadMeter(), LoadEstimate()
         self._standing, self._thrift = Standing(), Thrift()
         self._overhead, self._cpu_ratio = Overhead(), 0.0
@@ -205,6 +209,8 @@ class Governor:
         self._seconds.cells.untimed_ops |= set(counted)
         self._seconds.memory.suspend(is_suspended=left[Group.MEMORY] is Coverage.NONE)
         self._spans.changed(begin_ns, time.monotonic_ns(), is_blind=bool(self.rungs & BLINDING))
+        is_timed = Coverage.FULL in (left[Group.RUNTIME_LAUNCHES], left[Group.DRIVER_LAUNCHES])
+        self._untimed.changed(begin_ns, time.monotonic_ns(), is_blind=not is_timed)
         self._detach()
         return f"; {len(failures)} calls cannot be probed again: {failures[0].reason}" if failures else ""
 

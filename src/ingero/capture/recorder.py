@@ -109,7 +109,7 @@ class Recorder:
         self._scheduling = SchedulingRows(sink)
         self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
         self._resources.callback(self._gpu_samples.stop)
-        spans = ChangedSpans()
+        spans, untimed = ChangedSpans(), ChangedSpans()
         self._rows = RowMaker(
             sink,
             self.clock,
@@ -126,6 +126,7 @@ class Recorder:
             numbers_of=self._rows.process_numbers,
             devices_of=self._rows.devices,
             is_changed=spans.touch,
+            is_untimed=untimed.touch,
         )
         self._steps = StepFinder(kernel, self.targets, step_rows)
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
@@ -169,6 +170,7 @@ class Recorder:
             self.seconds,
             self._drainer,
             spans,
+            untimed,
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
             with_stacks=options.with_stacks,

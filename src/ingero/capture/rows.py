@@ -15,7 +15,7 @@ from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
 from ingero.decode.epochs import Lane, Readiness, class_key, op_ids
 from ingero.events import HostKind, LifecycleKind
-from ingero.ops import BY_ID, OPS, HostOp, IoOp, NetOp, Source, TcpOp
+from ingero.ops import BY_ID, OPS, HostOp, IoOp, Kind, NetOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.tables import Row, Rows, Table
 from ingero.store.vocabulary import CLOCKS, EpochFlag
@@ -24,7 +24,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 CODE_OF_OP = np.zeros(256, np.int64)
 SOURCE_OF_OP = np.zeros(256, np.int64)
+MAY_WAIT = np.zeros(256, np.int64)  # for the GPU: the calls whose blocked time is counted (bpf/steps.h)
 for _op in OPS:
+    MAY_WAIT[_op.id] = bool(_op.kind & (Kind.DRAIN | Kind.COPY | Kind.LAUNCH | Kind.ALLOC | Kind.FREE))
     CODE_OF_OP[_op.id], SOURCE_OF_OP[_op.id] = _op.code, _op.source
 
 # kind of a host event -> published (source, op)
@@ -179,6 +181,7 @@ class RowMaker:
             waker_name=names,
             futex=futexes,
             stack_hash=stack_hashes,
+            is_gpu_call=MAY_WAIT[batch["call_op"]],
         )
         self._sink.append(tables.OFFCPU, rows)
 

@@ -21,7 +21,10 @@ _IS_LAUNCH[[op.id for op in OPS if op.kind & Kind.LAUNCH]] = True
 
 
 class StepRows:
-    """numbers_of: of the processes of slots. devices_of: as the database has them. is_changed: see RowMaker."""
+    """numbers_of: of the processes of slots. devices_of: as the database has them. is_changed: see RowMaker.
+
+    is_untimed: in which of the stretches launches were counted only, or not seen.
+    """
 
     def __init__(
         self,
@@ -31,9 +34,11 @@ class StepRows:
         numbers_of: Callable[[Array], list[int]],
         devices_of: Callable[[Array], Array],
         is_changed: Callable[[Array, Array], Array],
+        is_untimed: Callable[[Array, Array], Array],
     ) -> None:
         self._sink, self._clock = sink, clock
-        self._numbers_of, self._devices_of, self._is_changed = numbers_of, devices_of, is_changed
+        self._numbers_of, self._devices_of = numbers_of, devices_of
+        self._is_changed, self._is_untimed = is_changed, is_untimed
 
     def write(self, batch: Array) -> None:
         """Writes steps (`struct step_record`)."""
@@ -43,6 +48,7 @@ class StepRows:
         host, blocked, kinds = with_other_threads(batch)
         flags = batch["flags"].astype(np.int64) | int(EpochFlag.STEP)
         flags |= self._is_changed(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
+        flags |= self._is_untimed(begin, end) * int(EpochFlag.UNTIMED)
         how = {False: self._sink.intern("repetition"), True: self._sink.intern("both")}
         rows = tables.STEPS.rows(
             len(batch),

@@ -12,6 +12,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, FindingKind, Part
+from ingero.diagnose.pacing import HOST_BOUND, is_step
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.recorders_start import is_recorders_start, settled_at_ns
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
@@ -77,7 +78,7 @@ class _Lane:
         self._idle = idle_ns(evidence, process, lane)
         self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
         self._started_ns = settled_at_ns(evidence, process.session)
-        found = resynced(self._epochs)
+        found = None if is_step(lane).any() else resynced(self._epochs)
         self._resynced_case = self._resynced(found) if found and found.is_enough else None
         self._resyncs = found is not None and found.is_beginning(int(self._ends[-1]), since_ns=self._started_ns)
         if found and self._resynced_case:
@@ -225,6 +226,11 @@ def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], loss_
 
 def _host_lengths(epochs: Array) -> dict[Part, Array]:
     """E and P as they are, and [f, s] where the device was ready as soon as the host had enqueued; of either kind."""
+    steps = is_step(epochs)
+    if steps.any():  # what the host does anyway is no wait of the GPU, and where the GPU paces too nothing is proven
+        is_host_bound = epochs["x_ns"] <= HOST_BOUND * (epochs["b_ns"] - epochs["a_ns"])
+        none = np.zeros(len(epochs), np.int64)
+        return {Part.EMPTY: np.where(is_host_bound, epochs["e_ns"], 0), Part.ENQUEUE: none, Part.LATE: none}
     kept_waiting = (epochs["r_ns"] - epochs["s_ns"] < _DEVICE_WAITED * epochs["x_ns"]) & ~was_full(epochs)
     return {
         Part.EMPTY: epochs["e_ns"],
@@ -243,6 +249,9 @@ def host_share(epochs: Array) -> dict[Bucket, int]:
         if part is Part.LATE:
             sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait
         total = float(lengths.sum())
+        if is_step(epochs).any():
+            sums[CLOCKS.index("run")] = 0
+            total = min(total, float(sums.sum()))
         scale = min(1.0, total / sums.sum()) if sums.sum() else 0.0
         shares = {Bucket(part, clock): int(ns) for clock, ns in zip(CLOCKS, sums * scale, strict=True)}
         found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}

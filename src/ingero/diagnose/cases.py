@@ -13,6 +13,7 @@ import numpy as np
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.host_time import HostStays, host_stays
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
+from ingero.diagnose.pacing import is_step
 from ingero.diagnose.paths import Paths, growth_of_workers, late_waits, paths, slowest
 from ingero.diagnose.regimes import Usual, reference_windows
 from ingero.diagnose.resynced import Resynced
@@ -89,6 +90,21 @@ class Case:
     def device(self) -> int:
         """CUDA's ordinal of the device that its epochs are of; 0 without any."""
         return int(self.epochs["device"][0]) if len(self.epochs) else 0
+
+    @property
+    def is_of_steps(self) -> bool:
+        """Whether its epochs are steps by repetition: then nothing is known of when the GPU was idle within them."""
+        return bool(len(self.epochs)) and bool(is_step(self.epochs[:1])[0])
+
+    @property
+    def when_idle(self) -> str:
+        """In which part of its epochs the host's time counts, as texts say it."""
+        return "outside calls that wait for the GPU" if self.is_of_steps else "with an empty device"
+
+    @property
+    def when_starving(self) -> str:
+        """As `when_idle`, and while the launches came too slowly."""
+        return self.when_idle if self.is_of_steps else "with an empty or starving device"
 
     @property
     def is_sampled(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
@@ -35,7 +36,7 @@ from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
-from ingero.diagnose.verdicts import verdict, without_steps
+from ingero.diagnose.verdicts import step_verdict, verdict, without_steps
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
@@ -129,6 +130,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
+    if case.is_of_steps and case.kind is FindingKind.BOTTLENECK:
+        return named + hidden  # what a step usually consists of is no loss by itself
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
 
@@ -177,7 +180,7 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
-    place = f", most of it {_place(where)}" if where else ""
+    place = f", most of it {_place(where, is_of_steps=case.is_of_steps)}" if where else ""
     rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
@@ -200,8 +203,11 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
     return {bucket: ns for bucket, ns in left.items() if ns > 0}
 
 
-def _place(bucket: Bucket) -> str:
+def _place(bucket: Bucket, *, is_of_steps: bool) -> str:
     words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
+    if is_of_steps:
+        host = "in the host's time of the step"
+        words |= {"empty": host, "enqueue": host, "device": "blocked for the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"
 
 
@@ -223,11 +229,18 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            text = verdict(lane, has_incident=number in hit) + _not_followed(evidence, process)
+            text = _text(evidence, number, lane, has_incident=number in hit) + _not_followed(evidence, process)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
+
+
+def _text(evidence: Evidence, number: int, lane: Any, *, has_incident: bool) -> str:
+    main = evidence.main_lanes[number]
+    if main.is_steps:
+        return step_verdict(main.epochs, has_incident=has_incident)
+    return verdict(lane, has_incident=has_incident)
 
 
 def _not_followed(evidence: Evidence, process: Process) -> str:
@@ -244,16 +257,18 @@ def _count(calls: Iterable[OpShare], kind: Kind) -> float:
 
 
 def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
-    """Of processes that launch and were never seen to wait for the device: no step of theirs has an end."""
+    """Of processes that launch, and have neither steps nor waits that end one."""
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
+    drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
     for number, process in evidence.processes.items():
         if not process.is_target or number in evidence.lanes or number in evidence.waiting:
             continue
         calls = evidence.ops((evidence.window,), number)
         launches = round(_count(calls, Kind.LAUNCH))
-        if launches and not _count(calls, Kind.DRAIN):
-            text = without_steps(launches)
+        syncs = round(_count(calls, Kind.DRAIN))
+        if launches and (not syncs or number in drained):
+            text = without_steps(launches, syncs=syncs)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )

@@ -19,11 +19,13 @@ from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
+from ingero.diagnose.pacing import PacedBy, as_paced, paces
+from ingero.diagnose.step_lanes import pacing_lanes
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
 from ingero.identity import short_id
-from ingero.ops import Source
+from ingero.ops import Source, is_launch
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
 from ingero.store.conditions import LONGEST_PERIOD_NS
@@ -68,6 +70,16 @@ _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling
 _TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
 _TABLES |= dict.fromkeys(("launches", "launch_times", "allocation_times"), "raw_op_stats")
+
+
+def _usable(lanes: Iterable[Lane]) -> list[Lane]:
+    """Without the epochs that nothing can be compared with."""
+    found = []
+    for lane in lanes:
+        mine = lane.epochs
+        usable = (mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)
+        found.append(lane if usable.all() else replace(lane, epochs=mine[usable]))
+    return [lane for lane in found if len(lane.epochs)]
 
 
 class Evidence:
@@ -221,31 +233,35 @@ class Evidence:
 
     @cached_property
     def main_lanes(self) -> dict[int, Lane]:
-        """The lane that paces each process: the one with the most device work. Lanes are never summed."""
+        """The lane that paces each process; of two streams the one with more device work. Lanes are never summed."""
         if not self.reader.is_recorded("raw_epochs"):
             return {}
-        found: dict[int, Lane] = {}
-        for lane in sorted(self._usable_lanes(), key=lambda one: int(one.epochs["x_ns"].sum())):
-            found[lane.process] = lane
-        return dict(sorted(found.items()))
+        return pacing_lanes(_usable(self.read_lanes()), _usable(self.read_step_lanes()), self._launches)
 
-    def _usable_lanes(self) -> list[Lane]:
-        """Without the epochs that nothing can be compared with."""
-        lanes = []
-        for lane in self.read_lanes():
-            mine = lane.epochs
-            usable = (mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)
-            lanes.append(lane if usable.all() else replace(lane, epochs=mine[usable]))
-        return [lane for lane in lanes if len(lane.epochs)]
+    def _launches(self, process: int) -> float:
+        calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []
+        return sum(one.count for one in calls if is_launch(one.source, one.op))
 
     def read_lanes(self) -> list[Lane]:
         """Every lane of the window, in short."""
         return self.reader.lanes(self.window)
 
+    def read_step_lanes(self) -> list[Lane]:
+        """The steps by repetition of every process in the window, in short."""
+        return self.reader.step_lanes(self.window)
+
+    @cached_property
+    def paces(self) -> dict[int, dict[int, PacedBy]]:
+        """Who paces the steps of each type, of the processes whose steps are found by repetition."""
+        return {process: paces(lane.epochs) for process, lane in self.main_lanes.items() if lane.is_steps}
+
     @cached_property
     def lanes(self) -> dict[int, Array]:
         """The epochs of the main lane of each process in short (`store.arrays.LANE_DTYPE`), by their end."""
-        return {process: lane.epochs for process, lane in self.main_lanes.items()}
+        return {process: self._as_paced(lane.epochs, process) for process, lane in self.main_lanes.items()}
+
+    def _as_paced(self, epochs: Array, process: int) -> Array:
+        return as_paced(epochs, self.paces[process]) if process in self.paces else epochs
 
     @cached_property
     def _lane_ends(self) -> dict[int, Array]:
@@ -263,7 +279,15 @@ class Evidence:
 
         Where the size limit has taken them, they are made from what is left: without clocks.
         """
+        if self.main_lanes[process].is_steps:  # kept apart: as time goes on a process may be judged by the other kind
+            steps = self._reads.get(window, -process, lambda: self._read_steps(window, process))
+            return self._as_paced(steps, process)
         return self._reads.get(window, process, lambda: self._read_epochs(window, process))
+
+    def _read_steps(self, window: Window, process: int) -> Array:
+        steps: Array = self.reader.steps(window, process=process)
+        usable: Array = steps[(steps["flags"] & _UNUSABLE) == 0]
+        return usable
 
     def _read_epochs(self, window: Window, process: int) -> Array:
         lane = self.main_lanes[process]

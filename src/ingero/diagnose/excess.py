@@ -10,9 +10,10 @@ import numpy as np
 
 from ingero.diagnose.loss import host_paced_ns
 from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.pacing import is_step
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual
-from ingero.events import CLOCKS
+from ingero.events import CLOCKS, EpochFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,11 +29,34 @@ def buckets(epochs: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:
     sums: dict[Bucket, float] = defaultdict(float)
     for key, one in usual.items():
         mine = epochs["class_key"] == key
-        if mine.any():
+        if mine.any() and is_step(epochs[mine]).all():
+            _steps(sums, epochs[mine], one)
+        elif mine.any():
             _empty(sums, epochs[mine], one)
             _busy(sums, epochs[mine], one)
             _late(sums, epochs[mine], one)
     return {bucket: round(ns) for bucket, ns in sums.items() if abs(ns) >= 1}
+
+
+def _steps(sums: dict[Bucket, float], steps: Array, usual: Usual) -> None:
+    """What steps by repetition lost: the host's by its clocks, the GPU's where the wait for it grew.
+
+    Where the GPU paces, the host works ahead: what it took longer costs nothing as long as it still had to wait.
+    """
+    is_gpu_paced = bool((steps["e_ns"] == 0).all() and steps["x_ns"].any())
+    clocks = steps["empty_clock_ns"] + steps["enqueue_clock_ns"]
+    usual_clocks = usual.empty_clock_ns + usual.enqueue_clock_ns
+    length = steps["b_ns"] - steps["a_ns"]
+    excess, longer = length - usual.reference.t_ns, clocks.sum(axis=1) - usual_clocks.sum()
+    hidden = length - clocks.sum(axis=1) if is_gpu_paced else 0
+    most = float(np.clip(longer - hidden, 0, np.maximum(excess, 0)).sum())
+    total = float(excess.sum())
+    host = min(max(min(float(longer.sum()), most), 0.0), max(total, 0.0))
+    grown = (clocks - usual_clocks).sum(axis=0)
+    if (steps["flags"] & int(EpochFlag.UNTIMED)).any():  # on a full queue, or its own work
+        grown[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0
+    spread(sums, Part.ENQUEUE if is_gpu_paced else Part.EMPTY, host, grown, is_partial=True)
+    sums[Bucket(Part.DEVICE, DEVICE)] += total - host
 
 
 def _empty(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:

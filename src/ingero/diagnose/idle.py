@@ -126,12 +126,13 @@ def _asked(lane: Array, gaps: Array) -> Array:
 def _followed(evidence: Evidence, process: Process, lane: Array, asked: Array) -> _Sleeps:
     found = _Sleeps(np.zeros(len(asked)), np.zeros(len(asked)), np.zeros(len(asked)))
     family = evidence.family(process.process)
+    is_step = evidence.main_lanes[process.process].is_steps
     times = zip(*(lane[name][asked].tolist() for name in ("a_tid", "a_ns", "f_ns", "empty_sleep_ns")), strict=True)
     for index, (tid, begin_ns, end_ns, asleep_ns) in enumerate(times):
         gap = evidence.of_paths(
             (process.process, len(family), tid, begin_ns),
             end_ns,
-            partial(_gap, evidence, process.pid, family, (tid, begin_ns, end_ns), asleep_ns),
+            partial(_gap, evidence, process.pid, family, (tid, begin_ns, end_ns), asleep_ns, is_step),
         )
         found.outside_ns[index], found.timer_ns[index], found.timers[index] = gap.outside_ns, gap.timer_ns, gap.timers
         found.gil_ns += gap.gil_ns
@@ -139,9 +140,11 @@ def _followed(evidence: Evidence, process: Process, lane: Array, asked: Array) -
     return found
 
 
-def _gap(evidence: Evidence, pid: int, family: set[int], gap: tuple[int, int, int], asleep_ns: int) -> _Gap:
-    """gap: thread, begin and end."""
-    path = evidence.waits.path(*gap)
+def _gap(
+    evidence: Evidence, pid: int, family: set[int], gap: tuple[int, int, int], asleep_ns: int, is_step: bool
+) -> _Gap:
+    """gap: thread, begin and end; is_step: of a step by repetition, in which it was in calls as well."""
+    path = evidence.waits.path(*gap, outside_gpu_calls=is_step)
     mine = [one for one in path if one.pid == pid]
     asleep = [one for one in mine if one.state == "sleep"]
     outside = [one for one in asleep if is_outside(one, family)]

@@ -12,12 +12,14 @@ from ingero.diagnose.found import Found
 from ingero.diagnose.impact import impact_of
 from ingero.diagnose.joins import explained_ratio
 from ingero.diagnose.model import (
+    Bucket,
     Culprit,
     Fact,
     FindingKind,
     Fix,
     Identity,
     Incident,
+    Part,
     Victim,
     severity_of,
 )
@@ -84,6 +86,16 @@ def _by_time(group: Sequence[Found]) -> list[list[Found]]:
     return parts
 
 
+_OF_STEPS = {Part.EMPTY: "host", Part.ENQUEUE: "host", Part.DEVICE: "blocked"}
+
+
+def _place(found: Found, bucket: Bucket) -> str:
+    """Where time was lost, by "part.state"."""
+    is_of_steps = found.case is not None and found.case.is_of_steps
+    part = _OF_STEPS.get(bucket.part, bucket.part.value) if is_of_steps else bucket.part.value
+    return f"{part}.{bucket.state}"
+
+
 def _incident(part: Sequence[Found]) -> Incident:
     lead = max(part, key=lambda one: one.finding.lost_ns)
     case, finding = lead.case, lead.finding
@@ -94,7 +106,7 @@ def _incident(part: Sequence[Found]) -> Incident:
     account: dict[str, int] = defaultdict(int)
     for one in (one for one in part if one.process == worst):
         for bucket, ns in one.finding.claims.items():
-            account[f"{bucket.part.value}.{bucket.state}"] += ns
+            account[_place(one, bucket)] += ns
     return Incident(
         number=0,
         cause=finding.cause,

@@ -33,7 +33,7 @@ from ingero.store.spans import Spans
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_Key: TypeAlias = "tuple[int, int, int]"
+_Key: TypeAlias = "tuple[int, int, int, bool]"
 
 LOOK_BACK_NS = 60 * SECOND_NS
 LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its loss is carried on
@@ -122,12 +122,13 @@ class LiveDiagnosis:
 
     def _take(self, window: Window) -> None:
         """The epochs that ended in a window that has not been read yet."""
-        lanes = self._reader.lanes(window)
+        lanes = [*self._reader.lanes(window), *self._reader.step_lanes(window)]
         ends = np.concatenate([np.zeros(0, np.int64), *(lane.epochs["b_ns"] for lane in lanes)])
         seconds, counts = np.unique(ends // SECOND_NS, return_counts=True)
         self._taken.extend(zip((seconds * SECOND_NS).tolist(), counts.tolist(), strict=True))
         for lane in lanes:
-            key = (lane.process, lane.device, lane.stream)
+            # a process's steps are one lane, whichever stream had most of their launches
+            key = (lane.process, 0, 0, True) if lane.is_steps else (lane.process, lane.device, lane.stream, False)
             known = self._lanes.get(key)
             epochs = lane.epochs if known is None else np.concatenate([known.epochs, lane.epochs])
             self._lanes[key] = replace(lane, epochs=epochs)
@@ -194,7 +195,10 @@ class _LiveEvidence(Evidence):
         self._lanes, self._answers = lanes, answers
 
     def read_lanes(self) -> list[Lane]:
-        return self._lanes
+        return [lane for lane in self._lanes if not lane.is_steps]
+
+    def read_step_lanes(self) -> list[Lane]:
+        return [lane for lane in self._lanes if lane.is_steps]
 
     def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], Answer]) -> Answer:
         """Asked once, as soon as the block of intervals around it is over."""

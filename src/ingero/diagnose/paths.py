@@ -13,6 +13,7 @@ from ingero.diagnose.offcpu_blocks import BLOCK_NS
 from ingero.diagnose.roles import data_workers
 from ingero.diagnose.usual_work import Growth, Steps, beyond_usual, work_growth
 from ingero.diagnose.waits import Segment
+from ingero.events import EpochFlag
 
 if TYPE_CHECKING:
     from ingero.diagnose.cases import Case
@@ -113,7 +114,14 @@ def _each(case: Case, ends: _Ends, chosen: Array) -> Iterator[tuple[Any, list[Se
     for index in chosen.tolist():
         epoch = case.epochs[index]
         if case.excess_ns[index] > 0 and epoch[ends.length] > _WORTH_NS:
-            yield epoch, case.evidence.waits.path(int(epoch[ends.tid]), int(epoch[ends.begin]), int(epoch[ends.end]))
+            yield epoch, _path(case, epoch, ends)
+
+
+def _path(case: Case, epoch: Any, ends: _Ends) -> list[Segment]:
+    """Of a step by repetition without the sleeps inside calls that may wait for the GPU: they are no part of these."""
+    begin_ns, end_ns = int(epoch[ends.begin]), int(epoch[ends.end])
+    is_step = bool(epoch["flags"] & int(EpochFlag.STEP))
+    return case.evidence.waits.path(int(epoch[ends.tid]), begin_ns, end_ns, outside_gpu_calls=is_step)
 
 
 def _before(case: Case, piece: Segment, epoch: Any) -> Iterator[Segment]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.pacing import PacedBy, blocked_share, paced_by
 from ingero.diagnose.queue_full import was_full
 from ingero.units import format_count, format_percent
 
@@ -35,9 +36,23 @@ def verdict(epochs: Array, *, has_incident: bool) -> str:
     return f"GPU-bound: no host-side cause (device busy {format_percent(busy)} of the time){queue}"
 
 
-def without_steps(launches: int) -> str:
-    """The same of a process that was never seen to wait for the device."""
+def step_verdict(steps: Array, *, has_incident: bool) -> str:
+    """The same of a process whose steps are found by repetition: who sets their pace, and what is not known."""
+    share = f"{100 * blocked_share(steps):.0f}%"
+    pace = {
+        PacedBy.HOST: f"host-bound: blocked for the GPU {share} of its steps' time; GPU idle is not known within steps",
+        PacedBy.GPU: f"GPU-bound: blocked for the GPU {share} of its steps' time",
+        PacedBy.MIXED: f"paced by host and GPU in turn: blocked for the GPU {share} of its steps' time; "
+        "GPU idle is not known within steps",
+        PacedBy.UNKNOWN: "what sets its pace is not known: its launches were not timed",
+    }[paced_by(steps)]
+    return f"{pace}; see the incidents" if has_incident else f"{pace}; no lost time against the baseline"
+
+
+def without_steps(launches: int, *, syncs: int) -> str:
+    """The same of a process whose calls repeat nothing, and that never waits for the stream it works on."""
+    waited = f"and {format_count(syncs)} GPU syncs that end no step" if syncs else "but no GPU sync"
     return (
-        f"it made {format_count(launches)} launches and was never seen to wait for the device: no step has an end, so "
-        "that lost time cannot be told; read a result or call torch.cuda.synchronize() once a step"
+        f"{format_count(launches)} launches {waited}, and no step was found that its calls repeat: lost time cannot be "
+        "measured"
     )

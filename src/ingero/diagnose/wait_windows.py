@@ -34,9 +34,9 @@ class WaitWindows:
         """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
         return self._around(begin_ns, end_ns).intervals(tid, begin_ns, end_ns)
 
-    def path(self, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
-        """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first."""
-        return self._around(begin_ns, end_ns).path(tid, begin_ns, end_ns)
+    def path(self, tid: int, begin_ns: int, end_ns: int, *, outside_gpu_calls: bool = False) -> list[Segment]:
+        """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first (see `Waits.path`)."""
+        return self._around(begin_ns, end_ns).path(tid, begin_ns, end_ns, outside_gpu_calls=outside_gpu_calls)
 
     def looks(self, spans: Mapping[int, Sequence[tuple[int, int]]]) -> Array:
         """Those sleeps of some threads that were looked at as they began, near the begins and ends of these spans."""

@@ -104,14 +104,16 @@ class Waits:
         mine = self._of_thread.get(tid)
         return np.zeros(0, OFFCPU_DTYPE) if mine is None else mine.rows[mine.rows["stack_hash"] != 0]
 
-    def path(self, tid: int, begin_ns: int, end_ns: int) -> list[Segment]:
+    def path(self, tid: int, begin_ns: int, end_ns: int, *, outside_gpu_calls: bool = False) -> list[Segment]:
         """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first.
 
         When it ran or was runnable itself is left out: its own clocks say that.
+        outside_gpu_calls: without its own sleeps inside calls that may wait for the GPU.
         """
         segments: list[Segment] = []
         for interval in self._latest_first(tid, begin_ns, end_ns):
-            if interval.state in _SLEEPING:
+            is_left_out = outside_gpu_calls and interval.is_gpu_call and _state(interval.state) == "sleep"
+            if interval.state in _SLEEPING and not is_left_out:
                 self._interval(segments, interval, begin_ns, end_ns, 0)
         return [one for one in segments if one.depth or one.state not in {"runq", "run"}]
 

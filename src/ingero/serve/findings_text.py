@@ -39,7 +39,11 @@ _PARTS = {
     "enqueue": "while enqueuing",
     "device": "device",
     "late": "picked up late",
+    "host": "host time of the step",
+    "blocked": "blocked for the GPU",
 }
+
+_OF_STEPS = ("host", "blocked")  # parts of steps by repetition
 
 
 def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -116,7 +120,8 @@ def incident_lines(incident: Incident) -> Iterator[str]:
     if incident.lost_ns:
         yield _cost(incident)
     if incident.impact:
-        yield from impact_lines(incident.impact)
+        is_of_steps = any(name.partition(".")[0] in _OF_STEPS for name in incident.account)
+        yield from impact_lines(incident.impact, "steps" if is_of_steps else "drains")
     yield from timeline_lines(incident.timeline)
     yield from _account(incident)
     yield from _victims(incident.victims)
@@ -146,9 +151,9 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"  and {sum(map(len, rest))} more causes"
 
 
-def impact_lines(impact: Impact) -> Iterator[str]:
-    """Throughput and p99 against the reference; time off the CPU against the thread's will."""
-    rate = f"  drains a second {impact.drains_per_s:.3g}"
+def impact_lines(impact: Impact, unit: str = "drains") -> Iterator[str]:
+    """Throughput and p99 against the reference; time off the CPU against the thread's will. unit: what is counted."""
+    rate = f"  {unit} a second {impact.drains_per_s:.3g}"
     if impact.usual_drains_per_s:
         rate += f" (usually {impact.usual_drains_per_s:.3g}, {_change(impact.drains_per_s, impact.usual_drains_per_s)})"
     p99 = f"p99 {format_ns(impact.p99_ns)}"

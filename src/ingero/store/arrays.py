@@ -48,7 +48,7 @@ _EPOCH_NUMBERS = (
 _OFFCPU_NUMBERS = (
     *("start_ns", "duration_ns", "process", "pid", "tid", "comm", "state", "woken_ns", "cpu"),
     *("culprit_pid", "culprit_name", "culprit_ns", "waker_kind", "waker_pid", "waker_tid", "waker_name"),
-    *("futex", "stack_hash"),
+    *("futex", "stack_hash", "is_gpu_call"),
 )
 _CALL_NUMBERS = (
     *("id", "start_ns", "duration_ns", "process", "pid", "tid", "source", "op", "arg0", "arg1", "arg2", "stream"),

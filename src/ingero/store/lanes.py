@@ -22,13 +22,14 @@ _LANE = "process, pid, device, stream"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One lane in a window. epochs: `arrays.LANE_DTYPE`, by their end."""
+    """One lane in a window. epochs: `arrays.LANE_DTYPE`, by their end; is_steps: they are steps (`store.steps`)."""
 
     process: int
     pid: int
     device: int
     stream: int
     epochs: npt.NDArray[np.void]
+    is_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

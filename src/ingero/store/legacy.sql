@@ -93,5 +93,5 @@ FROM old.events e;
 CREATE TEMP VIEW raw_offcpu AS
 SELECT id, session, start_ns, duration_ns, iif(arg1 > 0, arg1, pid) AS process, iif(arg1 > 0, arg1, pid) AS pid, tid, comm,
        NULL AS state, 0 AS woken_ns, -1 AS cpu, 0 AS culprit_pid, 0 AS culprit_name, 0 AS culprit_ns, NULL AS waker_kind,
-       0 AS waker_pid, 0 AS waker_tid, 0 AS waker_name, 0 AS futex, 0 AS stack_hash
+       0 AS waker_pid, 0 AS waker_tid, 0 AS waker_name, 0 AS futex, 0 AS stack_hash, 0 AS is_gpu_call
 FROM raw_events WHERE source = 3 AND op = 1;

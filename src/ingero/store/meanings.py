@@ -135,6 +135,7 @@ _COLUMNS: Mapping[str, str] = {
     "id": "number of the row",
     "io_ns": "waiting for a disk",
     "ips": "JSON, hexadecimal addresses",
+    "is_gpu_call": "1: in a call that may wait for the GPU",
     "is_interpreter_lock": "1: it waited for CPython's lock; 0: not known to; NULL: another kind of sleep",
     "is_target": "1: it was traced; 0: seen only as somebody's culprit or waker",
     "kernel": "version of the Linux kernel",

@@ -56,7 +56,7 @@ def _waited(case: Case) -> Finding | None:
         cause=CAUSE,
         resource="data",
         root=str(case.process.pid),
-        summary=f"{case.who} waited {case.amount(lost)} for data with an empty device; {found.who} was "
+        summary=f"{case.who} waited {case.amount(lost)} for data {case.when_idle}; {found.who} was "
         f"{TEXTS[found.worst]}{source} {format_percent(found.worst_share)} of that{at(found.line)}",
         claims=claims,
         culprits=found.culprits(lost),
@@ -116,7 +116,7 @@ def _own_finding(case: Case, kind: Doing, mine: Spent, claims: dict[Bucket, int]
                 text=f"the thread that feeds the device was {kind.value}{at(mine.line)}",
                 seen_ns=int(mine.ns),
                 structure=f"{mine.count} samples on its CPU with a data loader's frames, beyond the reference",
-                order="with an empty device, before the next launch",
+                order=f"{case.when_idle}, before the next launch",
             ),
         ),
         fixes=(fix,),

@@ -33,7 +33,7 @@ def find(case: Case) -> Iterator[Finding]:
                 seen_ns=int(grown.ns),
                 expected_ns=0,
                 structure=f"{grown.count} samples in which its interpreter said that it collects",
-                order="with an empty or starving device",
+                order=case.when_starving,
             ),
         ),
         fixes=(

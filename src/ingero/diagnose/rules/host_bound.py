@@ -23,11 +23,12 @@ def find(case: Case) -> Iterator[Finding]:
     if not grown or not claims or grown.line is None:
         return
     lost = sum(claims.values())
+    waited = "" if case.is_of_steps else " while the device waited"
     yield Finding(
         cause=CAUSE,
         resource="host code",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} computing on the CPU while the device waited, {grown.line}",
+        summary=f"{case.who} lost {case.amount(lost)} computing on the CPU{waited}, {grown.line}",
         claims=claims,
         is_apart=apart is not None,
         line=grown.line,
@@ -37,7 +38,7 @@ def find(case: Case) -> Iterator[Finding]:
                 seen_ns=int(grown.ns),
                 expected_ns=0,
                 structure=f"{grown.count} samples on its CPU beyond those of the reference",
-                order="with an empty or starving device, before the next launch",
+                order=f"{case.when_starving}, before the next launch",
             ),
         ),
         fixes=(

@@ -44,7 +44,7 @@ def find(case: Case) -> Iterator[Finding]:
                 seen_ns=lost,
                 expected_ns=0,
                 structure=f"{len(waits)} sleeps that a timer ended, nobody else",
-                order="with an empty or starving device, before the next launch",
+                order=f"{case.when_starving}, before the next launch",
             ),
         ),
         fixes=(Fix(text="take the sleep out of the step: a callback's pause, a retry, a rate limit"),),

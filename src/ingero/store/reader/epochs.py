@@ -11,6 +11,7 @@ from ingero.store.errors import NotRecordedError
 from ingero.store.lanes import Lane, LaneSums, has_digests, read_lane_sums, read_lanes
 from ingero.store.reader.questions import Questions
 from ingero.store.records import Window
+from ingero.store.steps import read_step_lanes, read_steps
 
 
 class EpochQuestions(Questions):
@@ -32,6 +33,16 @@ class EpochQuestions(Questions):
         if not self.is_recorded("raw_epochs"):
             raise NotRecordedError("epochs", f"Ingero {self.older_version}")
         return read_lanes(self._db, window)
+
+    def step_lanes(self, window: Window) -> list[Lane]:
+        """The steps of each process that ended in the window, in short; none in older recordings."""
+        return read_step_lanes(self._db, window) if self.is_recorded("raw_steps") else []
+
+    def steps(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
+        """Steps of a process that ended in the window, in that order: `arrays.EPOCH_DTYPE` (see `store.steps`)."""
+        if not self.is_recorded("raw_steps"):
+            return np.zeros(0, arrays.EPOCH_DTYPE)
+        return read_steps(self._db, window, process)
 
     def lane_sums(self, window: Window) -> list[LaneSums] | None:
         """The exact sums of every lane, to within a commit at the window's edges; None where only epochs can tell."""

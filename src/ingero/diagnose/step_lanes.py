@@ -1,0 +1,44 @@
+"""Which intervals are a process's steps: from sync to sync of the stream that paces it, or what its calls repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from ingero.events import EpochFlag
+from ingero.store.lanes import Lane
+
+_MOST_LAUNCHES = 0.5  # of a process's, on a stream that paces it
+_SYNCS_A_STEP = 0.5  # at least: one sync in a hundred steps ends no step
+_PARTIAL = 0.5  # of a stream's intervals cut short by work on other streams
+
+
+def pacing_lanes(synced: Iterable[Lane], steps: Iterable[Lane], launches_of: Callable[[int], float]) -> dict[int, Lane]:
+    """The lane that paces each process. synced: usable ones; launches_of: all launches of a process, as far as known.
+
+    A stream whose syncs end a step is exact: it says when the GPU was idle. A synced copy stream beside the stream that
+    computes says nothing of the steps.
+    """
+    repeated: Mapping[int, Lane] = {lane.process: lane for lane in steps}
+    found: dict[int, Lane] = dict(repeated)
+    for lane in sorted(synced, key=lambda one: int(one.epochs["x_ns"].sum())):
+        mine = repeated.get(lane.process)
+        if _ends_steps(lane, mine) if mine else _is_whole(lane, launches_of):
+            found[lane.process] = lane
+    return dict(sorted(found.items()))
+
+
+def _ends_steps(lane: Lane, steps: Lane) -> bool:
+    """Whether a stream has most launches of the steps, and as many syncs as there are steps."""
+    begin, end = int(steps.epochs["a_ns"][0]), int(steps.epochs["b_ns"][-1])
+    epochs = lane.epochs
+    inside = epochs[(epochs["b_ns"] > begin) & (epochs["b_ns"] <= end)]
+    has_launches = inside["launches"].sum() >= _MOST_LAUNCHES * steps.epochs["launches"].sum()
+    return len(inside) >= _SYNCS_A_STEP * len(steps.epochs) and bool(has_launches)
+
+
+def _is_whole(lane: Lane, launches_of: Callable[[int], float]) -> bool:
+    """Whether intervals of a stream can be judged alone: other streams have not cut most short, or launch little."""
+    partial = float(np.mean((lane.epochs["flags"] & int(EpochFlag.PARTIAL)) != 0))
+    return partial < _PARTIAL or float(lane.epochs["launches"].sum()) >= _MOST_LAUNCHES * launches_of(lane.process)

@@ -1,0 +1,85 @@
+"""Steps as the diagnosis reads them: epochs whose first part is the host's own time, the second what it was blocked.
+
+A step says nothing of when the GPU was idle within it. So of its time a to b, e is what the marker's thread did itself,
+x what it was blocked in calls that waited for the GPU, wherever in the step that was; f, s and r stand at b.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from ingero.events import BLOCKED_KINDS, CLOCK_COLUMNS, CLOCKS, EpochFlag
+from ingero.store import arrays
+from ingero.store.lanes import Lane
+from ingero.store.records import Window
+
+_NUMBERS = ("process", "pid", "tid", "device", "stream", "start_ns", "end_ns", "step_type", "source", "op")
+_MORE = ("launches", "host_to_gpu_bytes + gpu_to_host_bytes", "flags")
+_SUM_OF_BLOCKED = " + ".join(f"blocked_{kind}_ns" for kind in BLOCKED_KINDS)
+_SLEEP = CLOCKS.index("sleep")
+# steps of a profiler's file have no clocks: those are not judged by them
+_IN_WINDOW = "end_ns >= :begin AND end_ns < :end AND host_run_ns IS NOT NULL"
+_WHOLE = ", ".join((*_NUMBERS, *_MORE, *(f"{part}_{clock}" for part in ("host", "blocked") for clock in CLOCK_COLUMNS)))
+_IN_SHORT = (
+    f"process, pid, device, stream, start_ns, end_ns, {_SUM_OF_BLOCKED}, step_type, flags, launches, tid, host_sleep_ns"
+)
+
+
+def read_steps(db: apsw.Connection, window: Window, process: int) -> npt.NDArray[np.void]:
+    """Steps of a process that ended in the window, by their end: `arrays.EPOCH_DTYPE`."""
+    sql = f"SELECT {_WHOLE} FROM raw_steps WHERE {_IN_WINDOW} AND process = :process ORDER BY end_ns"
+    rows = list(db.execute(sql, {"begin": window.begin_ns, "end": window.end_ns, "process": process}))
+    return _epochs(np.array(rows, np.int64).reshape(len(rows), len(_NUMBERS) + len(_MORE) + 2 * len(CLOCKS)))
+
+
+def read_step_lanes(db: apsw.Connection, window: Window) -> list[Lane]:
+    """The steps of each process that ended in the window, in short."""
+    rows: dict[int, list[Sequence[Any]]] = defaultdict(list)
+    sql = f"SELECT {_IN_SHORT} FROM raw_steps WHERE {_IN_WINDOW} ORDER BY end_ns"
+    for row in db.execute(sql, {"begin": window.begin_ns, "end": window.end_ns}):
+        rows[int(row[0])].append(row)
+    return [_lane(mine) for mine in rows.values()]
+
+
+def _lane(rows: Iterable[Sequence[Any]]) -> Lane:
+    """Of one process. Its stream is that of the newest step."""
+    numbers = np.array(list(rows), np.int64)
+    process, pid, device, stream = numbers[-1, :4].tolist()
+    _, _, _, _, start, end, blocked, step_type, flags, launches, tid, asleep = numbers.T
+    steps = np.zeros(len(numbers), arrays.LANE_DTYPE)
+    _place(steps, start, end, np.minimum(blocked, end - start))
+    steps["class_key"], steps["flags"], steps["launches"], steps["a_tid"] = step_type, flags, launches, tid
+    steps["flags"] |= int(EpochFlag.STEP)
+    steps["empty_sleep_ns"] = asleep
+    return Lane(process=process, pid=pid, device=device, stream=stream, epochs=steps, is_steps=True)
+
+
+def _epochs(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    process, pid, tid, device, stream, start, end, step_type, source, op, launches, size, flags = numbers[:, :13].T
+    host, blocked = np.split(numbers[:, 13:], 2, axis=1)
+    steps = np.zeros(len(numbers), arrays.EPOCH_DTYPE)
+    _place(steps, start, end, np.minimum(blocked.sum(axis=1), end - start))
+    of_field = {"process": process, "pid": pid, "device": device, "stream": stream, "class_key": step_type}
+    of_field |= {"source": source, "op": op, "launches": launches, "bytes": size}
+    of_field |= {"flags": flags | int(EpochFlag.STEP), "a_tid": tid, "f_tid": tid, "b_tid": tid}
+    of_field |= {"r_low_ns": end, "r_high_ns": end, "empty_clock_ns": host, "drain_clock_ns": blocked}
+    for name, values in of_field.items():
+        steps[name] = values
+    return steps
+
+
+def _place(
+    steps: npt.NDArray[np.void],
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    blocked: npt.NDArray[np.int64],
+) -> None:
+    steps["a_ns"] = start
+    steps["f_ns"] = steps["s_ns"] = steps["r_ns"] = steps["b_ns"] = end
+    steps["e_ns"], steps["x_ns"] = end - start - blocked, blocked
