@@ -306,6 +306,7 @@ class Scene:
         cpu: int = 0,
         futex: int = 0,
         stack: Sequence[tuple[str, int, str]] = (),
+        is_gpu_call: bool = False,
     ) -> None:
         """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker.
 
@@ -315,6 +316,7 @@ class Scene:
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
         known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
         known |= {"cpu": cpu, "futex": futex, "stack_hash": self.stack(stack) if stack else 0}
+        known["is_gpu_call"] = int(is_gpu_call)
         self._thread(actor.number, tid or actor.pid, actor.name)
         if waker is not None:
             kind = waker if isinstance(waker, str) else "thread"

@@ -1,0 +1,176 @@
+"""Steps by repetition in the diagnosis: who paces them, what a slow one lost, and which intervals are steps at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.step_scene import RepeatedStep, add_steps
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Diagnosis, FindingKind
+from ingero.diagnose.pacing import PacedBy, paced_by
+from ingero.events import EpochFlag
+from ingero.store.reader import open_reader
+from ingero.store.records import Window
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
+
+HOST_BOUND = RepeatedStep(host_ms=6.0, blocked={"copy": 0.1})
+GPU_BOUND = RepeatedStep(host_ms=3.0, blocked={"launch": 4.0})
+ALL = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + int(LENGTH_S * 1e9))
+
+
+def diagnosed(folder: Path, usual: RepeatedStep, slow: RepeatedStep) -> Diagnosis:
+    """A trainer that never waits for its stream, slow in the second half."""
+    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, QUIET_S, usual)
+        add_steps(scene, trainer, QUIET_S, LENGTH_S, slow)
+    return diagnosed_file(folder / "scene.db")
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    return diagnosis.verdicts[0].text
+
+
+@pytest.mark.parametrize(
+    ("step", "pace"),
+    [
+        (HOST_BOUND, PacedBy.HOST),
+        (GPU_BOUND, PacedBy.GPU),
+        (RepeatedStep(host_ms=6.0, blocked={"sync": 1.0}), PacedBy.MIXED),
+        (RepeatedStep(flags=EpochFlag.UNTIMED), PacedBy.UNKNOWN),
+        (RepeatedStep(host_ms=3.0, blocked={"sync": 4.0}, flags=EpochFlag.UNTIMED), PacedBy.GPU),
+    ],
+)
+def test_the_share_of_blocked_time_tells_who_paces(tmp_path: Path, step: RepeatedStep, pace: PacedBy) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        add_steps(scene, scene.process(100, "python"), 0, 2, step)
+    with open_reader(tmp_path / "scene.db") as reader:
+        (lane,) = reader.step_lanes(ALL)
+        assert paced_by(lane.epochs) is pace
+        assert paced_by(reader.steps(ALL, process=lane.process)) is pace
+
+
+def test_clocks_of_a_step_add_up_to_it(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        add_steps(scene, scene.process(100, "python"), 0, 2, RepeatedStep(host={"runq": 1.0}, blocked={"copy": 2.0}))
+    with open_reader(tmp_path / "scene.db") as reader:
+        steps = reader.steps(ALL, process=1)
+    length = steps["b_ns"] - steps["a_ns"]
+    assert (steps["empty_clock_ns"].sum(axis=1) == steps["e_ns"]).all()
+    assert (steps["drain_clock_ns"].sum(axis=1) == steps["x_ns"]).all()
+    assert (steps["e_ns"] + steps["x_ns"] == length).all()
+
+
+def test_steps_without_a_loss_say_who_paces_and_that_idle_is_not_known(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, HOST_BOUND, HOST_BOUND)
+    assert causes(diagnosis) == []
+    assert verdict(diagnosis).startswith("host-bound: blocked for the GPU 2% of its steps' time")
+    assert "no lost time" in verdict(diagnosis)
+
+
+def test_a_host_that_waits_for_a_cpu_loses_that_time(tmp_path: Path) -> None:
+    slow = RepeatedStep(host_ms=9.0, host={"runq": 3.0}, blocked={"copy": 0.1})
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, QUIET_S, HOST_BOUND)
+        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, slow):
+            scene.off_cpu(trainer, begin_s, begin_s + 0.003, "runq", culprit=(200, "hog"))
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.took(trainer, 200, "hog", second, 330.0)
+    diagnosis = diagnosed_file(tmp_path / "scene.db")
+    assert causes(diagnosis) == ["cpu-contention"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ns == pytest.approx(2.0e9, rel=0.05)
+    assert "host.runq" in incident.account
+    assert incident.culprits[0].name == "hog"
+
+
+def test_what_a_host_loses_while_it_still_waits_for_the_gpu_costs_nothing(tmp_path: Path) -> None:
+    held_up = RepeatedStep(host_ms=5.0, host={"runq": 2.0}, blocked={"launch": 2.0})
+    diagnosis = diagnosed(tmp_path, GPU_BOUND, held_up)
+    assert causes(diagnosis) == []
+    assert verdict(diagnosis).startswith("GPU-bound: blocked for the GPU")
+
+
+def test_a_step_that_grew_while_it_waited_for_the_gpu_is_the_gpus_doing(tmp_path: Path) -> None:
+    slow = RepeatedStep(host_ms=3.5, host={"runq": 0.5}, blocked={"launch": 6.0})
+    diagnosis = diagnosed(tmp_path, GPU_BOUND, slow)
+    (incident,) = diagnosis.incidents
+    assert set(incident.account) == {"blocked.device"}
+    assert incident.lost_ns == pytest.approx(LENGTH_S / 2 * 1e9 * 2.5 / 9.5, rel=0.05)
+
+
+def test_a_stall_beyond_what_the_gpu_still_had_to_do_is_the_hosts(tmp_path: Path) -> None:
+    stalled = RepeatedStep(host_ms=13.0, host={"stopped": 10.0})
+    diagnosis = diagnosed(tmp_path, GPU_BOUND, stalled)
+    (incident,) = diagnosis.incidents
+    assert max(incident.account, key=lambda place: incident.account[place]) == "host.stopped"
+    assert incident.lost_ns == pytest.approx(LENGTH_S / 2 * 1e9 * 6.0 / 13.0, rel=0.05)
+
+
+def test_steps_of_another_type_are_no_slower_steps(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, HOST_BOUND, RepeatedStep(host_ms=12.0, blocked={"copy": 0.2}, launches=306))
+    assert causes(diagnosis) == []
+
+
+def test_time_on_a_full_queue_that_was_not_measured_is_not_the_programs_own(tmp_path: Path) -> None:
+    slow = RepeatedStep(host_ms=10.0, flags=EpochFlag.UNTIMED)
+    diagnosis = diagnosed(tmp_path, GPU_BOUND, slow)
+    assert all(one.cause in ("unexplained", "gpu-slower") for one in diagnosis.incidents)
+    assert not any("run" in place for one in diagnosis.incidents for place in one.account)
+
+
+def test_what_a_healthy_host_computes_is_no_bottleneck(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, RepeatedStep(host_ms=8.0), RepeatedStep(host_ms=8.0))
+    assert not [one for one in diagnosis.incidents if one.kind is FindingKind.BOTTLENECK]
+
+
+def paced(folder: Path, step: Step, *, stream: int = 0) -> bool:
+    """Whether the steps by repetition pace a program that also waits for a stream."""
+    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, LENGTH_S, HOST_BOUND)
+        scene.train(trainer, 0, LENGTH_S, step, stream=stream)
+    with open_reader(folder / "scene.db") as reader:
+        return Evidence(reader, ALL).main_lanes[1].is_steps
+
+
+def test_a_stream_that_is_waited_for_once_a_step_is_exact(tmp_path: Path) -> None:
+    assert not paced(tmp_path, Step(empty_ms=0.5, busy_ms=5.5, launches=153))
+
+
+def test_a_copy_stream_is_not_the_one_that_paces(tmp_path: Path) -> None:
+    assert paced(tmp_path, Step(empty_ms=0.5, busy_ms=5.5, launches=1), stream=7)
+
+
+def test_a_wait_in_a_hundred_steps_ends_no_step(tmp_path: Path) -> None:
+    assert paced(tmp_path, Step(empty_ms=0.5, busy_ms=609.0, launches=15_300))
+
+
+def test_a_stream_cut_short_by_others_that_launch_more_is_not_judged(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, LENGTH_S, Step(launches=1), calls={"cudaLaunchKernel": (80.0, 0.005)})
+    with open_reader(tmp_path / "scene.db") as reader:
+        assert Evidence(reader, ALL).main_lanes  # whole: judged
+        partial = Evidence(reader, ALL)
+        lanes = partial.read_lanes()
+        for lane in lanes:
+            lane.epochs["flags"] |= int(EpochFlag.PARTIAL)
+        partial.read_lanes = lambda: lanes  # type: ignore[method-assign]
+        assert partial.main_lanes == {}
+
+
+def test_a_sleep_inside_a_call_that_waits_for_the_gpu_is_on_no_path(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.off_cpu(trainer, 1.0, 1.1, "sleep", waker="interrupt", is_gpu_call=True)
+        scene.off_cpu(trainer, 1.2, 1.3, "sleep", waker="timer")
+    with open_reader(tmp_path / "scene.db") as reader:
+        waits = Evidence(reader, ALL).waits
+        at = [BEGIN_NS + int(second * 1e9) for second in (1, 2)]
+        assert len(waits.path(100, *at)) == 2
+        assert [one.waker_kind for one in waits.path(100, *at, outside_gpu_calls=True)] == ["timer"]
