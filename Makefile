@@ -91,7 +91,8 @@ test-stacks: build ## stacks against every CPython that can be had; fetches them
 
 fuzz: build ## damaged and made-up input for every parser (INPUTS=20000 for each)
 	INGERO_FUZZ=$(or $(INPUTS),20000) $(BIN)/pytest -q --timeout=0 tests/unit/test_fuzz_parsers.py \
-		tests/unit/test_decode_native_damaged.py tests/unit/test_decode_python_damaged.py tests/unit/test_decode_python_lines.py
+		tests/unit/test_decode_native_damaged.py tests/unit/test_decode_python_damaged.py tests/unit/test_decode_python_lines.py \
+		tests/unit/profiles/test_hostile.py
 
 bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
@@ -104,6 +105,7 @@ bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.export
 	$(BIN)/python -m bench.dashboard
 	$(BIN)/python -m bench.metrics
+	$(BIN)/python -m bench.import_profiles
 
 bench-incidents: build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents

@@ -18,6 +18,8 @@ from bench.incidents.log import Log
 from bench.incidents.plan import all_scenarios, control_of
 from bench.incidents.plan.doses import launch_us, more_ms, pcie_gbps, storm_duty
 from bench.incidents.plan.kinds import KINDS
+from bench.incidents.plan.programs import PROGRAMS
+from bench.incidents.plan.settings import setting
 from bench.incidents.recording import Label, failure_of
 from bench.incidents.results import Result, Results
 from bench.incidents.scenario import INJECTED, Disturbance, Expected, Place, Planned, Scenario
@@ -110,6 +112,15 @@ def test_doses_are_shares_of_the_new_step() -> None:
     assert pcie_gbps(0.0) == pytest.approx(12.0)
     assert launch_us(0.5) > launch_us(0.1)
     assert 0 < storm_duty(0.01) < storm_duty(0.05) < storm_duty(0.5) < 1
+
+
+def test_a_dose_gets_through_what_a_program_hides() -> None:
+    nosync, host_paced = PROGRAMS["nosync"], PROGRAMS["nosync-host"]
+    assert more_ms(setting(nosync, "timer_sleep", 0.2)) == pytest.approx(nosync.slack_ms + more_ms(0.2))
+    assert setting(host_paced, "timer_sleep", 0.2) == pytest.approx(0.2)
+    assert setting(nosync, "gpu_slow", 0.2) == 0.2
+    hidden = [one for one in all_scenarios() if one.hidden]
+    assert all(more_ms(one.dose) < PROGRAMS[one.program].slack_ms for one in hidden if "timer" in one.name)
 
 
 def test_the_loss_is_what_the_same_steps_took_longer_than_in_the_control() -> None:

@@ -110,13 +110,13 @@ def test_limit_cuts_every_format(query: Query, form: str) -> None:
     assert query(form, "--limit", "2", "SELECT pid FROM events")[1].count("\n") == (2 if form == "--json" else 3)
 
 
-def test_csv_is_for_programs_and_keeps_texts_that_a_spreadsheet_would_calculate(query: Query) -> None:
-    assert query("--csv", "SELECT '=1+1' AS a, '-x' AS b")[1] == "a,b\n=1+1,-x\n"
+def test_no_text_of_a_csv_file_is_a_formula(query: Query) -> None:
+    assert query("--csv", "SELECT '=1+1' AS a, '-x' AS b, -1 AS c")[1] == "a,b,c\n'=1+1,'-x,-1\n"
 
 
-def test_a_carriage_return_ends_no_line_of_a_csv_file(query: Query) -> None:
+def test_line_breaks_and_controls_in_a_csv_file_are_seen(query: Query) -> None:
     out = query("--csv", "SELECT 'a' || char(13) || '=1' AS text, 1 AS one UNION ALL SELECT 'b', 2")[1]
-    assert list(csv.reader(io.StringIO(out, newline=""))) == [["text", "one"], ["a\r=1", "1"], ["b", "2"]]
+    assert list(csv.reader(io.StringIO(out, newline=""))) == [["text", "one"], [r"a\r=1", "1"], ["b", "2"]]
 
 
 def test_csv_keeps_values_as_stored(query: Query) -> None:
@@ -217,7 +217,7 @@ def test_a_table_fits_the_terminal(recorded: Path, sql: str, columns: int) -> No
 
 def test_what_a_stranger_named_does_not_act_on_the_terminal(recorded: Path) -> None:
     shown = on_a_terminal(["query", "-d", str(recorded), "SELECT char(27) || '[2Jx' AS name"], 80)
-    assert shown[-1] == "?[2Jx"
+    assert shown[-1] == r"\x1b[2Jx"
 
 
 def test_a_reader_that_has_seen_enough_ends_the_answer(recorded: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +91,20 @@ def test_a_slice_that_parts_two_units_is_weighed_through_systemd() -> None:
     mine = replace(UNIT, cgroup_path="/system.slice/fluent-bit.service")
     other = replace(UNIT, cgroup_id=8, cgroup_path="/user.slice/session-3.scope", unit="session-3.scope")
     assert set_weight(mine, Weight.MORE, beside=other) == "sudo systemctl set-property system.slice CPUWeight=1000"
+
+
+@pytest.mark.parametrize("name", ["x;touch PWNED;.scope", "job$(touch PWNED)", "a\ntouch PWNED", "--host=x;.slice"])
+def test_name_of_a_control_group_is_one_word_of_the_command(tmp_path: Path, name: str) -> None:
+    groups = (
+        replace(BARE, cgroup_path=f"/user.slice/{name}"),
+        replace(UNIT, unit=name, cgroup_path=f"/user.slice/{name}"),
+        replace(DOCKER, container_id=name),
+        replace(POD, pod=name, namespace=name),
+    )
+    for group in groups:
+        cpus = exclusive_cores(group)
+        commands = [set_cpus(group), set_memory(group), set_weight(group, Weight.LEAST), cpus.command if cpus else ""]
+        text = "\n".join(re.sub(r"<[a-z ]*", "x", command.replace(">", "")) for command in commands)
+        subprocess.run(["bash", "-c", f"sudo() {{ :; }}; kubectl() {{ :; }}\n{text}"], cwd=tmp_path, check=False)
+        assert not list(tmp_path.iterdir())
+        assert all(command.isprintable() for command in commands)

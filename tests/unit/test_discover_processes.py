@@ -20,6 +20,7 @@ from ingero.discover.processes import (
     read_environ,
     read_process,
     read_process_id,
+    read_thread_name,
 )
 
 EXITING = 0x4  # PF_EXITING
@@ -170,3 +171,21 @@ def test_the_environment_keeps_equals_signs_in_values(tmp_path: Path) -> None:
 
 def test_an_unreadable_environment_is_none(tmp_path: Path) -> None:
     assert read_environ(7, tmp_path) is None
+
+
+def test_name_of_a_thread_may_be_any_bytes(tmp_path: Path) -> None:
+    thread = tmp_path / "7"
+    thread.mkdir()
+    (thread / "comm").write_bytes(b"\xff\x1b\n\n")
+    assert read_thread_name(7, tmp_path) == "\ufffd\x1b\n"
+    assert read_thread_name(8, tmp_path) == ""
+
+
+def test_environment_and_command_line_are_read_up_to_a_bound(tmp_path: Path) -> None:
+    process = tmp_path / "7"
+    process.mkdir()
+    (process / "environ").write_bytes(b"RANK=1\0BAD=\xff\0LONG=" + b"x" * (3 << 20))
+    environ = read_environ(7, tmp_path)
+    assert environ is not None
+    assert (environ["RANK"], environ["BAD"]) == ("1", "\ufffd")
+    assert len(environ["LONG"]) <= 1 << 20

@@ -120,9 +120,9 @@ def test_strangers_names_do_not_act_on_the_terminal(states: dict[int, LiveState]
     culprits = (replace(states[1].culprits[0], name=NASTY),)
     lines = frame(replace(states[1], processes=processes, probes=probes, culprits=culprits), 200, 60)
     text = "\n".join(rows_of(painted(lines, 200, 60)))
-    assert "?[2J[red]?evil??[7]" in text
+    assert r"\x1b[2J[red]\u202eevil\x07\ud800[7]" in text
     assert "[/bold][8]" in text
-    assert "/tmp/?[2J[red]?evil??/libcudart.so.12" in text
+    assert r"/tmp/\x1b[2J[red]\u202eevil\x07\ud800/libcudart.so.12" in text
     assert all(char.isprintable() or char == "\n" for char in text)
 
 

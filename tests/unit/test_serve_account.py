@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingero.demo.scene import Scene, Step
 from ingero.events import CLOCKS
 from ingero.ops import BY_NAME, Source
 from ingero.serve.account import account_text, header_lines
@@ -117,6 +118,47 @@ def test_the_three_parts_of_the_wall_time_are_shown_with_their_shares(reader: Re
     assert "20.0 ms    20 %" in line_with("device empty", lines)
     assert "50.0 ms    50 %" in line_with("device busy", lines)
     assert "30.0 ms    30 %" in line_with("picked up late", lines)
+
+
+def account_of_scene(path: Path, percent: int) -> str:
+    """The account of a trainer with work queued 98 % of the time, while NVML says that share."""
+    with Scene(path, seconds=10) as scene:
+        trainer = scene.process(100, "python", start_s=0)
+        scene.train(trainer, 0, 10, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1))
+        for second in range(10):
+            scene.gpu(second + 0.5, percent=percent)
+    with open_reader(path) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        return "\n".join(account_text(reader, window))
+
+
+@pytest.mark.parametrize(
+    ("percent", "rest"),
+    [(60, " of the same seconds, in the rest the GPU was idle or copied"), (97, " of the same seconds")],
+)
+def test_beside_queued_work_stands_in_which_share_of_the_time_a_kernel_ran(
+    percent: int, rest: str, tmp_path: Path
+) -> None:
+    lines = account_of_scene(tmp_path / "scene.db", percent).splitlines()
+    at = next(index for index, line in enumerate(lines) if "device busy" in line)
+    assert lines[at + 1].strip() == f"NVML: a kernel ran {percent} %{rest}"
+
+
+def test_what_went_between_host_and_gpu_stands_apart_and_so_does_what_waited(tmp_path: Path) -> None:
+    path, copy = tmp_path / "scene.db", BY_NAME["cudaMemcpyAsync"]
+    with Scene(path, seconds=4) as scene:
+        trainer = scene.process(100, "python")
+        scene.op(trainer, "cudaMemcpyAsync", 1, 30, 2.0, bytes=100 << 20)
+        sums = {"host_to_gpu_bytes": 1 << 20, "gpu_to_host_bytes": 4 << 10, "blocked_ns": 60 * MS}
+        place = {"process": trainer.number, "source": int(copy.source), "op": copy.code, "start_ns": scene.at(1)}
+        scene.append(tables.COPIES, **sums, **place)
+    with open_reader(path) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        lines = "\n".join(account_text(reader, window))
+    assert "copied: 100 MiB, of it 1.00 MiB from host to GPU, 4.00 KiB from GPU to host" in lines
+    assert "blocked in cudaMemcpyAsync (pageable): 60.0 ms" in lines
 
 
 def test_what_the_thread_did_while_the_device_was_empty_is_shown(reader: Reader) -> None:

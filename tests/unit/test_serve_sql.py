@@ -116,6 +116,10 @@ REFUSED = {
     "zeroblob": "SELECT zeroblob(1000000000)",
     "randomblob": "SELECT randomblob(1000000000)",
     "connection state": "SELECT last_insert_rowid(), changes(), sqlite_version()",
+    "json_pretty": "SELECT json_pretty('[1]', printf('%1000000s', ''))",
+    "json_patch": "SELECT json_patch('{}', '{}')",
+    "json_remove": "SELECT json_remove('[1]', '$[0]')",
+    "unhex": "SELECT unhex('  ', ' ')",
     "parameter": "SELECT * FROM ops WHERE name = ?",
     "quotes that are no text": 'SELECT * FROM events WHERE op_name = "cudaMalloc"',
     "NUL": "SELECT 1\0; DELETE FROM ops",
@@ -141,6 +145,11 @@ TOO_MUCH = {
     "growing recursion": "WITH RECURSIVE f(a, b) AS (SELECT 'x', 'y' UNION SELECT b, a || b FROM f) SELECT * FROM f",
     "search for half of a text in another": "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
     "SELECT sum(instr(printf('%65000d', 1), printf('%32000d', x + 10))) FROM c",
+    "patterns over a long text": "WITH t AS MATERIALIZED (SELECT printf('%.65000c', 'a') x) "
+    f"SELECT sum(t.x LIKE '%{'a' * 90}b'), sum(t.x GLOB '*[{'b' * 90}]c') FROM t, ops a, ops b",
+    "pattern over a text that is too long": f"SELECT {BIG} LIKE '%a%'",
+    "long pattern": f"SELECT 'a' LIKE '{'a' * 200}'",
+    "answer of control characters": "SELECT printf('%.100000c', char(1)) FROM ops",
     "trimming with a long list": f"SELECT trim({BIG}, printf('%30000d', 1))",
     "long statement": f"SELECT '{'x' * 70_000}'",
     "deep statement": f"SELECT {'+'.join(['1'] * 300)}",

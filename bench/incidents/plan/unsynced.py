@@ -8,6 +8,7 @@ from dataclasses import replace
 from bench.incidents.plan.kinds import KINDS, NEEDS_A_BETTER_TIME
 from bench.incidents.plan.making import disturbed
 from bench.incidents.plan.programs import GPU_PACED, HOST_BOUND, INFERENCE, PROGRAMS, Program
+from bench.incidents.plan.settings import setting
 from bench.incidents.scenario import Disturbance, Scenario, Sched, Schedule
 
 DOSES = (0.20, 0.50)
@@ -16,13 +17,7 @@ QUIET = Schedule(before_s=0, with_s=13, after_s=0)
 FROM_START = Schedule(before_s=0, with_s=10, after_s=0, is_from_start=True)
 INTERMITTENT = Schedule(before_s=5, with_s=8, after_s=2, on_s=1, off_s=1)
 LEAKING = Schedule(before_s=5, with_s=45, after_s=2)  # shorter, it may be a model that is being loaded
-COPY_MS = 1.4  # of 16 MiB at the usual 12 GB/s
-INTERPRETER_FREE = 0.15  # doses.gil_duty adds it, for what hides behind the device
-RUN_AHEAD_S = 0.04  # 1,022 launches of the default loop
-SPIKE_EVERY = 50  # steps
 
-# What hides behind a GPU that paces the loop, up to the program's slack.
-HOST_TIME = frozenset({"timer_sleep", "host_metrics", "garbage", "lock_hog"})
 EVERYWHERE = (
     "slow_worker", "busy_worker", "gpu_throttle", "gpu_slow", "timer_sleep", "host_metrics", "cpu_hog", "gil_hog",
 )  # fmt: skip
@@ -176,7 +171,7 @@ def _on(
 ) -> Scenario:
     """A kind on a program, so strong that the dose gets through."""
     made = _plain(name, kind, dose, sched, label, schedule, blind=blind)
-    return replace(made, disturbances=(Disturbance(kind=kind, dose=_set(PROGRAMS[name], kind, dose)),))
+    return replace(made, disturbances=(Disturbance(kind=kind, dose=setting(PROGRAMS[name], kind, dose)),))
 
 
 def _plain(
@@ -196,18 +191,3 @@ def _plain(
         kind, dose, sched, "-".join(part for part in (name, label) if part), schedule, arguments=arguments, blind=blind
     )
     return replace(made, workload=program.workload, program=name, group=label or "unsynced")
-
-
-def _set(program: Program, kind: str, dose: float) -> float:
-    """What a kind must be set to."""
-    if kind in HOST_TIME:
-        return program.exposed(dose)
-    if kind == "spike":  # each is hidden once
-        return replace(program, slack_ms=1000 * RUN_AHEAD_S / SPIKE_EVERY if program.slack_ms else 0.0).exposed(dose)
-    if kind == "gil_hog":  # what it leaves is all that the host part of each step has
-        return max(0.05, 1 - program.host_share() * (1 - dose) - INTERPRETER_FREE)
-    if kind == "sigstop":
-        return dose + (RUN_AHEAD_S if program.slack_ms else 0.0)
-    if kind == "pcie_slow" and "copy-stream" in program.arguments:
-        return replace(program, slack_ms=program.slack_ms - COPY_MS).exposed(dose)
-    return dose

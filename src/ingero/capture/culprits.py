@@ -12,6 +12,7 @@ import numpy as np
 
 from ingero.attach.libbpf import Map
 from ingero.decode.btf import Btf
+from ingero.foreign_text import decoded
 
 # Pairs known before those are looked for whose culprit has ended. The kernel's table has room for 16384.
 _FEW_PAIRS = 2048
@@ -97,7 +98,7 @@ class CulpritReader:
 
     def _charge(self, key: bytes, value: Any, ns: int, switches: int) -> Charge:
         pair = np.frombuffer(key, self._key)[0]
-        pid, name = int(pair["culprit_pid"]), value["comm"].decode(errors="replace")
+        pid, name = int(pair["culprit_pid"]), decoded(value["comm"])
         self.names[pid] = name
         return Charge(
             slot=int(pair["process_slot"]),

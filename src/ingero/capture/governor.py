@@ -223,7 +223,7 @@ class Governor:
         )
         self._seconds.cells.untimed_ops |= set(counted)
         self._seconds.memory.suspend(is_suspended=left[Group.MEMORY] is Coverage.NONE)
-        self._spans.changed(begin_ns, time.monotonic_ns(), is_blind=False)
+        self._spans.changed(begin_ns, time.monotonic_ns())
         is_timed = Coverage.FULL in (left[Group.RUNTIME_LAUNCHES], left[Group.DRIVER_LAUNCHES])
         self._untimed.changed(begin_ns, time.monotonic_ns(), is_blind=not is_timed)
         self._detach()

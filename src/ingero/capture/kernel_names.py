@@ -18,6 +18,7 @@ from ingero.capture.mapped_files import MappedFiles
 from ingero.capture.process_kernels import KernelName, NameSource, ProcessKernels
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
+from ingero.foreign_text import decoded
 from ingero.ops import BY_ID, KernelNameRole, Kind
 from ingero.store import tables
 from ingero.store.tables import Row
@@ -130,7 +131,7 @@ class KernelNames:
             numbers, *columns, names, strict=True
         ):
             process = self._process(number, pid)
-            name = raw.decode("utf-8", "replace")
+            name = decoded(raw)
             if role == KernelNameRole.REGISTERED:
                 process.register(handle, name, is_cut=bool(is_cut))
                 self._files[number].module_at(handle)  # its file, while the process lives

@@ -20,6 +20,7 @@ from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.python_walk import BrokenWalkError, KnownCode, python_frames
 from ingero.capture.stack_frames import PythonFrame, merge
 from ingero.discover.memory import ProcessMemory
+from ingero.foreign_text import decoded
 from ingero.store import tables
 from ingero.store.tables import Row
 
@@ -180,7 +181,7 @@ def _sample(thread: Any, number: int, weight_ns: int, stack_hash: int) -> Parked
         process=number,
         pid=int(thread["pid"]),
         tid=int(thread["tid"]),
-        comm=thread["comm"].decode(errors="replace"),
+        comm=decoded(thread["comm"]),
         state=int(thread["state"]),
         weight_ns=weight_ns,
         stack_hash=stack_hash,

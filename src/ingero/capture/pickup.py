@@ -24,6 +24,7 @@ from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrar
 from ingero.discover.library_files import library_kind
 from ingero.discover.processes import ProcessId, descendants, list_pids, list_processes, real_uid
 from ingero.events import LifecycleKind
+from ingero.foreign_text import decoded
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +247,7 @@ class Pickup:
         for record in batch:
             kind, slot, time_ns = int(record["kind"]), int(record["process_slot"]), int(record["time_ns"])
             pid = int(record["other_pid"] if kind == LifecycleKind.FORK else record["pid"])
-            start_ns, name = int(record["start_boottime_ns"]), record["comm"].decode(errors="replace")
+            start_ns, name = int(record["start_boottime_ns"]), decoded(record["comm"])
             target: Target | None = None
             change, parent = Change.BEGUN, None
             if kind in (LifecycleKind.FORK, LifecycleKind.ADMIT) and slot == NO_SLOT:

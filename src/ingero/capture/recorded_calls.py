@@ -13,6 +13,7 @@ import numpy as np
 from ingero.capture.clocks import WallClock
 from ingero.capture.stack_frames import MergedStack
 from ingero.events import WAKER_KINDS
+from ingero.foreign_text import decoded
 from ingero.ops import BY_ID
 from ingero.store.vocabulary import CLOCKS
 
@@ -114,7 +115,7 @@ class RecordedCalls:
             name=op.name if op else "",
             pid=int(record["pid"]),
             tid=int(record["tid"]),
-            comm=record["comm"].decode(errors="replace"),
+            comm=decoded(record["comm"]),
             duration_ns=int(record["duration_ns"]),
             clocks_ns={clock: int(ns) for clock, ns in zip(CLOCKS, record["clock_ns"], strict=True) if ns},
             culprit_pid=culprit_pid,

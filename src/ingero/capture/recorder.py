@@ -44,6 +44,7 @@ from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
 from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
+from ingero.discover.processes import read_thread_name
 from ingero.ops import Library
 from ingero.store import tables
 from ingero.store.tables import Row
@@ -404,10 +405,10 @@ class Recorder:
 
     def _name_of_pid(self, pid: int) -> str:
         target = self.targets.of_pid(pid)
-        return (target.name if target else "") or self.seconds.culprits.names.get(pid) or _comm(pid)
+        return (target.name if target else "") or self.seconds.culprits.names.get(pid) or read_thread_name(pid)
 
     def _name_of_thread(self, tid: int) -> str:
-        return self.seconds.thread_names.get(tid) or _comm(tid)
+        return self.seconds.thread_names.get(tid) or read_thread_name(tid)
 
     def _add_clock_pair(self) -> None:
         mono_ns, unix_ns = read_pair()
@@ -426,10 +427,3 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _comm(tid: int) -> str:
-    try:
-        return Path(f"/proc/{tid}/comm").read_text().rstrip("\n")
-    except OSError:
-        return ""

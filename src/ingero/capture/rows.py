@@ -15,6 +15,7 @@ from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
 from ingero.decode.epochs import Lane, Readiness, class_key, op_ids, unseen_class_key
 from ingero.events import HostKind, LifecycleKind
+from ingero.foreign_text import decoded
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, Kind, NetOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.tables import Row, Rows, Table
@@ -364,7 +365,7 @@ class RowMaker:
         return self._sink.intern(name) if name else 0
 
     def _texts(self, column: Array) -> list[int]:
-        return _mapped(column, lambda raw: self._sink.intern(raw.decode(errors="replace")) if raw else 0)
+        return _mapped(column, lambda raw: self._sink.intern(decoded(raw)) if raw else 0)
 
     def _names(self, ids: Array, name_of: Callable[[int], str]) -> list[int]:
         def number(value: int) -> int:

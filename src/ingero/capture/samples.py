@@ -22,6 +22,7 @@ from ingero.capture.rows import Sink
 from ingero.capture.stacks import Stacks
 from ingero.capture.targets import Targets
 from ingero.events import THREAD_STATES, SampleFlag
+from ingero.foreign_text import decoded
 from ingero.store import tables
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Samples:
             process=numbers,
             pid=batch["pid"],
             tid=batch["tid"],
-            comm=[self._sink.intern(raw.decode(errors="replace")) for raw in batch["comm"].tolist()],
+            comm=[self._sink.intern(decoded(raw)) for raw in batch["comm"].tolist()],
             state=batch["state"],
             weight_ns=weights_ns,
             is_collecting=(batch["flags"] & SampleFlag.COLLECTING).astype(np.int64),

@@ -34,6 +34,7 @@ from ingero.decode.nccl import SEQUENCE_BITS, SEQUENCE_MASK
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.kernel import throttles_tasks
 from ingero.discover.system import SystemSample
+from ingero.foreign_text import decoded
 from ingero.ops import BY_ID, Source
 from ingero.store import tables
 from ingero.store.tables import Row
@@ -315,7 +316,7 @@ class SecondReader:
             if self._threads_seen.get((slot, tid)) == raw:
                 continue
             self._threads_seen[slot, tid] = raw
-            name = self.thread_names[tid] = raw.decode(errors="replace")
+            name = self.thread_names[tid] = decoded(raw)
             target = self._targets.at(slot)
             if target:
                 seen_ns = self._clock.unix_ns_of(created)

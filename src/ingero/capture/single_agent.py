@@ -15,6 +15,7 @@ import msgspec
 from ingero.attach.libbpf import LibbpfMissingError
 from ingero.attach.machine_marks import Mark
 from ingero.errors import IngeroError
+from ingero.foreign_text import shell_word
 from ingero.store.lock_file import HeldError, LockFile, NotALockError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,9 @@ class AgentRunningError(IngeroError):
             return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.since_s))
         where = f"into {first.database}" if first.database else "without recording"
-        look = f"look at it with `ingero explain --db {_path_from_here(first)}`, or " if first.database else ""
+        look = (
+            f"look at it with `ingero explain --db {shell_word(_path_from_here(first))}`, or " if first.database else ""
+        )
         super().__init__(
             f"another ingero traces this machine: pid {first.pid}, since {since}, {where}: {first.command}",
             hint=f"{look}end it with `kill {first.pid}`",

@@ -21,7 +21,7 @@ class ChangedSpans:
     def __init__(self) -> None:
         self._spans: list[list[int]] = []
 
-    def changed(self, begin_ns: int, end_ns: int, *, is_blind: bool) -> None:
+    def changed(self, begin_ns: int, end_ns: int, *, is_blind: bool = False) -> None:
         """What is traced changed in between. is_blind: and is too little from then on, until the next change."""
         if self._spans and self._spans[-1][1] == _OPEN:
             self._spans[-1][1] = begin_ns

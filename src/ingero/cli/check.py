@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
@@ -17,6 +16,7 @@ import rich_click as click
 
 from ingero.attach.libbpf import libbpf_version
 from ingero.attach.objects import object_path
+from ingero.cli.output import echo, echo_json
 from ingero.cli.settings import resolve
 from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
 from ingero.discover.gpus import open_nvml
@@ -42,10 +42,10 @@ def command(as_json: bool) -> None:
     """Say whether this machine can be traced, and what mends it."""
     rows = all_rows(gather())
     if as_json:
-        click.echo(json.dumps(_as_json(rows), indent=2))
+        echo_json(_as_json(rows))
     else:
         for line in as_text(rows):
-            click.echo(line)
+            echo(line)
     if not is_ready(rows):
         sys.exit(EXIT_NOT_READY)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.output import echo, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.comparison import Verdict, compare
 from ingero.serve.comparison_text import comparison_json, comparison_lines
@@ -32,9 +32,9 @@ def command(before: Path, after: Path, since: str | None, as_json: bool) -> None
     with open_reader(before) as first, open_reader(after) as second:
         found = compare(first, window_of(first, since_ns=since_ns), second, window_of(second, since_ns=since_ns))
     if as_json:
-        click.echo(json.dumps(comparison_json(found), indent=2))
+        echo_json(comparison_json(found))
     else:
         for line in comparison_lines(found):
-            click.echo(line)
+            echo(line)
     if found.verdict is Verdict.WORSE:
         sys.exit(EXIT_WORSE)

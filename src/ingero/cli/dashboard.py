@@ -8,6 +8,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.output import echo
 from ingero.errors import IngeroError
 from ingero.store.locations import database_path
 
@@ -75,9 +76,9 @@ def command(
             lines.append(f"certificate made on the fly; the browser warns once. SHA-256 {certificate.fingerprint}")
     listening = listen(address)
     bound = replace(exposure, address=replace(address, port=listening.getsockname()[1]))
-    click.echo(f"{path} at {bound.url}   (Ctrl-C ends)", err=True)
+    echo(f"{path} at {bound.url}   (Ctrl-C ends)", err=True)
     if not exposure.token and client_ca is None:
         lines.append(f"everybody on this machine can read it; {TOKEN_VARIABLE} asks for a token")
     for line in lines:
-        click.echo(f"  {line}", err=True)
+        echo(f"  {line}", err=True)
     serve(RecordingSource(path, may_lag=True), bound, listening, context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.output import echo, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.concerned import is_about
@@ -22,6 +22,7 @@ from ingero.serve.account import Extent, account_text, header_lines
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import not_looked_at_lines, verdict_lines
 from ingero.serve.per_process import per_process_json, per_process_lines, takers_json
+from ingero.serve.profile_lines import profile_lines
 from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
 from ingero.serve.system_context import system_lines
 from ingero.store.locations import database_path
@@ -99,18 +100,20 @@ def command(
             if per_process:
                 found["per_process"] = per_process_json(reader, window, pid=pid)
                 found["takers"] = takers_json(reader, window, pid=pid)
-            click.echo(json.dumps(found, indent=2))
+            echo_json(found)
         else:
             for line in _text(reader, window, diagnosis, wanted):
-                click.echo(line)
+                echo(line)
     if diagnosis.incidents:
         sys.exit(EXIT_FOUND)
 
 
 def _show_stored(found: Stored, window: Window, *, as_json: bool) -> bool:
     """Answers whether anything was found."""
-    for line in [json.dumps(stored_json(found, window), indent=2)] if as_json else stored_lines(found):
-        click.echo(line)
+    if as_json:
+        echo_json(stored_json(found, window))
+    for line in () if as_json else stored_lines(found):
+        echo(line)
     return bool(found)
 
 
@@ -134,6 +137,8 @@ def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted)
     """The verdict first, then the machine, then the account."""
     yield from header_lines(reader, window)
     yield from verdict_lines(diagnosis)
+    if diagnosis.profiles:
+        yield from profile_lines(diagnosis.profiles, pid=wanted.pid)
     context = list(system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
     context += not_looked_at_lines(diagnosis)
     yield from context

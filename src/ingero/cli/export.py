@@ -14,6 +14,7 @@ import apsw
 import rich_click as click
 
 from ingero.cli.moments import parse_moment_ns
+from ingero.cli.output import echo
 from ingero.cli.recorded_pid import check_pid
 from ingero.errors import IngeroError
 from ingero.serve.export.flamegraph import Weight
@@ -145,4 +146,4 @@ def _where(output: Path) -> str:
 
 def _say(line: str, output: Path) -> None:
     """To standard output, unless the export itself goes there."""
-    click.echo(line, err=output == STANDARD_OUTPUT)
+    echo(line, err=output == STANDARD_OUTPUT)

@@ -15,6 +15,17 @@ from ingero.store.errors import StoreError
 from ingero.store.reader import open_reader
 from ingero.units import format_bytes, format_count, format_counted, format_ns, parse_size_bytes
 
+# What the summary counts, by table.
+_SHOWN = {
+    "raw_events": "calls",
+    "raw_gpu_activities": "GPU activities",
+    "raw_user_ranges": "user ranges",
+    "raw_steps": "steps",
+    "raw_progress_marks": "progress marks",
+    "raw_stacks": "stacks",
+    "raw_communicators": "communicators",
+}
+
 
 class OutputExistsError(IngeroError):
     """The file that is to be written is there."""
@@ -71,12 +82,7 @@ def _summary(read: Read, written: Written, output: Path) -> Iterator[str]:
     processes = format_counted(len(read.profiles), "process")
     span = format_ns(written.end_ns - written.begin_ns)
     yield f"{processes} from {format_counted(len(read.files), 'file')} ({tools}), {span}: {output}"
-    counts = {name.removeprefix("raw_"): count for name, count in written.rows.items()}
-    shown = ("events", "gpu_activities", "user_ranges", "steps", "progress_marks", "stacks", "communicators")
-    names = {"events": "calls", "gpu_activities": "GPU activities", "user_ranges": "user ranges", "stacks": "stacks"}
-    parts = [
-        f"{format_count(counts[name])} {names.get(name, name).replace('_', ' ')}" for name in shown if counts.get(name)
-    ]
+    parts = [f"{name} {format_count(written.rows[table])}" for table, name in _SHOWN.items() if written.rows[table]]
     yield f"  {', '.join(parts)}"
     for reason, count in read.notes.dropped.items():
         if count:

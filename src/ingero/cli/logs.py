@@ -9,9 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingero.errors import IngeroError
+from ingero.foreign_text import visible
 from ingero.store.locations import Owner
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _Visible(logging.Formatter):
+    """Messages hold names that others chose: a log that is printed does nothing, and has no forged lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # of logging
+        """The line, without the traceback that may follow it."""
+        return visible(super().formatMessage(record))
 
 
 class LogFileError(IngeroError):
@@ -32,7 +41,7 @@ def logging_to(path: Path | None, *, debug: bool, owner: Owner) -> Iterator[None
     if path is not None:
         handlers.append(_file_handler(path, owner))
     for handler in handlers:
-        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.setFormatter(_Visible(_FORMAT))
         root.addHandler(handler)
     before = root.level
     root.setLevel(logging.DEBUG if debug else logging.INFO)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 import rich_click as click
 
 from ingero import __version__
-from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output
+from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.errors import IngeroError
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def main() -> None:
     try:
         cli(standalone_mode=False, complete_var=COMPLETE_VARIABLE)
     except IngeroError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         if error.hint:
-            click.echo(f"  try: {error.hint}", err=True)
+            echo(f"  try: {error.hint}", err=True)
         sys.exit(EXIT_ERROR)
     except click.ClickException as error:
         error.show()
@@ -96,8 +96,8 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             _fail_by_a_bug()
         drop_output()
-        click.echo(f"error: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
-        click.echo("  try: make room (`df -h` shows which disk is full), or write elsewhere", err=True)
+        echo(f"error: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+        echo("  try: make room (`df -h` shows which disk is full), or write elsewhere", err=True)
         sys.exit(EXIT_ERROR)
     except Exception:
         _fail_by_a_bug()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from ingero.cli.output import echo
 from ingero.errors import IngeroError
 from ingero.store.locations import database_path
 
@@ -56,7 +57,7 @@ def command(
     try:
         if http is None:
             if sys.stdin.isatty():
-                click.echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
+                echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
             _server(path, test_report).run("stdio")
         else:
             _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report))
@@ -116,10 +117,10 @@ def _serve_http(
     context = tls_context(certificate)
     with listen(address) as listening:
         port = listening.getsockname()[1]
-        click.echo(f"listening on https://{address.url_host}:{port}{PATH}", err=True)
+        echo(f"listening on https://{address.url_host}:{port}{PATH}", err=True)
         with nullcontext() if given else _published(certificate, database.with_name(f"{database.name}.mcp.pem")):
             if not token:
-                click.echo(f"anybody on this machine may ask it: {TOKEN_VARIABLE} sets a token", err=True)
+                echo(f"anybody on this machine may ask it: {TOKEN_VARIABLE} sets a token", err=True)
             serve(make(), listening, address, context, token)
 
 
@@ -134,8 +135,8 @@ def _published(certificate: Certificate, path: Path) -> Iterator[None]:
     """Says how clients can check that they talk to this server: beside the database lies what they may trust."""
     from ingero.serve.tls import published  # noqa: PLC0415  # only here
 
-    click.echo(f"its certificate was made just now, SHA-256 {certificate.fingerprint}", err=True)
+    echo(f"its certificate was made just now, SHA-256 {certificate.fingerprint}", err=True)
     with published(certificate, path) as is_there:
         if is_there:
-            click.echo(f"clients can trust it by {path} (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)", err=True)
+            echo(f"clients can trust it by {path} (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)", err=True)
         yield

@@ -7,10 +7,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import rich_click as click
-
 from ingero.capture.losses import MEANINGS
 from ingero.capture.second import Second
+from ingero.cli.output import echo
 from ingero.cli.settings import TraceSettings
 from ingero.diagnose.changes import Change
 from ingero.errors import IngeroError
@@ -66,9 +65,9 @@ def _open_scrapes(outputs: ExitStack, address: Address, registry: Registry, *, w
     from ingero.serve.metrics.scrapes import Scrapes  # noqa: PLC0415
 
     scrapes = outputs.enter_context(Scrapes(address, registry, with_old_names=with_old_names))
-    click.echo(f"metrics: {scrapes.url}", err=True)
+    echo(f"metrics: {scrapes.url}", err=True)
     if not address.is_loopback:
-        click.echo("  readable by everyone who can reach this address", err=True)
+        echo("  readable by everyone who can reach this address", err=True)
 
 
 def _open_pushes(outputs: ExitStack, receiver: Address, registry: Registry, *, node: str, is_plain: bool) -> None:
@@ -86,7 +85,7 @@ def _open_pushes(outputs: ExitStack, receiver: Address, registry: Registry, *, n
     def say_what_failed() -> None:
         if pushes.failed:
             last = f"; the last one: {pushes.last_error}" if pushes.last_error else "; the last one was taken"
-            click.echo(f"metrics: {receiver} did not take {pushes.failed} pushes{last}", err=True)
+            echo(f"metrics: {receiver} did not take {pushes.failed} pushes{last}", err=True)
 
     outputs.callback(say_what_failed)
     outputs.enter_context(pushes)
@@ -94,4 +93,4 @@ def _open_pushes(outputs: ExitStack, receiver: Address, registry: Registry, *, n
 
 def _say_what_was_dropped(pump: Pump) -> None:
     if pump.dropped:
-        click.echo(f"metrics: {pump.dropped} seconds or findings were left out; the recording has them", err=True)
+        echo(f"metrics: {pump.dropped} seconds or findings were left out; the recording has them", err=True)

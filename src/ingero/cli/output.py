@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import threading
@@ -11,10 +12,22 @@ from types import TracebackType
 
 import click
 
+from ingero.foreign_text import visible
+
 # What a shell sees of a program that a closed pipe has ended: 128 + SIGPIPE.
 EXIT_CLOSED_PIPE = 141
 
 MOST_WAITING_BYTES = 16 << 20  # of lines that nobody has read yet
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints a line. Whatever is in it, the terminal shows it and does nothing else."""
+    click.echo(visible(text), err=err)
+
+
+def echo_json(body: object) -> None:
+    """Prints one JSON object over several lines: what is not ASCII stands as JSON's own escapes."""
+    click.echo(json.dumps(body, indent=2).replace("\x7f", r"\u007f"))
 
 
 class Output:
@@ -48,8 +61,9 @@ class Output:
         if self.dropped:
             click.echo(f"{self.dropped} lines were not printed: {self._why_dropped}", err=True)
 
-    def line(self, text: str) -> None:
+    def line(self, line: str) -> None:
         """Hands a line over; nothing after the reader has gone."""
+        text = visible(line)
         with self._changed:
             if self._is_refused or self._waiting_bytes + len(text) > MOST_WAITING_BYTES:
                 self.dropped += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import rich_click as click
 
-from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output
+from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.cli.value_words import starting_with
 from ingero.errors import IngeroError
 from ingero.ops import BY_NAME
@@ -47,7 +47,7 @@ class QueryError(IngeroError):
     help=f"At most so many rows. Default: {_SHOWN_CALLS} calls, {_SHOWN_ROWS} rows of SQL; all with the formats below.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row and line, values as stored.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma separated, values as stored: for programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma separated; no text is a formula of a spreadsheet.")
 @click.option("--parquet", metavar="F", type=click.Path(path_type=Path, dir_okay=False), help="Write a Parquet file.")
 @click.option("--timeout", default="60s", metavar="D", help="Give up after this time. Default: 60s; 0: never.")
 def command(
@@ -97,7 +97,7 @@ def _answer(
         else:
             cut = _print_table(rows, limit or 0, lambda: count_rows(path, sql, timeout_s=timeout_s))
     for note in filter(None, (cut, *rows.notes)):
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
 
 
 def _statement(sql: str | None, *, is_filter: bool) -> str | None:
@@ -127,7 +127,7 @@ def _write(rows: Rows, limit: int | None, *, as_json: bool, parquet: Path | None
         from ingero.serve.parquet import write_parquet  # noqa: PLC0415  # only this needs its library
 
         count = write_parquet(parquet, rows.columns, some)
-        click.echo(f"{parquet}: {format_count(count)} rows", err=True)
+        echo(f"{parquet}: {format_count(count)} rows", err=True)
         return
     from ingero.serve.row_formats import csv_texts, json_texts  # noqa: PLC0415  # a table needs neither
 
@@ -144,7 +144,7 @@ def _print_table(rows: Rows, limit: int, count: Callable[[], int | None]) -> str
     shown = list(itertools.islice(rows, limit))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for line in table_lines(rows.columns, shown, width):
-        click.echo(line)
+        echo(line)
     if next(iter(rows), None) is None:
         return ""
     total = count()

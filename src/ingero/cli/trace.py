@@ -25,7 +25,7 @@ from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
 from ingero.cli.logs import logging_to
 from ingero.cli.metrics_outputs import open_outputs
-from ingero.cli.output import EXIT_CLOSED_PIPE, Output
+from ingero.cli.output import EXIT_CLOSED_PIPE, Output, echo
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
 from ingero.cli.trace_view import open_view
@@ -58,7 +58,7 @@ def command(**flags: str | None) -> None:
 
 def _record(settings: TraceSettings) -> None:
     for notice in plan.notices(settings):
-        click.echo(notice, err=True)
+        echo(notice, err=True)
     options = plan.recorder_options(settings)
     database = settings.db if settings.record else None
     raise_descriptor_limit()

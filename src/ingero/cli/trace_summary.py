@@ -12,6 +12,7 @@ import numpy as np
 from ingero.capture.losses import MEANINGS
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
+from ingero.foreign_text import shell_word
 from ingero.ops import BY_ID
 from ingero.store.vocabulary import CLOCKS
 from ingero.units import format_count, format_counted, format_counter, format_ns
@@ -68,4 +69,4 @@ class Summary:
         for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
             echo(f"  no slot was left for {name}[{identity.pid}]")
         if path:
-            echo(f"recorded to {path}: look at it with  ingero explain --db {path}")
+            echo(f"recorded to {path}: look at it with  ingero explain --db {shell_word(path)}")

@@ -141,10 +141,10 @@ class LineView:
         self._echo("  ".join(parts))
         if second.not_traced != self._not_traced:
             self._not_traced = second.not_traced
-            self._echo(
-                "\n".join(f"  less is traced from here on: {text}" for text in second.not_traced)
-                or "  all is traced again"
-            )
+            for text in second.not_traced:
+                self._echo(f"  less is traced from here on: {text}")
+            if not second.not_traced:
+                self._echo("  all is traced again")
 
     def finding(self, change: Change) -> None:
         """One line."""

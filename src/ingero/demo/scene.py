@@ -45,6 +45,7 @@ class Step:
     drain: Mapping[str, float] = field(default_factory=dict)
     launches: int = 80
     size_bytes: int = 1 << 20
+    flags: int = 0  # of EpochFlag
     noise: float = 0.004  # of busy_ms, one sigma
     is_unseen: bool = False  # its launches are not traced: [a, s] is the host's part, all of its clocks are in `empty`
 
@@ -211,6 +212,7 @@ class Scene:
             pid=actor.pid,
             device=0,
             stream=stream,
+            flags=step.flags | (int(EpochFlag.ENQUEUES_UNSEEN) if step.is_unseen else 0),
             a_ns=a,
             f_ns=f,
             s_ns=s,
@@ -222,7 +224,6 @@ class Scene:
             x_ns=r - f,
             p_ns=b - r,
             launches=0 if step.is_unseen else step.launches,
-            flags=int(EpochFlag.ENQUEUES_UNSEEN) if step.is_unseen else 0,
             bytes=step.size_bytes,
             op_set=self.text("cudaLaunchKernel,cudaMemcpyAsync"),
             class_key=self.text(key),

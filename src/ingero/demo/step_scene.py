@@ -42,11 +42,10 @@ def add_steps(scene: Scene, actor: Actor, begin_s: float, end_s: float, step: Re
     noise = np.maximum(noise, -int(step.host_ms * _MS_NS) // 2)
     ends = scene.at(begin_s) + np.cumsum(length_ns + noise)
     starts = np.append(scene.at(begin_s), ends[:-1])
-    blocked_ns = sum(int(ms * _MS_NS) for ms in step.blocked.values())
     clocks: dict[str, tables.Column] = {f"blocked_{clock}_ns": 0 for clock in CLOCKS}
-    clocks["blocked_sleep_ns"] = blocked_ns
+    clocks["blocked_sleep_ns"] = sum(int(ms * _MS_NS) for ms in step.blocked.values())
     clocks |= {f"host_{clock}_ns": int(step.host.get(clock, 0.0) * _MS_NS) for clock in CLOCKS}
-    named = sum(int(ms * _MS_NS) for ms in step.host.values()) + blocked_ns
+    named = sum(int(ms * _MS_NS) for ms in (*step.host.values(), *step.blocked.values()))
     clocks["host_run_ns"] = ends - starts - named
     marker = BY_NAME["cudaMemcpyAsync"]
     scene.append(

@@ -28,6 +28,7 @@ from ingero.store.spans import Spans
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
+WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 _BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
 _HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ import numpy as np
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.profile.report import ProfileReport
+from ingero.diagnose.profile.step_comparison import StepPair, has_steps, is_same_work, step_pairs
+from ingero.diagnose.profile.words import who
 from ingero.diagnose.rule import all_rules
 from ingero.store import histograms
 from ingero.store.reader import Reader
@@ -91,8 +94,52 @@ class OpChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepChange:
+    """The steps of one type of one process. The verdict is about the median, which no single slow step moves.
+
+    change_ratio: of the mean; noise_ratio: one sigma of the median's. busy and idle: of the GPU in the mean step, None
+    where no profiler measured them.
+    """
+
+    process: str
+    name: str
+    before: int
+    after: int
+    before_mean_ns: float
+    after_mean_ns: float
+    before_median_ns: float
+    after_median_ns: float
+    before_busy_ns: float | None
+    after_busy_ns: float | None
+    before_idle_ns: float | None
+    after_idle_ns: float | None
+    change_ratio: float | None
+    median_change_ratio: float | None
+    noise_ratio: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileChange:
+    """One process of both, as a profiler measured it: shares of the time that each profile covers."""
+
+    process: str
+    before_busy_ratio: float
+    after_busy_ratio: float
+    before_blocked_ratio: float
+    after_blocked_ratio: float
+    before_data_loading_ratio: float
+    after_data_loading_ratio: float
+    before_collective_wait_ratio: float
+    after_collective_wait_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """change_ratio: of the time for the same work, over the classes that are in both; weighed as before."""
+    """change_ratio: of the time for the same work, over the classes that are in both; weighed as before.
+
+    is_by_step: neither of them has sync intervals, and change_ratio is of the steps.
+    """
 
     classes: tuple[ClassChange, ...]
     causes: tuple[CauseChange, ...]
@@ -100,6 +147,9 @@ class Comparison:
     change_ratio: float | None
     noise_ratio: float | None
     verdict: Verdict
+    is_by_step: bool = False
+    steps: tuple[StepChange, ...] = ()
+    profiles: tuple[ProfileChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +162,76 @@ class _Side:
 def compare(before: Reader, before_window: Window, after: Reader, after_window: Window) -> Comparison:
     """What is different in the second of them."""
     first, second = _side(before, before_window), _side(after, after_window)
-    classes = tuple(_class_changes(first, second))
-    change, noise = _overall(classes)
-    return Comparison(
-        classes=classes,
+    found = Comparison(
+        classes=tuple(_class_changes(first, second)),
         causes=tuple(_cause_changes(first, second)),
         ops=tuple(_op_changes(first, second)),
+        change_ratio=None,
+        noise_ratio=None,
+        verdict=Verdict.UNKNOWN,
+    )
+    if found.classes:
+        change, noise = _overall(found.classes)
+        return replace(found, change_ratio=change, noise_ratio=noise, verdict=verdict_of(change, noise))
+    return _with_steps(found, first.evidence, second.evidence)
+
+
+def _with_steps(found: Comparison, first: Evidence, second: Evidence) -> Comparison:
+    steps = tuple(_step_change(pair) for pair in step_pairs(first, second))
+    change, noise = _overall(steps)
+    median, _ = _overall([replace(step, change_ratio=step.median_change_ratio) for step in steps])
+    return replace(
+        found,
+        is_by_step=has_steps(first) or has_steps(second),
+        steps=steps,
+        profiles=tuple(_profile_changes(first.profiles.reports, second.profiles.reports)),
         change_ratio=change,
         noise_ratio=noise,
-        verdict=verdict_of(change, noise),
+        verdict=verdict_of(median, noise),
     )
+
+
+def _step_change(pair: StepPair) -> StepChange:
+    first, second = pair.before, pair.after
+    return StepChange(
+        process=pair.process,
+        name=pair.name,
+        before=len(first.step_ns),
+        after=len(second.step_ns),
+        before_mean_ns=_mean(first.step_ns),
+        after_mean_ns=_mean(second.step_ns),
+        before_median_ns=float(np.median(first.step_ns)),
+        after_median_ns=float(np.median(second.step_ns)),
+        before_busy_ns=_optional_mean(first.busy_ns),
+        after_busy_ns=_optional_mean(second.busy_ns),
+        before_idle_ns=None if first.busy_ns is None else _mean(first.step_ns - first.busy_ns),
+        after_idle_ns=None if second.busy_ns is None else _mean(second.step_ns - second.busy_ns),
+        change_ratio=pair.change_ratio,
+        median_change_ratio=pair.median_change_ratio,
+        noise_ratio=pair.noise_ratio,
+        verdict=verdict_of(pair.median_change_ratio, pair.noise_ratio),
+    )
+
+
+def _optional_mean(lengths: Array | None) -> float | None:
+    return None if lengths is None else _mean(lengths)
+
+
+def _profile_changes(first: Sequence[ProfileReport], second: Sequence[ProfileReport]) -> Iterator[ProfileChange]:
+    """Where both have as many processes that run the same kernels."""
+    pairs = zip(first, second, strict=True) if len(first) == len(second) else ()
+    for was, now in (pair for pair in pairs if is_same_work(pair[0].work, pair[1].work)):
+        yield ProfileChange(
+            process=who(was.process),
+            before_busy_ratio=was.busy_ratio,
+            after_busy_ratio=now.busy_ratio,
+            before_blocked_ratio=sum(was.blocked.values()),
+            after_blocked_ratio=sum(now.blocked.values()),
+            before_data_loading_ratio=was.data_loading_ratio,
+            after_data_loading_ratio=now.data_loading_ratio,
+            before_collective_wait_ratio=was.collective_wait_ns / was.wall_ns,
+            after_collective_wait_ratio=now.collective_wait_ns / now.wall_ns,
+        )
 
 
 def verdict_of(change_ratio: float | None, noise_ratio: float | None, least: float = MIN_CHANGE) -> Verdict:
@@ -187,7 +297,7 @@ def _p99(lengths: Array) -> float:
     return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
 
 
-def _overall(classes: tuple[ClassChange, ...]) -> tuple[float | None, float | None]:
+def _overall(classes: Sequence[ClassChange | StepChange]) -> tuple[float | None, float | None]:
     known = [one for one in classes if one.change_ratio is not None and one.noise_ratio is not None]
     weights = np.array([one.before * one.before_mean_ns for one in known])
     if not known or not weights.sum():
@@ -224,7 +334,9 @@ def _shares(side: _Side) -> tuple[dict[str, float], dict[str, int]]:
     lost: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     for one in side.diagnosis.incidents:
-        lost[one.cause] += one.lost_ns / max(side.evidence.window.duration_ns, 1)
+        # a profile's incidents are of its typical steps, which is less than the whole seconds that its counts span
+        of_profile = side.evidence.profiles.reports and one.lost_ratio
+        lost[one.cause] += of_profile or one.lost_ns / max(side.evidence.window.duration_ns, 1)
         counts[one.cause] += 1
     return dict(lost), dict(counts)
 

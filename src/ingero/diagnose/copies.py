@@ -1,55 +1,162 @@
-"""Copies that block: which way the bytes went, and whether the memory of the host was pinned."""
+"""Copies between host and GPU: how many bytes went which way, how fast, and from what kind of host memory."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ingero.diagnose import memory
 from ingero.diagnose.cases import Case, OpChange
-from ingero.ops import MemoryKind
+from ingero.events import HostMemory
+from ingero.ops import BY_CODE, MemoryKind, Source
+from ingero.store.records import Window
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 _MOSTLY = 0.5  # of the recorded bytes, before they have a direction
+_CALL_NS = 20_000  # that a copy of nothing takes
+_RATED_BYTES = 64 << 10  # smaller copies tell more of the call than of the link
+_FASTEST_BYTES_PER_NS = 100  # no link from host to GPU is faster: such a call did not wait for its bytes
+_SLOWEST_NS_PER_BYTE = 4.0  # 0.25 GB/s, where no recorded copy tells: a copy that takes longer waits for something else
+_INSIDE = 3  # cudaMemcpyKind of what stays on a GPU
 
 
 class Way(enum.Enum):
-    """Where bytes go, in words; the kinds of cudaMemcpyKind that say so (driver_types.h)."""
+    """Where bytes go, in words."""
 
     TO_DEVICE = "from host to device"
     TO_HOST = "from device to host"
     UNKNOWN = ""
 
 
+class Pageable(enum.Enum):
+    """How it is known that the host's memory is pageable; empty: it is not, or that is not known."""
+
+    TRACED = "traced allocations"
+    BEHAVED = "the call's own behavior: it waited"
+    NO = ""
+
+
 _KINDS = {1: Way.TO_DEVICE, 2: Way.TO_HOST}
 _NAMES = {"HtoD": Way.TO_DEVICE, "ToSymbol": Way.TO_DEVICE, "DtoH": Way.TO_HOST, "FromSymbol": Way.TO_HOST}
+_TOLD = {HostMemory.PAGEABLE: Pageable.TRACED, HostMemory.SEEMS_PAGEABLE: Pageable.BEHAVED}
 
 
-def way_of(case: Case, copies: OpChange) -> Way:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What copies by one call moved between host and GPU, per epoch. transfer_ns: what the link needs for it."""
+
+    way: Way
+    bytes: float
+    transfer_ns: float
+
+
+def moved_in_case(case: Case, copies: OpChange) -> Moved:
+    """Per epoch of the case."""
+    return _moved(case, copies, (case.window,), (copies.count, copies.size_bytes, copies.ns), _SLOWEST_NS_PER_BYTE)
+
+
+def moved_usually(case: Case, copies: OpChange) -> Moved:
+    """Per epoch of the reference; where no copy of it tells how fast the link was, it was as fast as in the case."""
+    figures = copies.usual_count, copies.usual_bytes, copies.usual_ns
+    in_case = _ns_per_byte(_between(copies, _recorded(case, copies, (case.window,))), _SLOWEST_NS_PER_BYTE)
+    return _moved(case, copies, case.baselines, figures, in_case)
+
+
+def _moved(
+    case: Case, copies: OpChange, windows: Sequence[Window], figures: tuple[float, float, float], ns_per_byte: float
+) -> Moved:
+    count, of_all_bytes, ns = figures
+    rows = _recorded(case, copies, windows)
+    between = _between(copies, rows)
+    of_bytes = _exact_share(case, copies, windows) or _share(
+        np.maximum(between["arg0"], 1), np.maximum(rows["arg0"], 1)
+    )
+    size_bytes = of_all_bytes * of_bytes
+    of_calls = _share(np.ones(len(between)), np.ones(len(rows)))
+    link_ns = size_bytes * _ns_per_byte(between, ns_per_byte) + count * of_calls * _CALL_NS
+    return Moved(way=_way(copies, between), bytes=size_bytes, transfer_ns=min(ns, link_ns) if size_bytes else 0.0)
+
+
+def _between(copies: OpChange, rows: Array) -> Array:
+    """Without the calls whose bytes stayed on a GPU."""
+    found: Array = rows[rows["arg2"] != _INSIDE] if _has_kind(copies) else rows
+    return found
+
+
+def _recorded(case: Case, copies: OpChange, windows: Sequence[Window]) -> Array:
+    reader, key = case.evidence.reader, (copies.totals.source, copies.totals.op)
+    rows = [
+        reader.call_rows(one, sources=key[:1], process=case.process.process, ops={key})
+        for one in windows or (Window(begin_ns=0, end_ns=0),)
+    ]
+    found: Array = np.concatenate(rows)
+    return found
+
+
+def _exact_share(case: Case, copies: OpChange, windows: Sequence[Window]) -> float:
+    """Of the call's bytes, those between host and GPU by the exact sums; 0 where these do not tell."""
+    key, process = (copies.totals.source, copies.totals.op), case.process.process
+    shares = case.evidence.reader.copy_shares(windows, process=process) if windows else []
+    moved = sum(one.host_to_gpu_bytes + one.gpu_to_host_bytes for one in shares if (one.source, one.op) == key)
+    if not moved:
+        return 0.0
+    total = sum(one.bytes for one in case.evidence.ops(windows, process) if (one.source, one.op) == key)
+    return min(moved / total, 1.0) if total else 0.0
+
+
+def _share(part: Array, whole: Array) -> float:
+    """1 where nothing was recorded."""
+    return float(part.sum() / whole.sum()) if len(whole) else 1.0
+
+
+def _has_kind(copies: OpChange) -> bool:
+    """Whether the call says which way its bytes go (cudaMemcpyKind)."""
+    op = BY_CODE.get((Source(copies.totals.source), copies.totals.op))
+    return op is not None and op.extra is not None
+
+
+def _way(copies: OpChange, between: Array) -> Way:
     """By the name of the call, else by what most bytes of its recorded calls were copied as."""
     named = next((way for part, way in _NAMES.items() if part in copies.totals.name), None)
-    if named:
-        return named
-    key = (copies.totals.source, copies.totals.op)
-    rows = case.evidence.reader.call_rows(
-        case.window, sources=(copies.totals.source,), process=case.process.process, ops={key}
-    )
-    sizes = np.maximum(rows["arg0"], 1)
+    if named or not _has_kind(copies):
+        return named or Way.UNKNOWN
+    sizes = np.maximum(between["arg0"], 1)
     for kind, way in _KINDS.items():
-        if len(rows) and int(sizes[rows["arg2"] == kind].sum()) > _MOSTLY * int(sizes.sum()):
+        if int(sizes[between["arg2"] == kind].sum()) > _MOSTLY * int(sizes.sum()):
             return way
     return Way.UNKNOWN
 
 
-def is_pageable(case: Case, copies: OpChange) -> bool:
-    """Whether the host's memory is proven not to be pinned.
+def _ns_per_byte(between: Array, otherwise: float) -> float:
+    """Of the fastest recorded copy that waited for its bytes, of the way and memory that most bytes have."""
+    sizes, took = between["arg0"], np.maximum(between["duration_ns"], 1)
+    rated = (sizes >= _RATED_BYTES) & (sizes <= took * _FASTEST_BYTES_PER_NS)
+    if not rated.any():
+        return otherwise
+    kinds, sizes, took = between["arg2"][rated] << 8 | between["arg1"][rated], sizes[rated], took[rated]
+    most = max(np.unique(kinds).tolist(), key=lambda kind: int(sizes[kinds == kind].sum()))
+    return min(float((took / sizes)[kinds == most].min()), _SLOWEST_NS_PER_BYTE)
+
+
+def pageable_by(case: Case, copies: OpChange) -> Pageable:
+    """By what most bytes of the recorded calls say; else by what a call or its process has shown.
 
     Proof is a call that blocks although it need not, or a process that was seen from its begin and has pinned nothing.
     """
+    rows = _recorded(case, copies, (case.window,))
+    told = [kind for kind in HostMemory if kind is not HostMemory.UNKNOWN and (rows["arg1"] == kind).any()]
+    if told:
+        sizes = np.maximum(rows["arg0"], 1)
+        return _TOLD.get(max(told, key=lambda kind: int(sizes[rows["arg1"] == kind].sum())), Pageable.NO)
     if "Async" in copies.totals.name:
-        return True
+        return Pageable.BEHAVED
     evidence = case.evidence
     if evidence.missing(("allocations",)) or case.process.start_ns < evidence.window.begin_ns:
-        return False
+        return Pageable.NO
     pinned = memory.levels(evidence, (MemoryKind.PINNED,))
-    return not bool((pinned["process"] == case.process.process).any())
+    return Pageable.NO if bool((pinned["process"] == case.process.process).any()) else Pageable.TRACED

@@ -11,7 +11,7 @@ import numpy as np
 
 from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.case_search import BOTTLENECK_RATIO, find_cases
+from ingero.diagnose.case_search import BOTTLENECK_RATIO, WORK_RATIO, find_cases
 from ingero.diagnose.cases import Case
 from ingero.diagnose.colder import colder_ns
 from ingero.diagnose.evidence import ENQUEUES, EPOCHS, LAUNCHES, SAMPLES, Evidence
@@ -35,18 +35,19 @@ from ingero.diagnose.model import (
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
+from ingero.diagnose.profile.verdict import not_in_a_profile, profile_verdicts
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
+from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns, format_percent
 
-logger = logging.getLogger(__name__)
-
 Array = np.ndarray[Any, np.dtype[Any]]
+logger = logging.getLogger(__name__)
 
 MIN_SHARE = 0.10  # of the loss, before a cause is named
 _LEAST_NS = MIN_LOSS_NS // 2  # of a cause; a loss that is just long enough to be told has one cause, not several
@@ -54,7 +55,6 @@ _MAIN_SHARE = 1 / 3  # of a loss that is certain, before what owns most of it is
 EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
 FAILED = "its rule failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
-WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _LEFT_RATIO = 0.05  # of its life that a process spent in no step, before that is said
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
@@ -78,6 +78,8 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         case.siblings = ()  # a ring of references keeps the arrays of a look until the collector runs
     found = [_with_blind_spots(one, evidence, rules) for one in found]
     seen = [one for rule in usable if rule.watch for one in _guarded(rule, rule.watch(evidence), failed)]
+    if evidence.profiles.reports:
+        not_evaluated = not_in_a_profile(rules)
     not_evaluated += [NotEvaluated(cause=cause, reason=reason) for cause, reason in failed.items()]
     found += [Found(replace(one, window=one.window or evidence.window), None) for one in seen]
     incidents = merge(found)
@@ -87,6 +89,7 @@ def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence
         verdicts=() if evidence.is_live else tuple(_verdicts(evidence, incidents)),
         not_evaluated=tuple(silent(not_evaluated, incidents)),
         not_traced=evidence.not_traced,
+        profiles=evidence.profiles if evidence.profiles.reports else None,
     )
 
 
@@ -231,22 +234,27 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
     if not evidence.reader.is_recorded("raw_epochs"):
         yield from _older_verdicts(evidence, {incident.root for incident in incidents})
     hit = {victim.process for incident in incidents for victim in incident.victims}
+    yield from profile_verdicts(evidence.profiles, hit)
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is not None and len(lane):
-            said = _text(evidence, number, lane, has_incident=number in hit)
-            text = _followed(evidence, process, lane, said)
+            text = _followed(evidence, process, lane, _text(evidence, process, lane, has_incident=number in hit))
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
     yield from _without_steps(evidence, hit)
 
 
-def _text(evidence: Evidence, number: int, lane: Any, *, has_incident: bool) -> str:
-    main = evidence.main_lanes[number]
+def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
+    main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
     if main.is_steps:
-        return step_verdict(main.epochs, has_incident=has_incident)
-    return verdict(lane, has_incident=has_incident)
+        return step_verdict(main.epochs, has_incident=has_incident, utilization=utilization)
+    return verdict(lane, has_incident=has_incident, utilization=utilization)
+
+
+def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:
+    followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
+    return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
 
 
 def _lived(evidence: Evidence, process: Process) -> Window:
@@ -283,8 +291,10 @@ def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
     drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
+    profiled = {report.process.process for report in evidence.profiles.reports}
     for number, process in evidence.processes.items():
-        if not process.is_target or number in evidence.lanes or number in evidence.waiting:
+        is_told = number in evidence.lanes or number in evidence.waiting or number in profiled
+        if not process.is_target or is_told:
             continue
         calls, lived = evidence.ops((evidence.window,), number), _lived(evidence, process)
         launches = round(_count(calls, Kind.LAUNCH))

@@ -17,9 +17,11 @@ import numpy as np
 from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
+from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces
+from ingero.diagnose.profile.report import Profiles, profiles
 from ingero.diagnose.step_lanes import pacing_lanes
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
@@ -232,6 +234,11 @@ class Evidence:
             self._texts |= {number: ""} | self.reader.texts([number])
         return self._texts[number]
 
+    @cached_property
+    def profiles(self) -> Profiles:
+        """What a profiler measured; only an imported recording has any."""
+        return Profiles(reports=(), collectives=()) if self.is_live else profiles(self.reader, self.window)
+
     # Time
 
     @cached_property
@@ -239,7 +246,8 @@ class Evidence:
         """The lane that paces each process; of two streams the one with more device work. Lanes are never summed."""
         if not self.reader.is_recorded("raw_epochs"):
             return {}
-        return pacing_lanes(_usable(self.read_lanes()), _usable(self.read_step_lanes()), self._launches)
+        synced = judged_alone(self.read_lanes(), self._launches)
+        return pacing_lanes(_usable(synced), _usable(self.read_step_lanes()))
 
     def _launches(self, process: int) -> float:
         calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []

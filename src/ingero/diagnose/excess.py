@@ -30,10 +30,10 @@ def buckets(epochs: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:
     sums: dict[Bucket, float] = defaultdict(float)
     for key, one in usual.items():
         mine = epochs["class_key"] == key
-        members = epochs[mine]
-        if not len(members):
+        if not mine.any():
             continue
-        if is_step(members).all():  # a class is of one kind
+        members = epochs[mine]  # a class is of one kind
+        if is_step(members).all():
             _steps(sums, members, one)
             continue
         if is_unseen(members).all():

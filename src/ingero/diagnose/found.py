@@ -22,8 +22,10 @@ class Found:
 
     @property
     def process(self) -> int:
-        """Whose case it is about; 0: of nobody in particular."""
-        return self.case.process.process if self.case else 0
+        """Whose case it is about, or who lost the time; 0: nobody in particular."""
+        if self.case:
+            return self.case.process.process
+        return self.finding.victim.process if self.finding.victim else 0
 
     @property
     def begin_ns(self) -> int:

@@ -102,7 +102,7 @@ def _incident(part: Sequence[Found]) -> Incident:
     losses = _losses(part)
     worst = max(losses, key=lambda process: losses[process])
     lost = losses[worst]
-    ratio = lost / max(_wall_of(part, case), 1) if case else 0.0
+    ratio = lost / max(_wall_of(part, case), 1) if case else lost / max(finding.wall_ns, 1) if finding.wall_ns else 0.0
     account: dict[str, int] = defaultdict(int)
     for one in (one for one in part if one.process == worst):
         for bucket, ns in one.finding.claims.items():
@@ -119,7 +119,7 @@ def _incident(part: Sequence[Found]) -> Incident:
         lost_ns=lost,
         lost_ratio=ratio,
         explained_ratio=_explained(case),
-        peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=0.0),
+        peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=ratio),
         summary=finding.summary,
         victims=_victims(part, losses),
         culprits=_culprits(part),
@@ -166,8 +166,9 @@ def _victims(part: Sequence[Found], losses: Mapping[int, int]) -> tuple[Victim, 
     """Each with what it lost by this cause, in all its stretches."""
     found: dict[int, Victim] = {}
     for one in part:
-        if one.case:
-            found[one.process] = replace(one.case.victim, lost_ns=losses[one.process])
+        victim = one.case.victim if one.case else one.finding.victim
+        if victim:
+            found[one.process] = replace(victim, lost_ns=losses[one.process])
     return tuple(sorted(found.values(), key=lambda victim: -victim.lost_ns))
 
 

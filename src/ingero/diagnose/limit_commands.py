@@ -1,7 +1,7 @@
 """Commands that change what a control group may use, in the terms of whoever runs it: a pod, a container, a unit.
 
 A limit that a runtime has set is set through it, because it sets its own again. `<...>` is what a recording does not
-hold.
+hold. Whoever may make a control group chooses its name: each word of it is quoted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Fix
+from ingero.foreign_text import operand, shell_word
 from ingero.identity import short_id
 from ingero.store.records import Container
 
@@ -42,9 +43,9 @@ def set_cpus(group: Container | None, cpus: float | None = None, *, period_us: i
         return f"sudo {tool} update --cpus={'<cores>' if cpus is None else _up(cpus)} {_id(group)}"
     if group and group.unit:
         quota = "<percent>%" if cpus is None else f"{math.ceil(100 * cpus)}%"
-        return f"sudo systemctl set-property {group.unit} CPUQuota={quota}"
+        return f"sudo systemctl set-property {operand(group.unit)} CPUQuota={quota}"
     quota_us = "<us>" if cpus is None else str(math.ceil(cpus * period_us))
-    return f"echo '{quota_us} {period_us}' | sudo tee {_file(group, 'cpu.max')}  # v1: cpu.cfs_quota_us"
+    return f"echo '{quota_us} {period_us}' | sudo tee {_file(_cgroup_path(group), 'cpu.max')}  # v1: cpu.cfs_quota_us"
 
 
 def set_memory(group: Container | None) -> str:
@@ -54,8 +55,8 @@ def set_memory(group: Container | None) -> str:
     if tool := _tool(group):
         return f"sudo {tool} update --memory=<more> --memory-swap=<more> {_id(group)}"
     if group and group.unit:
-        return f"sudo systemctl set-property {group.unit} MemoryMax=<more>"
-    return f"echo <bytes> | sudo tee {_file(group, 'memory.max')}  # v1: memory.limit_in_bytes"
+        return f"sudo systemctl set-property {operand(group.unit)} MemoryMax=<more>"
+    return f"echo <bytes> | sudo tee {_file(_cgroup_path(group), 'memory.max')}  # v1: memory.limit_in_bytes"
 
 
 class Weight(enum.Enum):
@@ -78,9 +79,8 @@ def set_weight(group: Container | None, weight: Weight, *, beside: Container | N
     path = branch(group, beside)
     unit = group.unit if group and group.unit and has_own_branch(group, beside) else path.rpartition("/")[2]
     if unit.endswith(_UNITS):
-        return f"sudo systemctl set-property {unit} CPUWeight={value}"
-    place = f"/sys/fs/cgroup{path}" if path else "<cgroup>"
-    return f"echo {value} | sudo tee {place}/cpu.weight  # v1: {shares} to cpu.shares"
+        return f"sudo systemctl set-property {operand(unit)} CPUWeight={value}"
+    return f"echo {value} | sudo tee {_file(path, 'cpu.weight')}  # v1: {shares} to cpu.shares"
 
 
 def branch(group: Container | None, beside: Container | None) -> str:
@@ -122,8 +122,8 @@ def _is_pod(group: Container | None) -> bool:
 
 def _kubectl(group: Container | None, limit: str, *, of: str = "limits") -> str:
     """The limits of a pod, and its requests, are those of what it was made from."""
-    namespace = f" -n {group.namespace}" if group and group.namespace else ""
-    owner = f"deployment/<that made {group.pod}>" if group and group.pod else "deployment/<name>"
+    namespace = f" -n {shell_word(group.namespace)}" if group and group.namespace else ""
+    owner = f"deployment/<that made {shell_word(group.pod)}>" if group and group.pod else "deployment/<name>"
     return f"kubectl{namespace} set resources {owner} --{of}={limit}"
 
 
@@ -135,12 +135,15 @@ def _tool(group: Container | None) -> str:
 
 
 def _id(group: Container | None) -> str:
-    return short_id(group.container_id) if group else ""
+    return operand(short_id(group.container_id)) if group else ""
 
 
-def _file(group: Container | None, name: str) -> str:
-    path = group.cgroup_path.rstrip("/") if group else ""
-    return f"/sys/fs/cgroup{path}/{name}" if path else f"<cgroup>/{name}"
+def _cgroup_path(group: Container | None) -> str:
+    return group.cgroup_path.rstrip("/") if group else ""
+
+
+def _file(path: str, name: str) -> str:
+    return shell_word(f"/sys/fs/cgroup{path}/{name}") if path else f"<cgroup>/{name}"
 
 
 def _up(cpus: float) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ingero.identity import waiting_mark
 from ingero.store.records import Window
 from ingero.units import format_ns, format_time_of_day
+
+if TYPE_CHECKING:
+    from ingero.diagnose.profile.report import Profiles
 
 Fact: TypeAlias = "int | float | str | bool | None"
 Identity: TypeAlias = "tuple[str, str, str, bool]"  # cause, resource, root, whether it is counted against zero
@@ -149,6 +152,8 @@ class Finding:
     fixes: Sequence[Fix] = ()
     evidence: Mapping[str, Fact] = field(default_factory=dict)
     process: int = 0  # whose it is, where no case says it; 0: of nobody in particular
+    victim: Victim | None = None  # who lost the time, where no case says it
+    wall_ns: int = 0  # of which the lost time is a share, where no case says it
     is_whole: bool = True
     least_ratio: float = 0.0
     is_apart: bool = False
@@ -258,17 +263,19 @@ class ProcessVerdict:
     name: str
     text: str
     has_incident: bool
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Everything that was found in a window, worst first, and what was not looked at."""
+    """Everything that was found in a window, worst first, and what was not looked at. profiles: of an imported one."""
 
     window: Window
     incidents: tuple[Incident, ...]
     verdicts: tuple[ProcessVerdict, ...]
     not_evaluated: tuple[NotEvaluated, ...]
     not_traced: Mapping[str, str]
+    profiles: Profiles | None = None
 
 
 def severity_of(lost_ratio: float) -> Severity:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-import numpy as np
-
-from ingero.events import EpochFlag
 from ingero.store.lanes import Lane
 
 _MOST_LAUNCHES = 0.5  # of a process's, on a stream that paces it
 _SYNCS_A_STEP = 0.5  # at least: one sync in a hundred steps ends no step
-_PARTIAL = 0.5  # of a stream's intervals cut short by work on other streams
 
 
-def pacing_lanes(synced: Iterable[Lane], steps: Iterable[Lane], launches_of: Callable[[int], float]) -> dict[int, Lane]:
-    """The lane that paces each process. synced: usable ones; launches_of: all launches of a process, as far as known.
+def pacing_lanes(synced: Iterable[Lane], steps: Iterable[Lane]) -> dict[int, Lane]:
+    """The lane that paces each process. synced: usable ones that can be judged (`main_stream`).
 
     A stream whose syncs end a step is exact: it says when the GPU was idle. A synced copy stream beside the stream that
     computes says nothing of the steps.
@@ -24,7 +20,7 @@ def pacing_lanes(synced: Iterable[Lane], steps: Iterable[Lane], launches_of: Cal
     found: dict[int, Lane] = dict(repeated)
     for lane in sorted(synced, key=lambda one: int(one.epochs["x_ns"].sum())):
         mine = repeated.get(lane.process)
-        if _ends_steps(lane, mine) if mine else _is_whole(lane, launches_of):
+        if mine is None or _ends_steps(lane, mine):
             found[lane.process] = lane
     return dict(sorted(found.items()))
 
@@ -36,9 +32,3 @@ def _ends_steps(lane: Lane, steps: Lane) -> bool:
     inside = epochs[(epochs["b_ns"] > begin) & (epochs["b_ns"] <= end)]
     has_launches = inside["launches"].sum() >= _MOST_LAUNCHES * steps.epochs["launches"].sum()
     return len(inside) >= _SYNCS_A_STEP * len(steps.epochs) and bool(has_launches)
-
-
-def _is_whole(lane: Lane, launches_of: Callable[[int], float]) -> bool:
-    """Whether intervals of a stream can be judged alone: other streams have not cut most short, or launch little."""
-    partial = float(np.mean((lane.epochs["flags"] & int(EpochFlag.PARTIAL)) != 0))
-    return partial < _PARTIAL or float(lane.epochs["launches"].sum()) >= _MOST_LAUNCHES * launches_of(lane.process)

@@ -9,6 +9,7 @@ import numpy as np
 from ingero.diagnose.pacing import PacedBy, blocked_share, paced_by
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.unseen_work import is_host_paced, is_unseen
+from ingero.diagnose.utilization import Utilization, busy_words
 from ingero.units import format_count, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -18,16 +19,16 @@ QUEUE_FULL = 0.50  # of the epochs, before it is said
 PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the device was the slower one
 
 
-def verdict(epochs: Array, *, has_incident: bool) -> str:
-    """One sentence about the epochs of a process's main lane, by most of them."""
+def verdict(epochs: Array, *, has_incident: bool, utilization: Utilization | None = None) -> str:
+    """One sentence about most of the epochs of a main lane. utilization: of its GPU in the same seconds."""
     lengths = epochs["b_ns"] - epochs["a_ns"]
     unseen = is_unseen(epochs)
     if 2 * int(lengths[unseen].sum()) > int(lengths.sum()):
-        return _unseen(epochs[unseen], has_incident=has_incident)
-    return _seen(epochs[~unseen], has_incident=has_incident)
+        return _unseen(epochs[unseen], has_incident=has_incident, utilization=utilization)
+    return _seen(epochs[~unseen], has_incident=has_incident, utilization=utilization)
 
 
-def _unseen(epochs: Array, *, has_incident: bool) -> str:
+def _unseen(epochs: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
     """Where launches were not traced: what the host waited is known, what the GPU did meanwhile is not."""
     wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
     waited = int((epochs["r_ns"] - epochs["s_ns"]).sum()) / wall
@@ -36,25 +37,28 @@ def _unseen(epochs: Array, *, has_incident: bool) -> str:
         f"it waited for the GPU {format_percent(waited)} of the time{paced}; how long that was idle is not known, as "
         "not all launches and copies were traced"
     )
+    known += f"; {utilization.kernels}" if utilization else ""
     return f"{known}; see the incidents" if has_incident else f"no time was lost against its best regime; {known}"
 
 
-def _seen(epochs: Array, *, has_incident: bool) -> str:
+def _seen(epochs: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
     wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
-    busy = int(epochs["x_ns"].sum()) / wall
+    seen = int(epochs["x_ns"].sum()) / wall
+    words = busy_words(seen, utilization)
+    busy = utilization.bounded(seen) if utilization else seen
     full = was_full(epochs)
     waited = int(np.where(full, epochs["x_ns"], np.maximum(epochs["r_ns"] - epochs["s_ns"], 0)).sum()) / wall
     if has_incident:
-        return f"device busy {format_percent(busy)} of the time; see the incidents"
+        return f"{words}; see the incidents"
     if busy < GPU_BOUND:
-        return f"no time was lost against its best regime (device busy {format_percent(busy)} of the time)"
+        return f"no time was lost against its best regime ({words})"
     if waited < PROVEN:
         return (
-            f"no time was lost against its best regime; it enqueued {format_percent(busy - waited)} of the time, "
-            "so that it is not proven that the device was busy"
+            f"no time was lost against its best regime; it enqueued {format_percent(max(seen - waited, 0))} of the "
+            f"time, so that it is not proven that the device was busy{_told(seen, utilization)}"
         )
     queue = "; its queue was full, so that launches waited for the device" if full.mean() > QUEUE_FULL else ""
-    return f"GPU-bound: no host-side cause (device busy {format_percent(busy)} of the time){queue}"
+    return f"GPU-bound: no host-side cause ({words}){queue}"
 
 
 def without_syncs() -> str:
@@ -65,7 +69,11 @@ def without_syncs() -> str:
     )
 
 
-def step_verdict(steps: Array, *, has_incident: bool) -> str:
+def _told(busy: float, utilization: Utilization | None) -> str:
+    return f"; {utilization.words(busy)}" if utilization else ""
+
+
+def step_verdict(steps: Array, *, has_incident: bool, utilization: Utilization | None = None) -> str:
     """The same of a process whose steps are found by repetition: who sets their pace, and what is not known."""
     share = f"{100 * blocked_share(steps):.0f}%"
     pace = {
@@ -75,6 +83,7 @@ def step_verdict(steps: Array, *, has_incident: bool) -> str:
         "GPU idle is not known within steps",
         PacedBy.UNKNOWN: "what sets its pace is not known: its launches were not timed",
     }[paced_by(steps)]
+    pace += f"; {utilization.kernels}" if utilization else ""
     return f"{pace}; see the incidents" if has_incident else f"{pace}; no lost time against the baseline"
 
 

@@ -19,6 +19,7 @@ from types import TracebackType
 
 from ingero.elf import DYNAMIC, ElfImage, FileSource, UnreadableImageError
 from ingero.errors import IngeroError
+from ingero.foreign_text import decoded
 
 _TAG = struct.Struct("<QQ")  # Elf64_Dyn
 _NEEDED, _SONAME = 1, 14  # DT_*
@@ -144,7 +145,7 @@ class ElfFile:
         text = self.read_at(start, _MAX_NAME_BYTES)
         if end not in text:
             raise UnreadableElfError(self.path, f"the name at offset {start} does not end")
-        return text.partition(end)[0].decode(errors="replace")
+        return decoded(text.partition(end)[0])
 
     def _function_offsets(self, name: str) -> tuple[int, ...]:
         raw = name.encode()

@@ -12,9 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.foreign_text import decoded
+
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _NS_PER_TICK = 1_000_000_000 // TICKS_PER_SECOND
+_MOST_BYTES = 1 << 20  # of an environment, which may have 6 MB: what launchers set comes first
+_MOST_CMDLINE_BYTES = 64 << 10  # of which people are shown the beginning
 _PF_KTHREAD, _PF_EXITING = 0x00200000, 0x00000004  # include/linux/sched.h
 
 
@@ -152,7 +156,12 @@ def read_environ(pid: int, proc: Path = PROC) -> dict[str, str] | None:
     if raw is None:
         return None
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
-    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
+    return {decoded(key): decoded(value, most=_MOST_BYTES) for key, _, value in pairs}
+
+
+def read_thread_name(tid: int, proc: Path = PROC) -> str:
+    """The name of a thread; "" when it is gone. Its program chose it: any 15 bytes."""
+    return decoded((_read_bytes(proc / str(tid) / "comm") or b"").removesuffix(b"\n"))
 
 
 def _read_stat(path: Path) -> _Stat | None:
@@ -163,7 +172,7 @@ def _read_stat(path: Path) -> _Stat | None:
     head, _, tail = raw.rpartition(b")")
     fields = tail.split()
     return _Stat(
-        name=_text(head.partition(b"(")[2]),
+        name=decoded(head.partition(b"(")[2]),
         state=fields[0].decode(),
         ppid=int(fields[1]),
         flags=int(fields[6]),
@@ -173,8 +182,8 @@ def _read_stat(path: Path) -> _Stat | None:
 
 
 def _read_cmdline(path: Path) -> tuple[str, ...]:
-    raw = _read_bytes(path) or b""
-    return tuple(_text(word) for word in raw.rstrip(b"\0").split(b"\0")) if raw else ()
+    raw = _read_bytes(path, most=_MOST_CMDLINE_BYTES) or b""
+    return tuple(decoded(word) for word in raw.rstrip(b"\0").split(b"\0")) if raw else ()
 
 
 def _real_uid(status: bytes) -> int:
@@ -182,12 +191,9 @@ def _real_uid(status: bytes) -> int:
     return int(line.split()[1])
 
 
-def _read_bytes(path: Path) -> bytes | None:
+def _read_bytes(path: Path, *, most: int = _MOST_BYTES) -> bytes | None:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(most)
     except OSError:  # gone, or not ours to read: the callers say None
         return None
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")

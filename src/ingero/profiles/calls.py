@@ -55,7 +55,7 @@ def _join(calls: Array, activities: Array, owner: Array) -> None:
     activities["pid"][found] = calls["pid"][call]
     np.add.at(calls["bytes"], call, activities["bytes"][found])
     first_calls, first = np.unique(call, return_index=True)
-    for name in ("device", "stream", "direction"):
+    for name in ("device", "stream", "direction", "host_memory"):
         calls[name][first_calls] = activities[name][found[first]]
     is_kernel = activities["kind"][found[first]] == ActivityKind.KERNEL
     is_launch = (_KINDS[calls["op"][first_calls]] & int(Kind.LAUNCH | Kind.GRAPH)) == int(Kind.LAUNCH)

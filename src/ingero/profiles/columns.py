@@ -14,6 +14,7 @@ _AT_ONCE = 1 << 14  # rows as Python's objects, which take ten times as much
 MAX_ROWS = 20_000_000
 MAX_TEXTS = 500_000  # distinct names of one file; the research's largest has 6,000
 MAX_TEXT_CHARACTERS = 4096  # a kernel's name with its template arguments is up to 2,000
+_MAX_PRINTED = 300
 TOO_MANY_ROWS = "more rows than an import may have"
 TOO_MANY_TEXTS = "more different names than an import may have"
 
@@ -76,6 +77,11 @@ class Texts:
     def all(self) -> tuple[str, ...]:
         """The texts, by number."""
         return tuple(self._numbers)
+
+
+def printable(text: str) -> str:
+    """A name or message from outside as a terminal may show it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_PRINTED])
 
 
 def cleaned(text: str) -> str:

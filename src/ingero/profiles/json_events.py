@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 from ingero.profiles.model import ProfileError
 
-# From anywhere outside a string to the next bracket: strings are passed over whole.
-_TO_BRACKET = re.compile(rb'[^"{}\[\]]*(?:"[^"\\]*(?:\\.[^"\\]*)*"[^"{}\[\]]*)*([{}\[\]])', re.DOTALL)
+# From anywhere outside a string to the next bracket, strings are passed over; or to the end of what is there, so that
+# nothing is looked at twice. Group 1: the end lies inside a string.
+_TO_BRACKET = re.compile(rb'[^"{}\[\]]*(?:"[^"\\]*(?:\\.[^"\\]*)*(?:"|(\\?\Z))[^"{}\[\]]*)*([{}\[\]]|\Z)', re.DOTALL)
+_TO_QUOTE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*(?:"|(\\?\Z))', re.DOTALL)
 _EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*$')
 _KEY_BYTES = 100  # the key, and the white space that people and tools put around it
 # Of one event, and of all properties: an event of the research has up to 20 kB, the properties up to 300 kB.
@@ -25,6 +27,8 @@ class EventSplitter:
     def __init__(self) -> None:
         self._buffer = b""
         self._at = 0  # looked at up to here
+        self._is_in_string = False  # there
+        self._behind_bracket = 0  # the last one
         self._begin = 0  # of the event, or of the properties that are not kept yet
         self._depth = 0
         self._events_depth = 0  # inside the array of events: its depth
@@ -47,21 +51,36 @@ class EventSplitter:
         """
         self._buffer = self._buffer[self._begin :] + chunk
         self._at -= self._begin
+        self._behind_bracket -= self._begin
         self._begin = 0
         buffer = self._buffer
-        while match := _TO_BRACKET.match(buffer, self._at):
-            yield from self._bracket(buffer, match.start(1))
-        if self._events_depth == 0 and self._begin < self._at:
-            self._keep(buffer[self._begin : self._at])
-            self._begin = self._at
+        while (at := self._next_bracket(buffer)) >= 0:
+            yield from self._bracket(buffer, at)
+        if self._events_depth == 0 and self._begin < self._behind_bracket:
+            self._keep(buffer[self._begin : self._behind_bracket])
+            self._begin = self._behind_bracket
         if len(buffer) - self._begin > MAX_PIECE_BYTES:
             raise ProfileError(
                 f"the file has a piece of more than {MAX_PIECE_BYTES >> 20} MiB where an event should be",
                 hint="import the file as the profiler wrote it",
             )
 
+    def _next_bracket(self, buffer: bytes) -> int:
+        """Where it is; -1: not in what is there, all of which is looked at now."""
+        pattern = _TO_QUOTE if self._is_in_string else _TO_BRACKET
+        match = pattern.match(buffer, self._at)
+        assert match is not None  # each matches at the end at the latest
+        if match.start(1) >= 0:
+            self._is_in_string, self._at = True, match.start(1)
+            return -1
+        self._at = match.end()
+        if self._is_in_string:
+            self._is_in_string = False
+            return self._next_bracket(buffer)
+        return match.start(2) if match[2] else -1
+
     def _bracket(self, buffer: bytes, at: int) -> Iterator[bytes]:
-        self._at = at + 1
+        self._behind_bracket = at + 1
         if buffer[at] in b"{[":
             self._open(buffer, at)
             return

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
 from ingero.profiles.columns import Table, Texts, cleaned
 from ingero.profiles.json_events import EventSplitter
@@ -34,13 +35,14 @@ from ingero.profiles.model import (
     ACTIVITY_DTYPE,
     CALL_DTYPE,
     FRAME_DTYPE,
+    MAX_DURATION_NS,
+    MAX_SIZE_BYTES,
     NO_CORRELATION,
     NO_TIME,
     RANGE_DTYPE,
     UNKNOWN,
     ActivityKind,
     Direction,
-    HostMemory,
     Notes,
     Profile,
     RangeKind,
@@ -102,7 +104,7 @@ class KinetoReader:
         if add is None:
             return
         begin, lasting = time_ns(event.ts), time_ns(event.dur) if bytes(event.dur) else 0
-        if begin is None or lasting is None:
+        if begin is None or lasting is None or lasting > MAX_DURATION_NS:
             self.dropped[NO_TIME] += 1
             return
         self.events += 1
@@ -125,7 +127,7 @@ class KinetoReader:
         name = event.name or ""
         correlation = _first(args.correlation, args.external_id)
         place = (begin, end, integer(event.pid, 0), self._tid(event.tid))
-        rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0)
+        rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0)
         self.calls.add((*place, op_id(cleaned(name)), self.texts.number(name), correlation, *rest))
 
     def _activity(self, event: Event, begin: int, end: int) -> None:
@@ -136,7 +138,7 @@ class KinetoReader:
         name = event.name or ""
         is_copy = kind is ActivityKind.MEMCPY
         row = (begin, end, 0, *self._stream(event, args, kind), _first(args.correlation, args.external_id), int(kind))
-        what = (self.texts.number(name), max(0, integer(args.size, 0)))
+        what = (self.texts.number(name), min(max(0, integer(args.size, 0)), MAX_SIZE_BYTES))
         where = (direction_of(name), host_memory_of(name)) if is_copy else (0, 0)
         group = self.groups.number(args) if args.collective or args.group_name is not None else UNKNOWN
         self.activities.add((*row, *what, *where, 0, group))

@@ -13,7 +13,7 @@ Number = int | float | str | None
 
 # Kineto writes the bandwidth of a copy that took 0 us, and other quotients, as C prints them.
 _NOT_JSON = re.compile(r'("(?:[^"\\]|\\.)*")|-?\b(?:inf|infinity|nan|-?nan\(ind\))\b', re.IGNORECASE | re.DOTALL)
-_MAX_NS = 1 << 62  # the year 2116; sums of two such times fit into 64 bits
+_MAX_NS = 1 << 61  # the year 2043; with the base of a file it fits into 64 bits
 _MAX_INT = 1 << 62
 
 
@@ -117,6 +117,7 @@ def integer(value: Number, default: int) -> int:
 
 def properties_of(data: bytes) -> dict[str, Any]:
     """The file's properties; empty where they cannot be read."""
+    data = data.removeprefix(b"\xef\xbb\xbf")  # the mark that some tools put before UTF-8
     for text in (data, mend(data)):
         try:
             found = msgspec.json.decode(text) if text is not None else None

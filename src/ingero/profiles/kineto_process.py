@@ -76,7 +76,8 @@ def _shift_ns(properties: dict[str, Any], *tables: Array) -> tuple[int, bool]:
     if first >= UNDATED_NS:
         return 0, True
     base = integer(properties.get("baseTimeNanoseconds"), 0)
-    return (base, True) if base > 0 and base + first >= UNDATED_NS else (UNDATED_NS, False)
+    is_usable = 0 < base < 3 * UNDATED_NS and base + first >= UNDATED_NS  # until 2065
+    return (base, True) if is_usable else (UNDATED_NS, False)
 
 
 def _thread_name(name: str) -> str:

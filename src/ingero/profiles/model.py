@@ -21,9 +21,12 @@ UNKNOWN = -1  # a device or stream that the file does not name
 NO_CORRELATION = -1
 
 NO_TIME = "without a usable time"  # a reason to drop a record
+# Bounds of one record's numbers, so that sums of many fit into 64 bits: a profile lasts minutes, a GPU has 200 GB.
+MAX_DURATION_NS = 7 * 24 * 3600 * 1_000_000_000
+MAX_SIZE_BYTES = 1 << 48
 
-# op: Op.id. device, stream, function, bytes and direction are those of the activity that the call enqueued; stack: an
-# index into `stacks`, 0 = none.
+# op: Op.id. device, stream, function, bytes, direction and host_memory (events.HostMemory) are those of the activity
+# that the call enqueued; stack: an index into `stacks`, 0 = none.
 CALL_DTYPE = np.dtype(
     [
         ("start_ns", "i8"),
@@ -38,6 +41,7 @@ CALL_DTYPE = np.dtype(
         ("function", "i4"),
         ("bytes", "i8"),
         ("direction", "i1"),
+        ("host_memory", "i1"),
         ("stack", "i4"),
     ]
 )
@@ -82,14 +86,6 @@ class Direction(enum.IntEnum):
     GPU_TO_HOST = 2
     GPU_TO_GPU = 3
     HOST_TO_HOST = 4
-
-
-class HostMemory(enum.IntEnum):
-    """Host memory of a copy. The names, in lower case, are published."""
-
-    UNKNOWN = 0
-    PAGEABLE = 1
-    PINNED = 2
 
 
 class RangeKind(enum.IntEnum):

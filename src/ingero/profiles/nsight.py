@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
 from ingero.profiles.assembly import Parts, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
@@ -18,6 +19,8 @@ from ingero.profiles.columns import Table, Texts
 from ingero.profiles.model import (
     ACTIVITY_DTYPE,
     CALL_DTYPE,
+    MAX_DURATION_NS,
+    MAX_SIZE_BYTES,
     NO_CORRELATION,
     NO_TIME,
     RANGE_DTYPE,
@@ -25,7 +28,6 @@ from ingero.profiles.model import (
     ActivityKind,
     Direction,
     Gpu,
-    HostMemory,
     Notes,
     Origin,
     Profile,
@@ -94,7 +96,7 @@ class _Reader:
                 place = (*times, _process(thread), (thread or 0) & _THREAD_MASK)
                 number = whole(correlation)
                 what = (op_id(called), self.texts.number(called), NO_CORRELATION if number is None else number)
-                self.calls.add((*place, *what, UNKNOWN, UNKNOWN, 0, 0, 0, 0))
+                self.calls.add((*place, *what, UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0))
 
     def read_activities(self) -> None:
         """What the GPUs did."""
@@ -116,7 +118,9 @@ class _Reader:
         is_copy = kind is ActivityKind.MEMCPY
         direction = int(_DIRECTIONS.get(whole(copy) or 0, Direction.UNKNOWN)) if is_copy else 0
         memory = _host_memory(direction, whole(source), whole(target)) if is_copy else 0
-        self.activities.add((*place, *what, max(0, whole(size) or 0), direction, memory, 0, UNKNOWN))
+        self.activities.add(
+            (*place, *what, min(max(0, whole(size) or 0), MAX_SIZE_BYTES), direction, memory, 0, UNKNOWN)
+        )
 
     def read_ranges(self) -> None:
         """Ranges of NVTX; marks and names of things are none."""
@@ -132,7 +136,7 @@ class _Reader:
 
     def _times(self, start: Cell, end: Cell) -> tuple[int, int] | None:
         begin, done = whole(start), whole(end)
-        if begin is None or done is None or done < begin or begin < -UNDATED_NS:
+        if begin is None or done is None or not -UNDATED_NS < begin <= done <= begin + MAX_DURATION_NS:
             self.notes.dropped[NO_TIME] += 1
             return None
         return begin, done

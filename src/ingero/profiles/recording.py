@@ -7,12 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ingero import __version__
 from ingero.profiles.model import UNKNOWN, Notes, Profile, ProfileError
-from ingero.profiles.progress import blocked_of, marks_of
-from ingero.profiles.rows import Place, rows_of
+from ingero.profiles.place import Place
+from ingero.profiles.progress import Blocked, blocked_of, marks_of
+from ingero.profiles.rows import rows_of
 from ingero.profiles.steps import step_rows
 from ingero.store import tables
 from ingero.store.records import SessionFacts
@@ -133,19 +135,17 @@ def _process(profile: Profile, number: int, writer: Writer, sink: _Sink, communi
         last_seen_ns=profile.end_ns,
     )
     place = Place(process=process, text=writer.intern, communicators=communicators.add(profile, process))
-    for table, count, columns in rows_of(profile, place):
-        sink.put(table, count, **columns)
     blocked = blocked_of(profile)
-    for table, count, columns in step_rows(profile, place, blocked):
+    for table, count, columns in chain(rows_of(profile, place, blocked), step_rows(profile, place, blocked)):
         sink.put(table, count, **columns)
-    _marks(profile, process, writer.intern, sink)
+    _marks(profile, blocked, process, writer.intern, sink)
     for gpu in profile.gpus:
         if gpu.uuid and gpu.ordinal != UNKNOWN:
             sink.put(tables.PROCESS_GPUS, 1, process=process, ordinal=gpu.ordinal, uuid=gpu.uuid)
 
 
-def _marks(profile: Profile, process: int, text: Callable[[str], int], sink: _Sink) -> None:
-    marks = marks_of(profile, blocked_of(profile))
+def _marks(profile: Profile, blocked: Blocked, process: int, text: Callable[[str], int], sink: _Sink) -> None:
+    marks = marks_of(profile, blocked)
     sink.put(
         tables.PROGRESS_MARKS,
         len(marks),

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from ingero.decode.native.names import shorten
-from ingero.ops import BY_ID, Kind
-from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Direction, Frame, HostMemory, Profile, RangeKind
-from ingero.store import histograms, tables
-from ingero.store.tables import Column, Table
-from ingero.units import SECOND_NS
+from ingero.events import HostMemory
+from ingero.ops import BY_ID
+from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Direction, Frame, Profile, RangeKind
+from ingero.profiles.place import Place, Rows, by_op, function_id
+from ingero.profiles.progress import Blocked
+from ingero.profiles.sums import sum_rows
+from ingero.store import tables
+from ingero.store.tables import Column
 
 # cudaMemcpyKind by direction, where the call has it as an argument
 _MEMCPY_KINDS = {Direction.HOST_TO_GPU: 1, Direction.GPU_TO_HOST: 2, Direction.GPU_TO_GPU: 3, Direction.HOST_TO_HOST: 0}
 _MEMCPY_KIND = "cudaMemcpyKind"
-_HASH_BYTES = 7  # a positive number for SQLite
-_SIGNED_64 = 1 << 63
-
-Rows = Iterator[tuple[Table, int, dict[str, Column]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the rows of a process belong. text: the number of a text; communicators: numbers by index of the group."""
-
-    process: int
-    text: Callable[[str], int]
-    communicators: Sequence[int] = ()
-
-
-def function_id(name: str) -> int:
-    """The number of a kernel, equal in every recording; 0 for a call that launches none."""
-    return int.from_bytes(hashlib.sha1(name.encode()).digest()[:_HASH_BYTES], "big") if name else 0
-
-
-def rows_of(profile: Profile, place: Place) -> Rows:
+def rows_of(profile: Profile, place: Place, blocked: Blocked) -> Rows:
     """Every row of a process but its own, its steps' and its communicators'."""
     yield from _threads(profile, place)
     stacks, stack_rows = _stacks(profile, place)
@@ -47,7 +30,7 @@ def rows_of(profile: Profile, place: Place) -> Rows:
     functions = _functions(profile)
     yield from _kernels(profile, place, functions)
     yield from _events(profile, place, functions, stacks)
-    yield from _sums(profile, place, functions)
+    yield from sum_rows(profile, place, functions, blocked)
     yield from _activities(profile, place, functions)
     yield from _ranges(profile, place)
 
@@ -96,23 +79,16 @@ def _kernels(profile: Profile, place: Place, functions: Array) -> Rows:
     yield tables.KERNELS, len(names), {"process": place.process, "source_of_name": "profiler", **columns}
 
 
-def _by_op(calls: Array, value: Callable[[int], int]) -> Array:
-    """A value of each call's operation."""
-    table = np.array([value(op) if op in BY_ID else 0 for op in range(256)])
-    found: Array = table[calls["op"]]
-    return found
-
-
 def _sources(calls: Array) -> dict[str, Column]:
     return {
-        "source": _by_op(calls, lambda op: int(BY_ID[op].source)),
-        "op": _by_op(calls, lambda op: BY_ID[op].code),
+        "source": by_op(calls, lambda op: int(BY_ID[op].source)),
+        "op": by_op(calls, lambda op: BY_ID[op].code),
     }
 
 
 def _events(profile: Profile, place: Place, functions: Array, stacks: Array) -> Rows:
     calls = profile.calls
-    has_kind = _by_op(calls, lambda op: int(_extra(op) == _MEMCPY_KIND))
+    has_kind = by_op(calls, lambda op: int(_extra(op) == _MEMCPY_KIND))
     kinds = np.array([_MEMCPY_KINDS.get(Direction(number), 0) for number in range(len(Direction))])
     yield (
         tables.EVENTS,
@@ -125,6 +101,7 @@ def _events(profile: Profile, place: Place, functions: Array, stacks: Array) -> 
             "tid": calls["tid"],
             **_sources(calls),
             "arg0": calls["bytes"],
+            "arg1": np.where(by_op(calls, _may_touch_host) != 0, calls["host_memory"], 0),
             "arg2": np.where(has_kind != 0, kinds[calls["direction"]], 0),
             "stream": np.where(calls["stream"] == UNKNOWN, 0, calls["stream"]),
             "gpu_id": calls["device"],
@@ -135,42 +112,13 @@ def _events(profile: Profile, place: Place, functions: Array, stacks: Array) -> 
     )
 
 
+def _may_touch_host(op: int) -> int:
+    return int(bool(BY_ID[op].to or BY_ID[op].origin))
+
+
 def _extra(op: int) -> str:
     argument = BY_ID[op].extra
     return argument.name if argument else ""
-
-
-def _sums(profile: Profile, place: Place, functions: Array) -> Rows:
-    """Sums of each second and operation, and of each second and kernel."""
-    calls = profile.calls
-    seconds = calls["start_ns"] // SECOND_NS
-    nested = dict(profile.nested)
-    for second, op, mine in _groups(seconds, calls["op"]):
-        durations = calls["end_ns"][mine] - calls["start_ns"][mine]
-        known = BY_ID[op]
-        sums: dict[str, Column] = {"count": len(mine), "sum_ns": int(durations.sum()), "max_ns": int(durations.max())}
-        sums["bytes"] = int(calls["bytes"][mine].sum())
-        key: dict[str, Column] = {"start_ns": second * SECOND_NS, "process": place.process}
-        key |= {"source": int(known.source), "op": known.code}
-        inner = {"recorded": len(mine), "nested": nested.pop(op, 0)}
-        yield tables.OP_STATS, 1, {**key, **sums, **inner}
-        histogram = histograms.pack(histograms.count(durations))
-        yield tables.CALL_SITES, 1, {**key, **sums, "period_s": 1, "histogram": histogram}
-    is_launch = _by_op(calls, lambda op: int(bool(BY_ID[op].kind & Kind.LAUNCH))) != 0
-    launched = np.where(is_launch, calls["function"], 0)
-    for second, name, mine in _groups(seconds, launched):
-        if name:
-            place_of = {"start_ns": second * SECOND_NS, "process": place.process, "function": int(functions[name])}
-            yield tables.KERNEL_LAUNCHES, 1, {**place_of, "count": len(mine)}
-
-
-def _groups(first: Array, second: Array) -> Iterator[tuple[int, int, Array]]:
-    """Each pair of values with the indexes that have it."""
-    order = np.lexsort((second, first))
-    if len(order):
-        changes = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
-        for mine in np.split(order, np.flatnonzero(changes) + 1):
-            yield int(first[mine[0]]), int(second[mine[0]]), mine
 
 
 def _activities(profile: Profile, place: Place, functions: Array) -> Rows:

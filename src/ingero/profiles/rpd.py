@@ -6,6 +6,7 @@ a date.
 
 from __future__ import annotations
 
+from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
 from ingero.profiles.assembly import Parts, assign, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
@@ -13,13 +14,14 @@ from ingero.profiles.columns import Table, Texts
 from ingero.profiles.model import (
     ACTIVITY_DTYPE,
     CALL_DTYPE,
+    MAX_DURATION_NS,
+    MAX_SIZE_BYTES,
     NO_CORRELATION,
     NO_TIME,
     RANGE_DTYPE,
     UNKNOWN,
     ActivityKind,
     Direction,
-    HostMemory,
     Notes,
     Origin,
     Profile,
@@ -80,7 +82,7 @@ class _Reader:
             else:
                 known = whole(number)
                 correlation = NO_CORRELATION if known is None else known
-                self.calls.add((*place, op_id(called), index, correlation, UNKNOWN, UNKNOWN, 0, 0, 0, 0))
+                self.calls.add((*place, op_id(called), index, correlation, UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0))
 
     def read_activities(self) -> None:
         """What the GPUs did, with the calls that asked for it."""
@@ -88,7 +90,7 @@ class _Reader:
             whole(op): whole(call) for call, op in self.file.rows("rocpd_api_ops", ["api_id", "op_id"], self.notes)
         }
         copies = {
-            whole(call): (max(0, whole(size) or 0), whole(pinned))
+            whole(call): (min(max(0, whole(size) or 0), MAX_SIZE_BYTES), whole(pinned))
             for call, size, pinned in self.file.rows("rocpd_copyapi", ["api_ptr_id", "size", "pinned"], self.notes)
         }
         columns = ["id", "gpuId", "queueId", "start", "end", "description_id", "opType_id"]
@@ -113,7 +115,7 @@ class _Reader:
 
     def _times(self, start: Cell, end: Cell) -> tuple[int, int] | None:
         begin, done = whole(start), whole(end)
-        if begin is None or done is None or not 0 <= begin <= done:
+        if begin is None or done is None or not 0 <= begin <= done <= begin + MAX_DURATION_NS:
             self.notes.dropped[NO_TIME] += 1
             return None
         return begin, done

@@ -10,13 +10,14 @@ from urllib.parse import quote
 
 import apsw
 
-from ingero.profiles.columns import cleaned
+from ingero.profiles.columns import cleaned, printable
 from ingero.profiles.model import Notes, ProfileError
 
 Cell = int | float | str | bytes | None
 
 _MAX_CELL_BYTES = 16 << 20  # anything larger is not read, and is an error of that row
 _MAX_INT = 1 << 62
+_UNREADABLE = (apsw.Error, UnicodeDecodeError)  # the second for names in a damaged schema
 _SETTINGS = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON", "mmap_size = 0")
 
 
@@ -36,8 +37,10 @@ class SqliteFile:
             for setting in _SETTINGS:
                 list(self._db.execute(f"PRAGMA {setting}"))
             self.tables = self._read_tables()
-        except apsw.Error as error:
-            raise ProfileError(f"{name} cannot be read: {error}", hint="export the profile again") from error
+        except _UNREADABLE as error:
+            raise ProfileError(
+                f"{name} cannot be read: {printable(str(error))}", hint="export the profile again"
+            ) from error
 
     def __enter__(self) -> SqliteFile:
         return self
@@ -64,8 +67,10 @@ class SqliteFile:
         chosen = ", ".join(self._expression(table, column) for column in columns)
         try:
             yield from self._db.execute(f'SELECT {chosen} FROM "{table}"')
-        except apsw.Error as error:
-            notes.lacks.append(f"{self.name} is damaged: table {table} is read up to there only ({error})")
+        except _UNREADABLE as error:
+            notes.lacks.append(
+                f"{self.name} is damaged: table {table} is read up to there only ({printable(str(error))})"
+            )
 
     def _expression(self, table: str, column: str) -> str:
         if column not in self.tables[table]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ingero.decode.steps import CALL_DTYPE, Steps, find_steps, main_stream
+from ingero.events import EpochFlag
 from ingero.ops import BY_ID, Kind
 from ingero.profiles.calls import kinds_of
 from ingero.profiles.model import UNKNOWN, Array, Direction, Profile, RangeKind
+from ingero.profiles.place import Place, Rows, function_id
 from ingero.profiles.progress import Blocked
-from ingero.profiles.rows import Place, Rows, function_id
 from ingero.store import tables
-from ingero.store.tables import Column
 
 _FUNCTION_BITS = 32  # of a key: below the operation, above the direction of a copy
+_WORK = ("launches", "copies", "collectives")  # by which steps of a type are alike
 _REPEATING = int(Kind.ENQUEUE | Kind.DRAIN)
 
 
@@ -39,7 +41,7 @@ def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
         return
     device, stream = _main(profile)
     op = BY_ID.get(cuts.op)
-    types = _types(profile, cuts)
+    sums = _sums(profile, cuts, blocked)
     yield (
         tables.STEPS,
         len(cuts.start_ns),
@@ -52,11 +54,12 @@ def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
             "start_ns": cuts.start_ns,
             "end_ns": cuts.end_ns,
             "how": place.text(cuts.how),
-            "step_type": [place.text(name) for name in types],
+            "step_type": [place.text(name) for name in _types(cuts, sums)],
             "source": int(op.source) if op else 0,
             "op": op.code if op else 0,
             "function": function_id(profile.texts[cuts.function]),
-            **_sums(profile, cuts, blocked),
+            "flags": int(EpochFlag.STEP),
+            **sums,
         },
     )
 
@@ -85,16 +88,24 @@ def _cuts(profile: Profile) -> _Cuts | None:
     marks = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
     if found is None:
         return _marked(marks)
-    return _repeated(found, calls, "both" if len(marks) == found.count else "repetition")
+    if len(marks) != found.count:
+        return _repeated(found, calls, "repetition", found.cut_ns)
+    return _repeated(found, calls, "both", _from_first_mark(found.cut_ns, marks))
 
 
-def _repeated(found: Steps, calls: Array, how: str) -> _Cuts:
+def _from_first_mark(cut_ns: Array, marks: Array) -> Array:
+    """Cuts of which the first is where the program marked it: no call came before, so that calls show only its own."""
+    first_ns = min(int(cut_ns[0]), int(marks["start_ns"].min()))
+    return np.concatenate([[first_ns], cut_ns[1:]])
+
+
+def _repeated(found: Steps, calls: Array, how: str, cut_ns: Array) -> _Cuts:
     marker = found.markers[0] if found.markers else None
     tids, counts = np.unique(calls["tid"][calls["is_enqueue"]], return_counts=True)
     key = marker.key if marker else 0
     return _Cuts(
-        start_ns=found.cut_ns[:-1],
-        end_ns=found.cut_ns[1:],
+        start_ns=cut_ns[:-1],
+        end_ns=cut_ns[1:],
         how=how,
         kinds=found.kind,
         tid=marker.tid if marker else int(tids[counts.argmax()]),
@@ -123,23 +134,21 @@ def _main(profile: Profile) -> tuple[int, int]:
     return int(devices[counts.argmax()]), stream
 
 
-def _types(profile: Profile, cuts: _Cuts) -> list[str]:
-    """The name of each step's type: how much a usual one of its kind enqueues, which two recordings can share."""
-    calls = profile.calls
-    is_enqueue = ((kinds_of(calls) & int(Kind.ENQUEUE)) != 0) & (calls["stream"] == main_stream(calls_for_steps(calls)))
-    counts = _between(np.sort(calls["start_ns"][is_enqueue]), cuts)
-    usual = {kind: int(np.median(counts[cuts.kinds == kind])) for kind in np.unique(cuts.kinds).tolist()}
-    return [f"{usual[kind]} enqueues" for kind in cuts.kinds.tolist()]
+def _types(cuts: _Cuts, sums: Mapping[str, Array]) -> list[str]:
+    """The name of each step's type: what a usual one of its kind does, which two recordings can share."""
+    names = {
+        kind: _type([int(np.median(sums[name][cuts.kinds == kind])) for name in _WORK])
+        for kind in set(cuts.kinds.tolist())
+    }
+    return [names[kind] for kind in cuts.kinds.tolist()]
 
 
-def _between(moments: Array, cuts: _Cuts) -> Array:
-    """How many of these moments each step has; ascending."""
-    begins, ends = (np.searchsorted(moments, at, side="left") for at in (cuts.start_ns, cuts.end_ns))
-    found: Array = ends - begins
-    return found
+def _type(usual: Sequence[int]) -> str:
+    parts = [f"{count} {name}" for count, name in zip(usual, _WORK, strict=True)]
+    return ", ".join(parts if usual[-1] else parts[:-1])
 
 
-def _sums(profile: Profile, cuts: _Cuts, blocked: Blocked) -> dict[str, Column]:
+def _sums(profile: Profile, cuts: _Cuts, blocked: Blocked) -> dict[str, Array]:
     calls = profile.calls
     order = np.argsort(calls["start_ns"], kind="stable")
     begins, kinds = calls["start_ns"][order], kinds_of(calls)[order]

@@ -6,16 +6,19 @@ import lzma
 import tarfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ingero.profiles.columns import printable
 from ingero.profiles.model import ProfileError
 from ingero.units import format_bytes
 
 CHUNK_BYTES = 1 << 20
 MAX_FILES = 4096  # of a folder or a tar: as many ranks
 _HEAD_BYTES = 512
+_PACKED_BYTES = 4096  # at a time: what is lost before a damage is what these unpack to
 _GZIP = b"\x1f\x8b"
 _MAX_LAYERS = 3  # a tar.gz of files that are packed themselves
 _XZ_MEMORY_BYTES = 256 << 20  # xz -9 takes 65 MiB
@@ -70,10 +73,17 @@ class Entry:
         while data:
             budget.take(len(data))
             yield data
-            try:
-                data = self.stream.read(CHUNK_BYTES)
-            except _DAMAGES:
-                return
+            data = self._next_chunk()
+
+    def _next_chunk(self) -> bytes:
+        """As much as a chunk, in however small pieces it comes."""
+        pieces: list[bytes] = []
+        missing = CHUNK_BYTES
+        with suppress(*_DAMAGES):
+            while missing > 0 and (piece := self.stream.read(missing)):
+                pieces.append(piece)
+                missing -= len(piece)
+        return b"".join(pieces)
 
 
 def entries(path: Path) -> Iterator[Entry]:
@@ -102,7 +112,7 @@ def _entries(stream: Readable, name: str, path: Path | None, *, is_named: bool, 
     try:
         head = _read_head(stream)
     except _DAMAGES as error:
-        raise ProfileError(f"{name} is damaged from its begin on: {error}") from error
+        raise ProfileError(f"{printable(name)} is damaged from its begin on") from error
     whole = _Rejoined(head, stream)
     inner = _unpacker(head, whole)
     if inner is not None and layers < _MAX_LAYERS:
@@ -111,7 +121,7 @@ def _entries(stream: Readable, name: str, path: Path | None, *, is_named: bool, 
     elif head[_TAR_MARK] == b"ustar" and layers < _MAX_LAYERS:
         yield from _members(whole, name, layers)
     else:
-        yield Entry(name=name, head=head, stream=stream, path=path, is_named=is_named)
+        yield Entry(name=printable(name), head=head, stream=stream, path=path, is_named=is_named)
 
 
 def _read_head(stream: Readable) -> bytes:
@@ -133,7 +143,9 @@ def _members(stream: Readable, name: str, layers: int) -> Iterator[Entry]:
         with tarfile.open(fileobj=stream, mode="r|") as tar:  # type: ignore[call-overload]  # it only reads
             for number, member in enumerate(tar):
                 if number >= MAX_FILES:
-                    raise ProfileError(f"{name} has more than {MAX_FILES} files", hint="unpack it, and name its folder")
+                    raise ProfileError(
+                        f"{printable(name)} has more than {MAX_FILES} files", hint="unpack it, and name its folder"
+                    )
                 file = tar.extractfile(member) if member.isfile() else None
                 if file is not None:
                     yield from _entries(file, Path(member.name).name, None, is_named=False, layers=layers + 1)
@@ -171,11 +183,11 @@ class _Gzip:
         packed = self._decoder.unconsumed_tail
         while True:
             if self._decoder.eof:
-                packed = self._decoder.unused_data.lstrip(b"\0") or self._stream.read(CHUNK_BYTES)
+                packed = self._decoder.unused_data.lstrip(b"\0") or self._stream.read(_PACKED_BYTES)
                 if not packed.startswith(_GZIP):
                     return b""
                 self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            packed = packed or self._stream.read(CHUNK_BYTES)
+            packed = packed or self._stream.read(_PACKED_BYTES)
             if not packed:
                 raise EOFError("cut")
             data = self._decoder.decompress(packed, size if size > 0 else CHUNK_BYTES)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ingero.diagnose.accounting import LaneAccount, accounts_of_sums, lane_accounts, main_lane
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.main_stream import judged_alone
+from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.identity import identity_text
-from ingero.serve.call_lines import call_lines, code_lines, kernel_lines, open_call_lines
+from ingero.ops import is_launch
+from ingero.serve.call_lines import call_lines, code_lines, copy_lines, kernel_lines, open_call_lines
 from ingero.serve.clock_lines import device_lines, placed, quiet_text, thread_lines
 from ingero.serve.coverage import coverage_lines
 from ingero.serve.drain_lines import DrainLines, drain_lines
@@ -22,6 +27,7 @@ from ingero.store.reader import Reader
 from ingero.store.records import ClockTotals, Container, OpTotals, Process, Window
 from ingero.units import format_count, format_moment, format_ns
 
+_MOST_OF_IT = 0.8  # of the time that a process lived, before its account is compared with what others say of it
 _MANY_EPOCHS = 20_000  # read one by one in half a second
 MANY_CALLS = 500_000  # recorded ones; their lines are told in a second
 
@@ -51,7 +57,7 @@ def account_text(
     processes = [process for process in reader.processes() if pid is None or process.pid == pid]
     totals = reader.op_totals(window)
     clocks = {total.process: total for total in reader.clock_totals(window)}
-    lanes = _lane_accounts(reader, window)
+    lanes = _judged(reader, window, _lane_accounts(reader, window), totals)
     epochs = _epochs_by_lane(reader, window) if lanes and not is_short else {}
     containers = {one.cgroup_id: one for one in reader.containers()}
     yield from not_traced_lines(reader, window)
@@ -103,12 +109,24 @@ def _process(
         placed(one, containers, process.cgroup_id or 0) for one in reader.culprits(window, process=process.process)
     ]
     if lane:
-        yield from device_lines(lane, culprits, lines)
+        yield from device_lines(lane, culprits, lines, _utilization(reader, window, process, lane))
+    elif reader.has_gpu_activities(window, process=process.process):
+        yield "  The GPU's times are the profiler's, see above."
     else:
-        yield "  The device was never drained in this window: its idleness is not proven."
+        yield "  The stream with most launches was never synced in this window: GPU idle is not known."
     if clocks:
         yield from thread_lines(clocks, culprits)
     yield from call_lines(totals)
+    yield from copy_lines(totals, reader.copy_shares((window,), process=process.process))
+
+
+def _utilization(reader: Reader, window: Window, process: Process, lane: LaneAccount) -> Utilization | None:
+    """Of its GPU, while the process lived; None where the lane's account is not about most of that time."""
+    end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
+    lived = Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+    if lane.wall_ns < _MOST_OF_IT * lived.duration_ns:
+        return None
+    return utilization_of(Evidence(reader, lived), process, lane.device, (lived,))
 
 
 def _lane_accounts(reader: Reader, window: Window) -> list[LaneAccount]:
@@ -117,6 +135,21 @@ def _lane_accounts(reader: Reader, window: Window) -> list[LaneAccount]:
     if sum(one.sums["epochs"] for one in sums) > _MANY_EPOCHS:
         return accounts_of_sums(sums)
     return lane_accounts(reader.epochs(window))
+
+
+def _judged(reader: Reader, window: Window, lanes: list[LaneAccount], totals: Sequence[OpTotals]) -> list[LaneAccount]:
+    """Those that can be judged: the lanes themselves are read only where launches are missing from their sums."""
+    launches, missing = Counter[int](), Counter[int]()
+    for total in totals:
+        launches[total.process] += total.count if is_launch(total.source, total.op) else 0
+    missing.update(launches)
+    for lane in lanes:
+        missing[lane.process] -= lane.launches
+    if all(missing[lane.process] <= lane.launches for lane in lanes):
+        return lanes
+    judged = judged_alone(reader.lanes(window), lambda process: launches[process])
+    keys = {(one.process, one.device, one.stream) for one in judged}
+    return [lane for lane in lanes if (lane.process, lane.device, lane.stream) in keys]
 
 
 def _epochs_by_lane(reader: Reader, window: Window) -> dict[tuple[int, int, int], npt.NDArray[np.void]]:

@@ -12,7 +12,7 @@ from ingero.serve.line_costs import line_cost_lines, line_costs
 from ingero.serve.stack_lines import stack_lines
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
-from ingero.store.records import Call, Clocks, OpTotals, Process, Window
+from ingero.store.records import Call, Clocks, CopyShare, OpTotals, Process, Window
 from ingero.store.waiters import Waiters
 from ingero.units import format_bytes, format_count, format_ns, format_percent, format_time_of_day
 
@@ -42,9 +42,22 @@ def call_lines(totals: Sequence[OpTotals]) -> Iterator[str]:
         rest = outermost[_TOP_OPS:]
         count, spent = sum(one.count for one in rest), sum(one.sum_ns for one in rest)
         yield f"  {f'{len(rest)} other calls':30}{format_count(count):>12}{format_ns(spent):>11}"
+
+
+def copy_lines(totals: Sequence[OpTotals], shares: Sequence[CopyShare]) -> Iterator[str]:
+    """How much was copied, how much of it between host and GPU, and for how long asynchronous copies waited."""
     moved = sum(total.bytes for total in totals if "emcpy" in total.name and total.count)
+    ways = (
+        (sum(one.host_to_gpu_bytes for one in shares), "from host to GPU"),
+        (sum(one.gpu_to_host_bytes for one in shares), "from GPU to host"),
+    )
+    of_it = ", ".join(f"{format_bytes(int(size))} {way}" for size, way in ways if size >= 1)
     if moved:
-        yield f"  copied: {format_bytes(moved)}"
+        yield f"  copied: {format_bytes(moved)}{f', of it {of_it}' if of_it else ''}"
+    names = {(total.source, total.op): total.name for total in totals}
+    for one in shares:
+        if one.blocked_ns >= 1 and (name := names.get((one.source, one.op))):
+            yield f"  blocked in {name} (pageable): {format_ns(int(one.blocked_ns))}"
 
 
 def kernel_lines(reader: Reader, window: Window, process: Process) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ingero.diagnose.accounting import LaneAccount, Part
+from ingero.diagnose.utilization import Utilization
 from ingero.events import CLOCK_TEXTS, CLOCKS
 from ingero.identity import short_id
 from ingero.serve.drain_lines import DrainLines
@@ -19,8 +20,13 @@ _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
 _SHOWN_CULPRIT_NS = 1_000_000
 
 
-def device_lines(lane: LaneAccount, culprits: Sequence[CulpritTotals], lines: DrainLines | None) -> Iterator[str]:
-    """Where the wall time between drains went."""
+def device_lines(
+    lane: LaneAccount,
+    culprits: Sequence[CulpritTotals],
+    lines: DrainLines | None,
+    utilization: Utilization | None = None,
+) -> Iterator[str]:
+    """Where the wall time between drains went. utilization: of its GPU in the same seconds."""
     wall = lane.wall_ns
     yield f"  {format_count(lane.epochs)} drains of {_device_name(lane.device)}, {format_ns(wall)} of wall time:"
     yield _share("device empty: nothing enqueued", lane.empty.total_ns, wall)
@@ -28,6 +34,8 @@ def device_lines(lane: LaneAccount, culprits: Sequence[CulpritTotals], lines: Dr
     if lines:
         yield from lines.empty_lines()
     yield _share("device busy: first enqueue until ready", lane.busy_ns, wall)
+    if utilization:
+        yield f"      {utilization.words(lane.busy_ns / max(wall, 1))}"
     bounds = ""
     if lane.late_high_ns - lane.late_low_ns > wall * _SHOWN_SHARE:
         bounds = f"  (between {format_ns(lane.late_low_ns)} and {format_ns(lane.late_high_ns)})"

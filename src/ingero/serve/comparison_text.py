@@ -8,6 +8,7 @@ from enum import Enum
 
 from ingero.diagnose.comparison import CauseChange, ClassChange, Comparison, OpChange, Verdict
 from ingero.diagnose.incident_json import Json, Object
+from ingero.serve.step_comparison_text import step_lines
 from ingero.units import format_count, format_ns, format_percent
 
 VERSION = 1
@@ -23,9 +24,10 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
         yield f"{'cause':28}{'before':>22}{'after':>22}"
         yield from (_cause(one) for one in found.causes)
         yield ""
-    yield f"{'drains of':44}{'mean before':>12}{'after':>10}{'change':>9}{'noise':>8}{'p99 before':>12}{'after':>10}"
-    yield from (_class(one) for one in found.classes[:_TOP])
-    yield ""
+    if found.is_by_step:
+        yield from step_lines(found)
+    else:
+        yield from _classes(found)
     yield f"{'call':30}{'calls before':>14}{'after':>12}{'p50':>20}{'p99':>20}{'change':>9}{'noise':>8}"
     yield from (_op(one) for one in found.ops[:_TOP])
     left_out = max(0, len(found.classes) - _TOP) + max(0, len(found.ops) - _TOP)
@@ -50,6 +52,8 @@ def _plain(value: object) -> Json:
 
 
 def _headline(found: Comparison) -> str:
+    if found.change_ratio is None and found.is_by_step:
+        return "No verdict: no step type in common of which both have three steps or more."
     if found.change_ratio is None or found.noise_ratio is None:
         return "No verdict: the two recordings have no class of epochs in common that both saw often enough."
     change = f"{100 * found.change_ratio:+.1f} %"
@@ -65,6 +69,12 @@ def _cause(one: CauseChange) -> str:
     )
     before, after = sides
     return f"{one.cause:28}{before:>22}{after:>22}  {one.verdict.value}"
+
+
+def _classes(found: Comparison) -> Iterator[str]:
+    yield f"{'drains of':44}{'mean before':>12}{'after':>10}{'change':>9}{'noise':>8}{'p99 before':>12}{'after':>10}"
+    yield from (_class(one) for one in found.classes[:_TOP])
+    yield ""
 
 
 def _class(one: ClassChange) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ingero.diagnose.incident_json import Object, incident_json
 from ingero.diagnose.model import Diagnosis, NotEvaluated, ProcessVerdict
+from ingero.serve.profile_json import profiles_json
 from ingero.store.records import Window
 
 VERSION = 1
@@ -21,6 +22,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> Object:
         "verdicts": [verdict_json(one) for one in diagnosis.verdicts],
         "not_evaluated": [_not_evaluated(one) for one in diagnosis.not_evaluated],
         "not_traced": dict(diagnosis.not_traced),
+        "profiles": profiles_json(diagnosis.profiles) if diagnosis.profiles else None,
     }
 
 

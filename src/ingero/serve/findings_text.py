@@ -18,7 +18,7 @@ from ingero.diagnose.model import (
 )
 from ingero.events import CLOCK_TEXTS
 from ingero.store.spans import joined
-from ingero.units import format_count, format_moment, format_ns, format_percent, format_time_of_day
+from ingero.units import format_count, format_counted, format_moment, format_ns, format_percent, format_time_of_day
 
 _BAR = 20  # columns
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -137,6 +137,9 @@ def incident_lines(incident: Incident) -> Iterator[str]:
 
 def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Causes that could not be evaluated, by reason: silence about them is no all-clear."""
+    if diagnosis.profiles:
+        yield from _not_in_a_profile(diagnosis)
+        return
     by_reason: dict[str, list[str]] = {}
     shared = [why for why, sources in Counter(diagnosis.not_traced.values()).items() if sources > 1]
     for one in diagnosis.not_evaluated:
@@ -149,6 +152,13 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
     rest = list(by_reason.values())[_TOP_NOT_EVALUATED:]
     if rest:
         yield f"  and {sum(map(len, rest))} more causes"
+
+
+def _not_in_a_profile(diagnosis: Diagnosis) -> Iterator[str]:
+    """Said once: there is one reason for nearly all of them."""
+    for reason in dict.fromkeys(one.text for one in diagnosis.not_evaluated):
+        count = format_counted(sum(one.text == reason for one in diagnosis.not_evaluated), "cause")
+        yield f"Not checked: {reason} ({count}, --json lists them)"
 
 
 def impact_lines(impact: Impact, unit: str = "drains") -> Iterator[str]:
@@ -235,7 +245,8 @@ def _chain(chain: Sequence[Link]) -> Iterator[str]:
 
 
 def _verdict(verdict: ProcessVerdict) -> str:
-    return f"{verdict.name} [{verdict.pid}]: {verdict.text}"
+    rank = f" rank {verdict.rank}" if verdict.rank is not None else ""
+    return f"{verdict.name} [{verdict.pid}]{rank}: {verdict.text}"
 
 
 def _change(now: float, usual: float) -> str:

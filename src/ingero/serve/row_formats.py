@@ -1,6 +1,8 @@
-"""Rows as CSV and as lines of JSON, as they come: any number of them in little memory, values as they are stored.
+"""Rows as CSV and as lines of JSON, as they come: any number of them in little memory.
 
-That is for programs. What people open in a spreadsheet, where a name could be a formula, is `dashboard.spreadsheets`.
+JSON is for programs: values as they are stored. CSV is opened in spreadsheets, in which no text may be a formula: a
+traced program chooses its name, its threads' and its files', and `=HYPERLINK(...)` must not run for whoever looks into
+them (OWASP, "CSV Injection"). `web/src/table.tsx` does the same for the tables that the page makes.
 """
 
 from __future__ import annotations
@@ -12,13 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from ingero.store.sql_text import Row
+from ingero.foreign_text import visible
+from ingero.serve.json_text import for_programs
+from ingero.store.sql_text import Row, Value
 
 _ROWS_AT_ONCE = 500
+_FORMULA = ("=", "+", "-", "@")  # a tab or carriage return before one is an escape here
 
 
 def csv_texts(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """A line of names, then the rows; NULL is empty, blobs are in hexadecimal."""
+    """A line of names, then the rows; NULL is empty, blobs are in hexadecimal.
+
+    A text that would be a formula gets a quote before it, and control characters are visible escapes.
+    """
     yield _csv([tuple(columns)])
     for some in _batches(rows):
         yield _csv(some)
@@ -29,7 +37,7 @@ def json_texts(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     names = distinct_names(columns)
     encode = msgspec.json.Encoder().encode
     for some in _batches(rows):
-        yield "".join(f"{encode(dict(zip(names, row, strict=True))).decode()}\n" for row in some)
+        yield "".join(f"{for_programs(encode(dict(zip(names, row, strict=True))).decode())}\n" for row in some)
 
 
 def distinct_names(columns: Sequence[str]) -> list[str]:
@@ -54,16 +62,15 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _csv(rows: list[Row]) -> str:
-    if any(isinstance(value, bytes) for row in rows for value in row):
-        rows = [tuple(value.hex() if isinstance(value, bytes) else value for value in row) for row in rows]
-    text = _lines(rows, "\n")
-    if "\r" not in text:
-        return text
-    # before Python 3.13 it is quoted only where it ends lines, and readers take a bare one for the end of a line
-    return "".join(_lines([row], "\r\n").removesuffix("\r\n") + "\n" for row in rows)
-
-
-def _lines(rows: list[Row], end: str) -> str:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator=end).writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(tuple(map(_cell, row)) for row in rows)
     return text.getvalue()
+
+
+def _cell(value: Value) -> Value:
+    if isinstance(value, bytes):
+        return value.hex()
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -25,7 +25,7 @@ from ingero.store.sql_errors import (
     UnknownColumnError,
     UnknownTableError,
 )
-from ingero.store.sql_text import Row
+from ingero.store.sql_text import Row, Value
 
 __all__ = [
     "Answer",
@@ -42,7 +42,9 @@ __all__ = [
     "run_sql",
 ]
 
-_MAX_ANSWER_BYTES = 64 << 20  # texts and blobs of an answer that is held in memory
+# Of an answer that is held in memory, as JSON: eight clients at once, each with its rows and their text, take 256 MiB.
+_MAX_ANSWER_BYTES = 16 << 20
+_ESCAPED_BYTES = 6  # of a control character in JSON, the most of any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ def open_rows(
     """
     guard = Guard(timeout_s=timeout_s, clock=clock, way_out=way_out)
     opened = open_database(path)
+    opened.limit.lift()
     try:
         catalogue = Catalogue(opened.db)
         try:
@@ -180,7 +183,15 @@ def _error(path: Path, guard: Guard, error: apsw.Error) -> Exception:
 def _small_enough(rows: Rows) -> Iterator[Row]:
     size_bytes = 0
     for row in rows:
-        size_bytes += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        size_bytes += sum(map(_json_bytes, row))
         if size_bytes > _MAX_ANSWER_BYTES:
             raise SizeLimitError(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
         yield row
+
+
+def _json_bytes(value: Value) -> int:
+    if isinstance(value, bytes):
+        return 2 * len(value)
+    if isinstance(value, str):
+        return len(value) if value.isascii() and value.isprintable() else _ESCAPED_BYTES * len(value)
+    return 8

@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from ingero.errors import IngeroError
+from ingero.foreign_text import shell_word
 
 
 class StoreError(IngeroError):
@@ -31,7 +32,7 @@ class NotADatabaseError(StoreError):
         super().__init__(
             f"{path} is not a readable database: {detail}",
             hint=f"check the file name; a damaged database can often be saved with "
-            f"`sqlite3 {path} .recover | sqlite3 recovered.db`",
+            f"`sqlite3 {shell_word(path)} .recover | sqlite3 recovered.db`",
         )
 
 
@@ -42,13 +43,32 @@ class ForeignDatabaseError(StoreError):
         super().__init__(f"{path} is an SQLite database, but not a recording", hint="name another file with --db FILE")
 
 
+class HostileDatabaseError(StoreError):
+    """A file that is no plain recording: something in it or beside it would run, block or delete."""
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(
+            f"{path} is left alone: {detail}",
+            hint="name another file with --db FILE; if you trust this one, read it with sqlite3",
+        )
+
+
+class OldSqliteError(StoreError):
+    """The SQLite below this program can be harmed by a file."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(
+            f"SQLite {version} is too old to open files of others safely", hint="pip install --upgrade apsw"
+        )
+
+
 class EmptyDatabaseError(StoreError):
     """A file into which nothing was ever written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
             f"{path} is empty",
-            hint=f"record into it with `sudo ingero trace --db {path}`, or name another with --db FILE",
+            hint=f"record into it with `sudo ingero trace --db {shell_word(path)}`, or name another with --db FILE",
         )
 
 
@@ -95,7 +115,8 @@ class OlderIngeroError(StoreError):
     def __init__(self, path: Path) -> None:
         super().__init__(
             f"{path} was recorded by an older Ingero (0.x); it can be read but is never written",
-            hint=f"keep it under another name (`mv {path} {path.with_suffix('.old.db')}`) or record with --db FILE",
+            hint=f"keep it under another name (`mv {shell_word(path)} {shell_word(path.with_suffix('.old.db'))}`) "
+            "or record with --db FILE",
         )
 
 
@@ -115,7 +136,8 @@ class ForeignLockError(StoreError):
     def __init__(self, path: Path, lock: Path) -> None:
         super().__init__(
             f"cannot record into {path}: {lock} is no lock of ingero's, and is left as it is",
-            hint=f"`mv {lock} {lock}.kept` if nobody needs it there, or record elsewhere with --db FILE",
+            hint=f"`mv {shell_word(lock)} {shell_word(f'{lock}.kept')}` if nobody needs it there, or "
+            "record elsewhere with --db FILE",
         )
 
 
@@ -123,7 +145,7 @@ class DirectoryError(StoreError):
     """The name of the database is that of a folder."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is a folder, not a database", hint=f"--db {path / 'ingero.db'}")
+        super().__init__(f"{path} is a folder, not a database", hint=f"--db {shell_word(path / 'ingero.db')}")
 
 
 class NotWritableError(StoreError):
@@ -137,7 +159,9 @@ class DiskFullError(NotWritableError):
     """No room is left on the filesystem."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "the disk is full", f"make room (`df -h {path.parent}`), limit it with --max-db, or ")
+        super().__init__(
+            path, "the disk is full", f"make room (`df -h {shell_word(path.parent)}`), limit it with --max-db, or "
+        )
 
 
 class LockedError(NotWritableError):
@@ -145,7 +169,9 @@ class LockedError(NotWritableError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            path, "another program holds a write lock on it", f"`fuser -v {path}` names that program; end it, or "
+            path,
+            "another program holds a write lock on it",
+            f"`fuser -v {shell_word(path)}` names that program; end it, or ",
         )
 
 
@@ -155,7 +181,8 @@ class DamagedError(StoreError):
     def __init__(self, path: Path, detail: str) -> None:
         super().__init__(
             f"cannot record into {path}: {detail}",
-            hint=f"check the name; `mv {path} {path}.damaged` to begin anew, or record elsewhere with --db FILE",
+            hint=f"check the name; `mv {shell_word(path)} {shell_word(f'{path}.damaged')}` to begin anew, "
+            "or record elsewhere with --db FILE",
         )
 
 
@@ -179,11 +206,23 @@ class NotRecordedError(StoreError):
 
 
 # What SQLite says of the file, not of a statement; a damaged page is met when it is reached.
-OF_THE_FILE = (apsw.NotADBError, apsw.CorruptError, apsw.IOError)
+OF_THE_FILE = (
+    *(apsw.NotADBError, apsw.CorruptError, apsw.IOError, apsw.FormatError),
+    *(apsw.TooBigError, apsw.NoMemError, apsw.InterruptError, UnicodeDecodeError),
+)
+
+_TOO_MUCH = {
+    apsw.TooBigError: "a text in it is longer than any that ingero writes",
+    apsw.NoMemError: "reading it takes more memory than a recording needs",
+    apsw.InterruptError: "reading it takes more steps than a recording of its size needs",
+    UnicodeDecodeError: "a text in it is not valid UTF-8",
+}
 
 
-def reading_error(path: Path, error: apsw.Error) -> StoreError:
+def reading_error(path: Path, error: apsw.Error | UnicodeDecodeError) -> StoreError:
     """The error a reader of `path` should see for what SQLite said."""
+    if detail := _TOO_MUCH.get(type(error)):
+        return NotADatabaseError(path, detail)
     if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
         return NotADatabaseError(path, str(error))
     return NotReadableError(path, str(error))
@@ -198,9 +237,11 @@ def writing_error(path: Path, error: apsw.Error | OSError) -> StoreError:
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return LockedError(path)
     if isinstance(error, apsw.ReadOnlyError) or (isinstance(error, OSError) and error.errno == errno.EROFS):
-        return NotWritableError(path, "it is read-only", f"`findmnt -T {path.parent}` shows why; ")
+        return NotWritableError(path, "it is read-only", f"`findmnt -T {shell_word(path.parent)}` shows why; ")
     if isinstance(error, OSError):
-        return NotWritableError(path, f"{error.filename or path}: {error.strerror}", f"`ls -ld {path.parent}`; ")
+        return NotWritableError(
+            path, f"{error.filename or path}: {error.strerror}", f"`ls -ld {shell_word(path.parent)}`; "
+        )
     return NotWritableError(path, str(error))
 
 

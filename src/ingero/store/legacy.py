@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import apsw
 
-from ingero.store import vocabulary
+from ingero.store import views, vocabulary
+from ingero.store.own_schema import require_tables_of_older
 from ingero.store.sql_text import sql_text
 
 # Tables of schema.sql that such a file can answer; the rest was not recorded.
@@ -41,18 +43,19 @@ FROM raw_events GROUP BY 2, 4, 5, 6
 """
 
 
-def attach(db: apsw.Connection, uri: str) -> bool:
+def attach(db: apsw.Connection, uri: str, path: Path) -> bool:
     """Attach an old file read-only to an in-memory connection and give it today's tables and views.
 
     Answers whether its operation totals are exact; they are not where the file lost its aggregates: then they are sums
     of the calls that happened to be stored.
     """
     db.execute("ATTACH ? AS old", (uri,))
+    require_tables_of_older(db, path)
     db.execute(sql_text("schema.sql"))
     vocabulary.fill(db)
     db.execute("DROP TABLE main.raw_events; DROP TABLE main.raw_offcpu")
     db.execute(re.sub(r"\{([\w.]+)\}", lambda mark: _fill(db, mark[1]), sql_text("legacy.sql")))
-    db.execute(sql_text("views.sql").replace("CREATE VIEW", "CREATE TEMP VIEW"))
+    views.make_temporary(db, are_all_there=True)
     is_exact = bool(next(iter(db.execute("SELECT EXISTS (SELECT 1 FROM raw_op_stats)")))[0])
     if not is_exact:
         db.execute(_SUM_OF_STORED)

@@ -9,8 +9,9 @@ from pathlib import Path
 import apsw
 
 from ingero.store import vocabulary
-from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError, OtherBuildError
-from ingero.store.sql_text import sql_text
+from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError
+from ingero.store.own_schema import require_own_schema
+from ingero.store.sql_text import quoted, sql_text
 
 APPLICATION_ID = 0x696E6772  # "ingr"; tells a recording from other SQLite files and from those of Ingero 0.x
 
@@ -34,7 +35,7 @@ def kind_of(db: apsw.Connection) -> Kind:
     """Whose file an open database is."""
     if pragma(db, "application_id") == APPLICATION_ID:
         return Kind.RECORDING
-    names = {str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    names = {str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema")}
     if not names:
         return Kind.EMPTY
     columns = {str(name) for (name,) in db.execute("SELECT name FROM pragma_table_info('events')")}
@@ -54,8 +55,11 @@ def check_version(db: apsw.Connection, path: Path, *, newest: int = 1 + len(MIGR
 
     Raises:
         NewerDatabaseError: this program does not know that version.
+        ForeignDatabaseError: no version of ingero gave it that number.
     """
     version = pragma(db, "user_version")
+    if version < 1:
+        raise ForeignDatabaseError(path)
     if version > newest:
         raise NewerDatabaseError(path, version, newest)
     return version
@@ -65,7 +69,8 @@ def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] 
     """Bring a database that may be written to the newest version, in one transaction; an empty one gets everything.
 
     Raises:
-        NewerDatabaseError, OlderIngeroError, ForeignDatabaseError, OtherBuildError: the file is not ours to write.
+        NewerDatabaseError, OlderIngeroError, ForeignDatabaseError, OtherBuildError, HostileDatabaseError: the file is
+            not ours to write; nothing was written.
     """
     kind = kind_of(db)
     if kind is Kind.OLDER_INGERO:
@@ -81,25 +86,13 @@ def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] 
         else:
             for step in migrations[version - 1 :]:
                 step(db)
-            _require_tables(db, path)
+            require_own_schema(db, path)
         _make_views(db)
         vocabulary.fill(db)
         db.execute(f"PRAGMA user_version = {newest}")
 
 
-def _require_tables(db: apsw.Connection, path: Path) -> None:
-    from ingero.store.tables import BY_NAME  # noqa: PLC0415  # numpy, which a reader of one row does without
-
-    for table in BY_NAME.values():
-        types = dict(db.execute("SELECT name, type FROM pragma_table_info(?)", (table.name,)))
-        missing = next((name for name in table.columns if name not in types), None)
-        if missing:
-            raise OtherBuildError(path, f"{table.name}.{missing}" if types else table.name)
-        if types.get("period_s", "REAL") != "REAL":
-            raise OtherBuildError(path, f"fractions of a second in {table.name}.period_s")
-
-
 def _make_views(db: apsw.Connection) -> None:
     for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")):
-        db.execute(f'DROP VIEW "{name}"')
+        db.execute(f"DROP VIEW {quoted(name)}")
     db.execute(sql_text("views.sql"))

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import apsw
 
-from ingero.store import legacy
+from ingero.store import legacy, views
+from ingero.store.distrust import StepLimit, distrust, require_safe_sqlite
 from ingero.store.errors import (
     DirectoryError,
     EmptyDatabaseError,
@@ -21,6 +22,8 @@ from ingero.store.errors import (
     reading_error,
 )
 from ingero.store.migrations import Kind, check_version, kind_of
+from ingero.store.own_schema import require_tables
+from ingero.store.side_files import refuse_side_files
 
 _BUSY_MS = 2_000
 _FLAGS = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -29,13 +32,16 @@ _MEMORY_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A connection that only reads, and what kind of file is behind it.
+    """A connection that only reads, and what kind of file is behind it. Its views are ours, as temporary ones.
+
+    limit: ends statements that take more steps than the file can need; whoever watches otherwise lifts it.
 
     older_version: "" for a recording of this product, else the schema version an older Ingero gave ("0.9").
     has_exact_totals: whether op_stats holds the exact counts.
     """
 
     db: apsw.Connection
+    limit: StepLimit
     version: int
     older_version: str
     has_exact_totals: bool
@@ -47,7 +53,9 @@ def open_database(path: Path) -> Opened:
     Raises:
         StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
     """
+    require_safe_sqlite()
     _refuse_other_files(path)
+    refuse_side_files(path)
     try:
         kind = _peek(path)
         if kind is Kind.RECORDING:
@@ -56,7 +64,7 @@ def open_database(path: Path) -> Opened:
             return _open_older(path)
         if kind is Kind.EMPTY:
             raise EmptyDatabaseError(path)
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise reading_error(path, error) from error
     raise ForeignDatabaseError(path)
 
@@ -87,12 +95,14 @@ def _peek(path: Path) -> Kind:
 def _open_recording(path: Path) -> Opened:
     db = _connect(path)
     try:
+        limit = StepLimit(db, _stored_bytes(path))
         version = check_version(db, path)
+        views.make_temporary(db, are_all_there=require_tables(db, path))
         db.execute("PRAGMA query_only = 1")
     except BaseException:
         db.close()
         raise
-    return Opened(db=db, version=version, older_version="", has_exact_totals=True)
+    return Opened(db=db, limit=limit, version=version, older_version="", has_exact_totals=True)
 
 
 def _connect(path: Path) -> apsw.Connection:
@@ -111,6 +121,7 @@ def _connect(path: Path) -> apsw.Connection:
 def _try(uri: str) -> apsw.Connection:
     db = apsw.Connection(uri, flags=_FLAGS)
     try:
+        distrust(db)
         db.set_busy_timeout(_BUSY_MS)
         list(db.execute("SELECT count(*) FROM sqlite_schema"))
     except apsw.Error:
@@ -123,13 +134,21 @@ def _open_older(path: Path) -> Opened:
     uri = _uri(path, is_immutable=not _has_log(path))
     db = apsw.Connection(":memory:", flags=_MEMORY_FLAGS)
     try:
+        distrust(db)
+        limit = StepLimit(db, _stored_bytes(path))
         db.set_busy_timeout(_BUSY_MS)
-        is_exact = legacy.attach(db, uri)
+        is_exact = legacy.attach(db, uri, path)
         db.execute("PRAGMA query_only = 1")
     except BaseException:
         db.close()
         raise
-    return Opened(db=db, version=0, older_version=legacy.version_of(db) or "0", has_exact_totals=is_exact)
+    version = legacy.version_of(db) or "0"
+    return Opened(db=db, limit=limit, version=0, older_version=version, has_exact_totals=is_exact)
+
+
+def _stored_bytes(path: Path) -> int:
+    """How much of a file is there at all: one with holes may claim terabytes."""
+    return path.stat().st_blocks * 512
 
 
 def _has_log(path: Path) -> bool:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import apsw
 
-from ingero.store import views
+from ingero.store import own_schema, views
+from ingero.store.distrust import distrust
 from ingero.store.guard import MAX_SQL_BYTES, Guard
 from ingero.store.sql_errors import (
     EXAMPLE,
@@ -26,6 +27,7 @@ from ingero.store.sql_errors import (
     UnknownColumnError,
     UnknownTableError,
 )
+from ingero.store.sql_text import quoted
 
 _NO_TABLE = re.compile(r"no such table: (.*)")
 _NO_COLUMN = re.compile(r"no such column: (?:\w+\.)?([^\s]+)")
@@ -60,10 +62,9 @@ class Catalogue:
     def __init__(self, recording: apsw.Connection) -> None:
         self.columns = _published(recording)
         self._db = apsw.Connection(":memory:")
-        self._db.drop_modules(None)  # tables that SQLite makes up, such as dbstat
+        distrust(self._db)
         tables = (
-            f"CREATE TABLE {_quoted(name)} ({', '.join(map(_quoted, columns))})"
-            for name, columns in self.columns.items()
+            f"CREATE TABLE {quoted(name)} ({', '.join(map(quoted, columns))})" for name, columns in self.columns.items()
         )
         self._db.execute(";".join(tables))
 
@@ -130,15 +131,17 @@ class Catalogue:
 
 
 def _published(recording: apsw.Connection) -> dict[str, tuple[str, ...]]:
-    """The views, then the lookup tables, with their columns. In an older database the views are temporary ones."""
+    """The views, then the lookup tables, with their columns. What else a file has is not published."""
+    ours = views.TABLES.keys() | own_schema.tables().keys()
     columns: dict[str, list[str]] = {}
     for name, column in recording.execute(
-        "SELECT t.name, c.name FROM (SELECT name, type, 'main' AS place FROM main.sqlite_schema UNION ALL "
-        "SELECT name, type, 'temp' FROM temp.sqlite_schema) t, pragma_table_info(t.name, t.place) c "
-        "WHERE t.type IN ('view', 'table') AND t.name NOT LIKE 'raw\\_%' ESCAPE '\\' "
-        "AND t.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY t.type DESC, t.name, c.cid"
+        "SELECT t.name, c.name FROM (SELECT name, type, 'main' AS place FROM main.sqlite_schema WHERE type = 'table' "
+        "UNION ALL SELECT name, type, 'temp' FROM temp.sqlite_schema WHERE type = 'view') t, "
+        "pragma_table_info(t.name, t.place) c WHERE t.name NOT LIKE 'raw\\_%' ESCAPE '\\' "
+        "ORDER BY t.type DESC, t.name, c.cid"
     ):
-        columns.setdefault(str(name), []).append(str(column))
+        if name in ours:
+            columns.setdefault(str(name), []).append(str(column))
     return {name: tuple(names) for name, names in columns.items()}
 
 
@@ -151,7 +154,3 @@ def _check_text(sql: str) -> None:
         raise SizeLimitError(f"the statement is longer than {MAX_SQL_BYTES >> 10} KiB")
     if "\0" in sql:
         raise SqlSyntaxError("it holds a NUL character")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import apsw
 
+from ingero.store.distrust import distrust, require_safe_sqlite
 from ingero.store.errors import DirectoryError, NotWritableError, StoreError, writing_error
 from ingero.store.migrations import Kind, kind_of, migrate
+from ingero.store.own_schema import INDEXES_AT_END
 from ingero.store.recorder_lock import RecorderLock
 from ingero.store.records import SessionFacts
 from ingero.store.retention import BUSY_MS, id_span, log_limit_bytes, used_bytes
+from ingero.store.side_files import refuse_side_files
 from ingero.store.tables import SESSIONS, sql_text
 
 # 2^48 is above every cgroup id seen in practice (an inode number), and leaves room for 32,000 boots and nodes.
@@ -135,8 +138,11 @@ def _make_file(path: Path, owner: Owner | None) -> None:
 
 
 def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
+    require_safe_sqlite()
+    refuse_side_files(path)
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS)
     try:
+        distrust(db)
         db.set_busy_timeout(BUSY_MS)
         if kind_of(db) is Kind.EMPTY:  # elsewhere it would write into a file that may not be ours
             list(db.execute("PRAGMA auto_vacuum = incremental"))
@@ -150,9 +156,8 @@ def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
             f"journal_size_limit = {log_limit_bytes(max_db_bytes)}",
         ):
             list(db.execute(f"PRAGMA {setting}"))
-        for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL")):
-            if f" {name} " in sql_text("indexes.sql"):
-                db.execute(f"DROP INDEX {name}")
+        for name in INDEXES_AT_END:
+            db.execute(f"DROP INDEX IF EXISTS {name}")
     except (apsw.Error, StoreError):
         db.close()
         raise

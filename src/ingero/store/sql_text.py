@@ -9,6 +9,11 @@ Value: TypeAlias = "int | float | str | bytes | None"
 Row: TypeAlias = "tuple[Value, ...]"
 
 
+def quoted(name: str) -> str:
+    """A name of a table, view, column or index as SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def sql_text(name: str) -> str:
     """The text of an SQL file of this package."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

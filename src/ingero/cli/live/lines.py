@@ -15,6 +15,8 @@ from typing import TypeAlias
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 
+from ingero.foreign_text import visible
+
 Span: TypeAlias = "tuple[str, str]"  # text, name of its style
 Line: TypeAlias = "tuple[Span, ...]"
 More: TypeAlias = "Callable[[int, int], str]"  # (items shown, items hidden) -> what is said of the hidden ones
@@ -54,8 +56,8 @@ ASCII = Glyphs(full="#", empty="-", cut="~", rule="|", clocks="#=Ty.oKS")
 
 
 def clean(text: str) -> str:
-    """A stranger's text without what acts on a terminal: control characters, direction marks, surrogates."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+    """A stranger's text with what acts on a terminal as visible escapes; rare spaces, whose width varies, as plain."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in visible(text))
 
 
 def fitted(text: str, width: int, *, is_right: bool = False, cut: str = "…") -> str:

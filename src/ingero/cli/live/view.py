@@ -29,6 +29,7 @@ from ingero.cli.live.terminal_output import TerminalOutput
 from ingero.cli.live.window import Window
 from ingero.cli.trace_summary import Summary
 from ingero.diagnose.changes import Change
+from ingero.foreign_text import visible
 
 _FRAME_S = 0.9  # a crowded table of processes is read 20 times a second; nobody reads a screen that often
 _LEAST_COLUMNS, _LEAST_ROWS = 20, 4  # below it nothing can be read; some terminals say 0 by 0
@@ -212,4 +213,4 @@ class _LastWarnings(logging.Handler):
         """Hands them on."""
         logging.getLogger("ingero").removeHandler(self)
         for text in self.texts:
-            print(f"warning: {text}", file=sys.stderr)
+            print(f"warning: {visible(text)}", file=sys.stderr)

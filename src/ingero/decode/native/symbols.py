@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ingero.elf import ElfImage, Section
+from ingero.foreign_text import decoded
 
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -95,4 +96,4 @@ class SymbolTable:
             raw += block if end < 0 else block[:end]
             if end >= 0 or not block:
                 break
-        return raw.decode("utf-8", "replace")
+        return decoded(raw)

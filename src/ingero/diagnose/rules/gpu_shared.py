@@ -15,6 +15,7 @@ from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.memory import gpu_of
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
+from ingero.foreign_text import shell_word
 from ingero.store.machine import GpuUse
 from ingero.store.records import Process
 from ingero.units import format_percent
@@ -166,7 +167,9 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
             ),
         ),
         fixes=(
-            Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {name}"),
+            Fix(
+                text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {shell_word(name)}"
+            ),
             Fix(text="or divide the GPU", command=f"sudo nvidia-smi -i {gpu} -mig 1"),
             Fix(
                 text="or let both run side by side with a limit",
@@ -239,7 +242,7 @@ def _untraced_finding(
                 text="trace both: then each one's share is known",
                 command=f"sudo ingero trace --pid {','.join(str(pid) for pid in (case.process.pid, *strangers))}",
             ),
-            Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {who}"),
+            Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {shell_word(who)}"),
         ),
         evidence={"slowdown": round(slowdown, 3), "samples": len(there), "other's pid": strangers[0]},
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.calls import Growth, growth
-from ingero.diagnose.cases import Case
-from ingero.diagnose.copies import Way, is_pageable, way_of
+from ingero.diagnose.cases import Case, OpChange
+from ingero.diagnose.copies import Moved, Pageable, Way, moved_in_case, moved_usually, pageable_by
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.model import Finding, Fix, Part
+from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 from ingero.units import format_bytes, format_ns
@@ -16,61 +16,74 @@ from ingero.units import format_bytes, format_ns
 CAUSE = "memcpy-bound"
 MIN_TRANSFER = 0.5  # of the device's lost time
 _BLOCKS_NS_PER_BYTE = 1 / 100  # an enqueue alone is faster than 100 GB/s; slower, the call waited for its bytes
-_SLOWEST_NS_PER_BYTE = 4  # 0.25 GB/s; a copy that takes longer waits for the work before it, not for its bytes
-_CALL_NS = 20_000  # that a copy of nothing takes
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Copies that block until their bytes have moved, where moving them is most of what was lost."""
+    """Copies that block until their bytes have moved, where moving them is most of what was lost.
+
+    What a copy took beyond its bytes is a wait for the work before it, and no copying.
+    """
     grown = growth(case, Kind.COPY)
     if not grown:
         return
     blocking = Growth(tuple(one for one in grown.changes if _blocks(one.ns, one.size_bytes)), grown.epochs)
+    moved = {id(one): moved_in_case(case, one) for one in blocking.changes}
     lost = case.total((Part.DEVICE,), (DEVICE,)) + case.total((Part.EMPTY, Part.ENQUEUE), ("run", "sleep"))
-    moving_ns = min(blocking.grown_ns, _most_ns(blocking))
+    transfer_ns = sum(moved[id(one)].transfer_ns - _usual_ns(case, one) for one in blocking.changes)
+    moving_ns = min(blocking.grown_ns, transfer_ns * blocking.epochs)
     if not blocking.changes or moving_ns < MIN_TRANSFER * lost:
         return
     claims = case.take((Part.DEVICE, Part.EMPTY, Part.ENQUEUE), (DEVICE, "run", "sleep"), moving_ns)
-    if not claims:
-        return
-    one = blocking.largest
-    way, from_pageable = way_of(case, one), is_pageable(case, one)
-    lost = sum(claims.values())
-    speed = one.size_bytes / max(one.ns, 1) * 1e9
-    usual = one.usual_bytes / max(one.usual_ns, 1) * 1e9
-    yield Finding(
+    if claims:
+        yield _finding(case, blocking, moved[id(blocking.largest)], claims)
+
+
+def _usual_ns(case: Case, copies: OpChange) -> float:
+    return moved_usually(case, copies).transfer_ns if copies.usual_ns else 0.0
+
+
+def _finding(case: Case, blocking: Growth, moved: Moved, claims: dict[Bucket, int]) -> Finding:
+    largest = blocking.largest
+    pageable, lost = pageable_by(case, largest), sum(claims.values())
+    speed = moved.bytes / max(largest.ns, 1) * 1e9
+    usual = largest.usual_bytes / max(largest.usual_ns, 1) * 1e9
+    return Finding(
         cause=CAUSE,
         resource="copies",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} copying{_words(way, from_pageable=from_pageable)}: "
-        f"{one.totals.name} {format_ns(int(one.ns))} per step for {format_bytes(int(one.size_bytes))}, "
+        summary=f"{case.who} lost {case.amount(lost)} {_words(largest, moved.way, pageable)}: "
+        f"{largest.totals.name} {format_ns(int(largest.ns))} per step for {format_bytes(int(moved.bytes))}, "
         f"{format_bytes(int(speed))}/s{f' (usually {format_bytes(int(usual))}/s)' if usual else ''}",
         claims=claims,
-        line=case.line_of(one),
+        line=case.line_of(largest),
         chain=(
             blocking.link(
-                text=f"{one.totals.name} did not return before its bytes had moved",
+                text=f"{largest.totals.name} did not return before its bytes had moved",
                 structure="the copy is a drain of its own lane",
                 order="the next launches came after it",
             ),
         ),
-        fixes=_fixes(way),
+        fixes=_fixes(moved.way),
         evidence={
             "bytes per second": int(speed),
             "usually": int(usual),
-            "direction": way.value or None,
-            "pageable": from_pageable or None,
+            "direction": moved.way.value or None,
+            "pageable": pageable is not Pageable.NO or None,
+            "pageable by": pageable.value or None,
         },
     )
 
 
-def _words(way: Way, *, from_pageable: bool) -> str:
-    kind = " memory that is not pinned" if from_pageable else ""
+def _words(copies: OpChange, way: Way, pageable: Pageable) -> str:
+    if pageable is not Pageable.NO and "Async" in copies.totals.name:
+        way_there = f", copying {way.value}" if way.value else ""
+        return f"blocked in {copies.totals.name} (pageable){way_there}"
+    kind = " memory that is not pinned" if pageable is not Pageable.NO else ""
     if way is Way.TO_DEVICE:
-        return f" from{kind or ' host'} to device"
+        return f"copying from{kind or ' host'} to device"
     if way is Way.TO_HOST:
-        return f" from device to{kind or ' host'}"
-    return f" with{kind}" if kind else ""
+        return f"copying from device to{kind or ' host'}"
+    return f"copying with{kind}" if kind else "copying"
 
 
 def _fixes(way: Way) -> tuple[Fix, ...]:
@@ -92,12 +105,6 @@ def _fixes(way: Way) -> tuple[Fix, ...]:
     )
 
 
-def _most_ns(copies: Growth) -> float:
-    """What moving these bytes can take at most."""
-    each = (one.size_bytes * _SLOWEST_NS_PER_BYTE + one.count * _CALL_NS for one in copies.changes)
-    return sum(each) * copies.epochs
-
-
 def _blocks(ns: float, size_bytes: float) -> bool:
     return size_bytes > 0 and ns > size_bytes * _BLOCKS_NS_PER_BYTE
 
@@ -108,9 +115,9 @@ RULE = Rule(
     order=58,
     needs=("epochs", "op_stats", "copies"),
     shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
-    limits="a copy of megabytes that waits for a device that became slower looks like a slow copy; of copies that do "
-    "not block only the size is known: a slow one looks like a slower device; that memory is "
-    "not pinned is told of asynchronous copies that block, and of processes that were seen to begin and have pinned "
-    "none; else it is not known",
+    limits="only bytes between host and device count, and only the time that the fastest recorded copy of the case "
+    "would take for them; copies of megabytes that all wait for a device that became slower look like slow ones; of "
+    "copies that do not block only the size is known: a slow one looks like a slower device; that memory is not pinned "
+    "is known where all allocations were traced, or where an asynchronous copy waited; else it is not known",
     find=find,
 )

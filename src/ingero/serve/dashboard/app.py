@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import parse_qs
 
-import msgspec
 from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
@@ -24,9 +23,11 @@ from ingero.serve.dashboard.details import Since, add_details
 from ingero.serve.dashboard.errors import error_response, response_for
 from ingero.serve.dashboard.login import login_page
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
-from ingero.serve.dashboard.spreadsheets import download, sheet_of_objects, sheet_of_rows
+from ingero.serve.dashboard.spreadsheets import download, sheet_of_objects
 from ingero.serve.findings_json import diagnosis_json
+from ingero.serve.json_text import for_pages
 from ingero.serve.recording_source import RecordingSource
+from ingero.serve.row_formats import csv_texts
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
 from ingero.store.records import Window
@@ -160,7 +161,7 @@ def _questions(app: FastAPI, source: RecordingSource) -> None:
         """The answer to one SELECT; rows as lists, blobs as base64."""
         answer = run_sql(source.path, question.sql, max_rows=question.limit, timeout_s=_SQL_SECONDS)
         if question.format == "csv":
-            return download("query", sheet_of_rows(answer.columns, answer.rows))
+            return download("query", csv_texts(answer.columns, answer.rows))
         return _json(
             {
                 "columns": answer.columns,
@@ -242,7 +243,7 @@ def _kept(
     def text() -> bytes:
         with source.open(since) as (reader, window):
             body = answers.state(reader, window, source.clock()) | make(reader, window)
-        return sheet_of_objects(body[table]).encode() if table else msgspec.json.encode(body)
+        return sheet_of_objects(body[table]).encode() if table else for_pages(body)
 
     found = source.kept((name, since, table, *parameters), text)
     if table:
@@ -251,4 +252,4 @@ def _kept(
 
 
 def _json(body: object) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return Response(for_pages(body), media_type="application/json")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import msgspec
 from fastapi import Depends, FastAPI, Query
 from fastapi import Path as PathParameter
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from ingero.serve.dashboard.nccl import Nccl, nccl
 from ingero.serve.dashboard.selection import ALL, Selection
 from ingero.serve.dashboard.stacks import Calls, Stack, Tree, calls, hash_of, stack, tree
 from ingero.serve.dashboard.state import State
+from ingero.serve.json_text import for_pages
 from ingero.serve.recording_source import RecordingSource
 from ingero.store.reader import Reader
 from ingero.store.records import Window
@@ -107,7 +107,7 @@ def _calls(app: FastAPI, source: RecordingSource) -> None:
 
         def text() -> bytes:
             with source.open() as (reader, _):
-                return msgspec.json.encode(stack(reader, hash_of(stack_hash)))
+                return for_pages(stack(reader, hash_of(stack_hash)))
 
         return Response(source.kept(("stack", stack_hash), text), media_type="application/json")
 
@@ -152,6 +152,6 @@ def _answer(
     def text() -> bytes:
         with source.open(since) as (reader, whole):
             window = only.within(whole)
-            return msgspec.json.encode(make(reader, window, answers.state(reader, window, source.clock())))
+            return for_pages(make(reader, window, answers.state(reader, window, source.clock())))
 
     return Response(source.kept((name, since, *parameters, only), text), media_type="application/json")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
 from ingero.errors import IngeroError
 from ingero.serve.dashboard.answers import NoIncidentError
 from ingero.serve.dashboard.stacks import NoStackError
+from ingero.serve.json_text import for_pages
 from ingero.serve.sql import SqlError, TimeLimitError
 from ingero.store.errors import EmptyRecordingError, NoDatabaseError, NotRecordedError, StoreError
 from ingero.store.event_filter import UnknownOpError
@@ -30,7 +30,7 @@ _CODES: tuple[tuple[type[IngeroError], int, str], ...] = (
 
 def error_response(status: int, code: str, message: str, hint: str) -> Response:
     """One error as JSON."""
-    body = msgspec.json.encode({"error": {"code": code, "message": message, "hint": hint}})
+    body = for_pages({"error": {"code": code, "message": message, "hint": hint}})
     return Response(body, status_code=status, media_type="application/json")
 
 

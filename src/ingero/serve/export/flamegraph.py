@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 
 from ingero.errors import IngeroError
+from ingero.foreign_text import visible
 from ingero.serve.export.samples import Place, Sample
 from ingero.store.call_stacks import PythonPlace
 
@@ -80,5 +81,5 @@ def _text(place: Place) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what separates frames and lines."""
-    return text.replace(";", ":").replace("\n", " ").replace("\r", " ")
+    """Without what separates frames and lines, or acts on a terminal."""
+    return visible(text.replace(";", ":"))

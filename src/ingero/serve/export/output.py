@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ingero.errors import IngeroError
+from ingero.foreign_text import shell_word
 
 STANDARD_OUTPUT = Path("-")
 
@@ -46,7 +47,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
         return
     try:
         if path.is_dir():
-            raise OutputError(f"{path} is a folder", hint=f"name a file in it: -o {path / 'recording'}")
+            raise OutputError(f"{path} is a folder", hint=f"name a file in it: -o {shell_word(path / 'recording')}")
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device has no place to be put into
             with path.open("wb", buffering=_BUFFER_BYTES) as file:
                 yield file
@@ -84,11 +85,16 @@ def _mode(target: Path) -> int:
 def _output_error(path: Path, error: OSError) -> OSError | OutputError:
     if isinstance(error, BrokenPipeError):  # somebody has seen enough: the command line knows what to do
         return error
+    folder = shell_word(path.absolute().parent)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = f"make room (`df -h {path.absolute().parent}`), name another disk with -o, or shorten it with --since"
+        hint = f"make room (`df -h {folder}`), name another disk with -o, or shorten it with --since"
         return OutputError(f"cannot write {path}: the disk is full", hint=hint)
     if error.errno == errno.ENOENT:
-        return OutputError(f"cannot write {path}: its folder does not exist", hint=f"mkdir -p {path.absolute().parent}")
+        return OutputError(
+            f"cannot write {path}: its folder does not exist",
+            hint=f"mkdir -p {folder}",
+        )
     return OutputError(
-        f"cannot write {path}: {error.strerror}", hint=f"`ls -ld {path.absolute().parent}`, or another -o"
+        f"cannot write {path}: {error.strerror}",
+        hint=f"`ls -ld {folder}`, or another -o",
     )

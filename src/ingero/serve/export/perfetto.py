@@ -136,7 +136,7 @@ class PerfettoWriter:
             return known
         self._interned_bytes += len(value) + _ENTRY_BYTES
         self._interned[kind, value] = known = len(self._interned) + 1
-        entry = message(kind[0], number(1, known) + text(kind[1], value))
+        entry = message(kind[0], number(1, known) + text(kind[1], value, keeps_lines=kind is _STRINGS))
         self._packet(message(12, entry) + _SEQUENCE + _NEEDS_STATE)
         return known
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 
+from ingero.foreign_text import visible
+
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 _DOUBLE = struct.Struct("<d")
 _U64 = (1 << 64) - 1
@@ -67,9 +69,9 @@ def message(field: int, content: bytes) -> bytes:
     return tag(field, _BYTES) + varint(len(content)) + content
 
 
-def text(field: int, value: str) -> bytes:
-    """A field with text; what is no valid text, such as half a surrogate pair, becomes a question mark."""
-    return message(field, value.encode("utf-8", "replace"))
+def text(field: int, value: str, *, keeps_lines: bool = False) -> bytes:
+    """A field with text, for people: what would act on a terminal or turn text around is an escape."""
+    return message(field, visible(value, keeps_lines=keeps_lines).encode("utf-8", "replace"))
 
 
 def packed(field: int, values: list[int]) -> bytes:

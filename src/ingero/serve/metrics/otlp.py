@@ -30,6 +30,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric as Message
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from ingero import __version__
+from ingero.foreign_text import visible
 from ingero.serve.metrics.catalogue import Kind, Metric
 from ingero.serve.metrics.octaves import BOUNDS_S, cumulated
 from ingero.serve.metrics.registry import Family, HistogramSum, Labels
@@ -128,4 +129,7 @@ def _octaves(metric: Metric, labels: Labels, value: HistogramSum, began_ns: int,
 
 
 def _attributes(names: Sequence[str], values: Sequence[str]) -> list[KeyValue]:
-    return [KeyValue(key=name, value=AnyValue(string_value=value)) for name, value in zip(names, values, strict=True)]
+    return [
+        KeyValue(key=name, value=AnyValue(string_value=visible(value)))
+        for name, value in zip(names, values, strict=True)
+    ]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from ingero.foreign_text import visible
 from ingero.serve.metrics.catalogue import Metric
 from ingero.serve.metrics.octaves import BOUNDS_S, cumulated
 from ingero.serve.metrics.registry import Family, HistogramSum, Labels
@@ -62,7 +63,7 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return _escaped(text).replace('"', r"\"")
+    return _escaped(visible(text)).replace('"', r"\"")
 
 
 def _number(value: float) -> str:

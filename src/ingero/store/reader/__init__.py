@@ -15,6 +15,7 @@ from ingero.store.reader.gaps import GapQuestions
 from ingero.store.reader.gpu import GpuQuestions
 from ingero.store.reader.host import HostQuestions
 from ingero.store.reader.operations import OperationQuestions
+from ingero.store.reader.profiles import ProfileQuestions
 from ingero.store.reader.scheduling import SchedulingQuestions
 from ingero.store.reader.stacks import StackQuestions
 
@@ -39,6 +40,7 @@ class Reader(
     HostQuestions,
     FindingQuestions,
     GapQuestions,
+    ProfileQuestions,
 ):
     """Questions to one database; a context manager. One thread at a time.
 

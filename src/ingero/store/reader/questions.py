@@ -16,7 +16,7 @@ from ingero.store.tables import Value
 
 _Record = TypeVar("_Record")
 
-_NO_COLUMN = "no such column"
+_MISSING = ("no such column", "no such table")
 
 
 class Questions:
@@ -29,7 +29,7 @@ class Questions:
         self.has_exact_totals = opened.has_exact_totals
         self._db = opened.db
         # a file that an earlier build began has not all of them
-        self._tables = {name for (name,) in self._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        self._tables = {name for (name,) in self._rows("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
 
     @property
     def connection(self) -> apsw.Connection:
@@ -66,7 +66,7 @@ class Questions:
         try:
             return iter(self._db.execute(sql, values))
         except apsw.SQLError as error:
-            if _NO_COLUMN not in str(error):
+            if not str(error).startswith(_MISSING):
                 raise
             raise MissingColumnError(str(error)) from error
 

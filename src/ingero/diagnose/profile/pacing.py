@@ -1,0 +1,44 @@
+"""What paces a program: its host, its GPU, or each in turn; told from who waited for whom."""
+
+from __future__ import annotations
+
+import enum
+
+# Of the time in which one waited for the other. Two thirds: beyond it the other side could be made free without
+# the program becoming much faster.
+_DECIDED = 2 / 3
+
+# With less of the time waited by either nobody holds the other up, and the GPU that is busy all the time is the pace.
+_NOBODY_WAITS = 0.10
+
+
+class Pacing(enum.Enum):
+    """Column `paced_by`."""
+
+    HOST = "host"
+    GPU = "gpu"
+    MIXED = "mixed"
+    UNKNOWN = "unknown"
+
+
+TEXTS = {
+    Pacing.HOST: "host-bound",
+    Pacing.GPU: "GPU-bound",
+    Pacing.MIXED: "host-bound and GPU-bound in turn",
+    Pacing.UNKNOWN: "pacing unknown",
+}
+
+
+def pacing(busy_ratio: float, blocked_ratio: float) -> Pacing:
+    """From the share of time that the GPU was busy, and that the launching threads waited for it while it was.
+
+    Host-bound: the GPU waits for the host and hardly ever the reverse. GPU-bound: the reverse, or a GPU that is never
+    idle, whoever waits.
+    """
+    idle_ratio = 1 - busy_ratio
+    if idle_ratio < _NOBODY_WAITS:
+        return Pacing.GPU
+    by_host = idle_ratio / (idle_ratio + blocked_ratio)
+    if by_host >= _DECIDED:
+        return Pacing.HOST
+    return Pacing.GPU if by_host <= 1 - _DECIDED else Pacing.MIXED

@@ -1,0 +1,38 @@
+"""How texts about a profile name its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ingero.diagnose.profile import blocked, idle
+from ingero.store.records import Process
+
+IDLE_TEXTS: Mapping[str, str] = {
+    idle.INPUT: "input data (the launching thread was in the data loader)",
+    idle.SYNC: "sync return delay (GPU done, call not returned)",
+    idle.ALLOC: "allocations and frees",
+    idle.CALLS: "other CUDA calls",
+    idle.HOST: "host code",
+    idle.LAUNCH: "launch latency (call made, work not begun)",
+    idle.UNATTRIBUTED: "unattributed",
+}
+BLOCKED_TEXTS: Mapping[str, str] = {
+    blocked.SYNC: "in synchronizations",
+    blocked.COPY: "in asynchronous copies that waited",
+    blocked.LAUNCH: "on a full launch queue",
+    blocked.ALLOC: "in allocations and frees",
+}
+
+# What a file of a profiler cannot hold, and so no diagnosis of it can say.
+NOT_IN_A_PROFILE = "a profile does not show why a thread did not run; record with `sudo ingero trace` for that"
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a percentage: `0.3%`, `85%`."""
+    return f"{100 * ratio:.1f}%" if abs(ratio) < 0.0995 else f"{100 * ratio:.0f}%"
+
+
+def who(process: Process) -> str:
+    """A process as texts name it."""
+    rank = f" rank {process.rank}" if process.rank is not None else ""
+    return f"{process.name} [{process.pid}]{rank}"

@@ -1,0 +1,60 @@
+"""In an imported profile: the GPU did nothing but copy from and to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.case_search import BOTTLENECK_RATIO
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Finding, Fix, Link, Part
+from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
+from ingero.diagnose.profile.report import ProfileReport
+from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.rules import memcpy_bound
+from ingero.units import format_bytes
+
+CAUSE = memcpy_bound.CAUSE
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Processes whose GPU copied for a tenth of their steps while no kernel ran: a copy that only waited is none."""
+    for report in evidence.profiles.reports:
+        if is_worth_telling(report, round(report.copy_only_ratio * report.judged_ns), BOTTLENECK_RATIO):
+            yield _finding(report)
+
+
+def _finding(report: ProfileReport) -> Finding:
+    lost_ns = round(report.copy_only_ratio * report.judged_ns)
+    return bottleneck(
+        report,
+        cause=CAUSE,
+        resource="copies",
+        lost_ns=lost_ns,
+        part=Part.DEVICE,
+        summary=f"{who(report.process)} copied between host and GPU {percent(report.copy_only_ratio)} "
+        f"{period(report)}, while no kernel ran; {format_bytes(report.copied_bytes)} in all of the profile",
+        links=(
+            Link(
+                text="only copies between host and GPU ran",
+                seen_ns=lost_ns,
+                structure="the copies' own times on the GPU, as the profiler measured them; waits before them are none",
+            ),
+        ),
+        fixes=(
+            Fix(text="pinned memory, and copies beside the kernels", command="DataLoader(pin_memory=True)"),
+            Fix(text="or keep on the GPU what is copied again and again"),
+        ),
+        evidence={"only copies (ratio)": round(report.copy_only_ratio, 4), "copied (bytes)": report.copied_bytes},
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="copies between host and GPU took the time (imported profiles)",
+    order=70,
+    needs=(),
+    shows="the time on the GPU of copies between it and the host in which no kernel ran, as measured",
+    limits="copies from GPU to GPU are work; a call that waited before its copy began is told as a wait",
+    watch=watch,
+)

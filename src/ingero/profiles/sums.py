@@ -1,0 +1,80 @@
+"""Sums of a profile's calls by second, as tracing keeps them: of operations, call sites, kernels and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ingero.ops import BY_ID, Kind
+from ingero.profiles.model import Array, Direction, Profile
+from ingero.profiles.place import Place, Rows, by_op
+from ingero.profiles.progress import Blocked
+from ingero.store import histograms, tables
+from ingero.store.tables import Column
+from ingero.units import SECOND_NS
+
+
+def sum_rows(profile: Profile, place: Place, functions: Array, blocked: Blocked) -> Rows:
+    """Every sum of one process. functions: numbers of kernels by the index of their names."""
+    yield from _sums(profile, place)
+    yield from _launches(profile, place, functions)
+    yield from _copies(profile, place, blocked)
+
+
+def _sums(profile: Profile, place: Place) -> Rows:
+    """Sums of each second and operation."""
+    calls = profile.calls
+    seconds = calls["start_ns"] // SECOND_NS
+    nested = dict(profile.nested)
+    for second, op, mine in _groups(seconds, calls["op"]):
+        durations = calls["end_ns"][mine] - calls["start_ns"][mine]
+        known = BY_ID[op]
+        sums: dict[str, Column] = {"count": len(mine), "sum_ns": int(durations.sum()), "max_ns": int(durations.max())}
+        sums["bytes"] = int(calls["bytes"][mine].sum())
+        key: dict[str, Column] = {"start_ns": second * SECOND_NS, "process": place.process}
+        key |= {"source": int(known.source), "op": known.code}
+        inner = {"recorded": len(mine), "nested": nested.pop(op, 0)}
+        yield tables.OP_STATS, 1, {**key, **sums, **inner}
+        histogram = histograms.pack(histograms.count(durations))
+        yield tables.CALL_SITES, 1, {**key, **sums, "period_s": 1, "histogram": histogram}
+    for op, count in nested.items():  # those that no call outside others is of
+        known = BY_ID[op]
+        place_of: dict[str, Column] = {"start_ns": profile.begin_ns, "process": place.process}
+        inner = {"source": int(known.source), "op": known.code, "count": 0, "sum_ns": 0, "nested": count}
+        yield tables.OP_STATS, 1, {**place_of, **inner}
+
+
+def _launches(profile: Profile, place: Place, functions: Array) -> Rows:
+    """Sums of each second and kernel."""
+    calls = profile.calls
+    is_launch = by_op(calls, lambda op: int(bool(BY_ID[op].kind & Kind.LAUNCH))) != 0
+    launched = np.where(is_launch, calls["function"], 0)
+    for second, name, mine in _groups(calls["start_ns"] // SECOND_NS, launched):
+        if name:
+            place_of = {"start_ns": second * SECOND_NS, "process": place.process, "function": int(functions[name])}
+            yield tables.KERNEL_LAUNCHES, 1, {**place_of, "count": len(mine)}
+
+
+def _groups(first: Array, second: Array) -> Iterator[tuple[int, int, Array]]:
+    """Each pair of values with the indexes that have it."""
+    order = np.lexsort((second, first))
+    if len(order):
+        changes = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
+        for mine in np.split(order, np.flatnonzero(changes) + 1):
+            yield int(first[mine[0]]), int(second[mine[0]]), mine
+
+
+def _copies(profile: Profile, place: Place, blocked: Blocked) -> Rows:
+    """What copies moved between the host and GPUs, and for how long those that need not have waited for the GPU."""
+    calls = profile.calls
+    crosses = (calls["direction"] == Direction.HOST_TO_GPU) | (calls["direction"] == Direction.GPU_TO_HOST)
+    chosen = np.flatnonzero(crosses)
+    for second, op, found in _groups(calls["start_ns"][chosen] // SECOND_NS, calls["op"][chosen]):
+        mine = chosen[found]
+        size, is_to_gpu = calls["bytes"][mine], calls["direction"][mine] == Direction.HOST_TO_GPU
+        known = BY_ID[op]
+        key: dict[str, Column] = {"start_ns": second * SECOND_NS, "process": place.process}
+        key |= {"source": int(known.source), "op": known.code, "blocked_ns": int(blocked.copy[mine].sum())}
+        to_gpu, to_host = int(size[is_to_gpu].sum()), int(size[~is_to_gpu].sum())
+        yield tables.COPIES, 1, {**key, "host_to_gpu_bytes": to_gpu, "gpu_to_host_bytes": to_host}

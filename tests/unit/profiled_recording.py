@@ -1,0 +1,152 @@
+"""Recordings as an import makes them, put together by hand. Times are ms from the begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from ingero.demo.scene import BEGIN_NS, Actor, Scene
+from ingero.diagnose.engine import diagnose
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.profile.report import Profiles
+from ingero.store import tables
+from ingero.store.reader import Reader, open_reader
+from ingero.store.records import Window
+
+_SECONDS = 10.0
+WINDOW = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + int(_SECONDS * 1e9))
+
+
+def ns(ms: float) -> int:
+    """Unix ns of a moment."""
+    return BEGIN_NS + round(ms * 1e6)
+
+
+@dataclass
+class Program:
+    """One profiled process; what its methods write is stored."""
+
+    scene: Scene
+    actor: Actor
+    gpu: int = 0
+
+    def launch(
+        self,
+        at: float,
+        *,
+        runs: tuple[float, float],
+        took: float = 0.005,
+        kernel: str = "gemm",
+        stream: int = 7,
+        tid: int = 0,
+        stack: Sequence[tuple[str, int, str]] = (),
+    ) -> None:
+        """A launch, and its kernel from one moment to another."""
+        self.call("cudaLaunchKernel", at, took, tid=tid, stack=stack)
+        function = crc32(kernel.encode()) + 1
+        self.scene.append(
+            tables.KERNELS, process=self.actor.number, function=function, name=f"{kernel}(int)", short_name=kernel
+        )
+        self._activity("kernel", at, runs, stream, function=function)
+
+    def copy(
+        self, at: float, *, took: float, runs: tuple[float, float], direction: str, size: int, stream: int = 7
+    ) -> None:
+        """A pageable asynchronous copy."""
+        self.call("cudaMemcpyAsync", at, took)
+        kind = {"direction": self.scene.text(direction), "host_memory": self.scene.text("pageable"), "bytes": size}
+        self._activity("memcpy", at, runs, stream, **kind)
+
+    def _activity(self, kind: str, call: float, runs: tuple[float, float], stream: int, **columns: int) -> None:
+        self.scene.append(
+            tables.GPU_ACTIVITIES,
+            process=self.actor.number,
+            device=self.gpu,
+            stream=stream,
+            kind=self.scene.text(kind),
+            start_ns=ns(runs[0]),
+            duration_ns=ns(runs[1]) - ns(runs[0]),
+            call_ns=ns(call),
+            **columns,
+        )
+
+    def wait_noted(self, runs: tuple[float, float]) -> None:
+        """What a profiler notes for a wait of the host among the GPU's activities."""
+        self._activity("sync", 0, runs, 7)
+
+    def call(
+        self, name: str, at: float, took: float, *, tid: int = 0, stack: Sequence[tuple[str, int, str]] = ()
+    ) -> None:
+        """A call that enqueues nothing."""
+        known = {"tid": tid} if tid else {}
+        known |= {"stack_hash": self.scene.stack(stack)} if stack else {}
+        self.scene.call(self.actor, name, at / 1e3, took, **known, start_ns=ns(at))
+
+    def range(self, kind: str, name: str, begin: float, end: float, *, tid: int = 0) -> None:
+        """A marked range of a thread, of the main one if no other is said."""
+        self.scene.append(
+            tables.USER_RANGES,
+            process=self.actor.number,
+            tid=tid or self.actor.pid,
+            start_ns=ns(begin),
+            duration_ns=ns(end) - ns(begin),
+            kind=self.scene.text(kind),
+            name=self.scene.text(name),
+        )
+
+    def step(self, begin: float, end: float, *, launches: int = 10, how: str = "repetition") -> None:
+        """A step that was found."""
+        self.scene.append(
+            tables.STEPS,
+            process=self.actor.number,
+            pid=self.actor.pid,
+            tid=self.actor.pid,
+            device=self.gpu,
+            stream=7,
+            start_ns=ns(begin),
+            end_ns=ns(end),
+            how=self.scene.text(how),
+            step_type=self.scene.text(f"{launches} enqueues"),
+            launches=launches,
+        )
+
+
+class Profiled:
+    """An imported recording in the making."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def program(self, pid: int = 700, *, rank: int | None = None, gpu: int = 0) -> Program:
+        """A profiled process."""
+        return Program(self._scene, self._scene.process(pid, "python", rank=rank), gpu)
+
+
+@contextmanager
+def imported(path: Path) -> Iterator[Profiled]:
+    """A recording to fill; afterwards it lies at the path."""
+    reason = "a profiler's file shows calls and GPU work, not why a thread did not run"
+    not_traced = dict.fromkeys(("offcpu", "culprits", "clock_seconds", "samples"), reason)
+    with Scene(path, seconds=_SECONDS, not_traced=not_traced) as scene:
+        yield Profiled(scene)
+
+
+def diagnosed(path: Path) -> Diagnosis:
+    """What is said of it."""
+    with open_reader(path) as reader:
+        return diagnose(reader, WINDOW)
+
+
+def profiles_of(path: Path) -> Profiles:
+    """What the profiler measured."""
+    with open_reader(path) as reader:
+        return evidence(reader).profiles
+
+
+def evidence(reader: Reader) -> Evidence:
+    """All of the recording."""
+    return Evidence(reader, WINDOW)
