@@ -80,7 +80,7 @@ class _Lane:
         self._idle = idle_ns(evidence, process, lane)
         self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
         self._started_ns = settled_at_ns(evidence, process.session)
-        found = None if is_step(lane).any() else resynced(self._epochs)
+        found = resynced(self._epochs)
         self._resynced_case = self._resynced(found) if found and found.is_enough else None
         self._resyncs = found is not None and found.is_beginning(int(self._ends[-1]), since_ns=self._started_ns)
         if found and self._resynced_case:
@@ -252,7 +252,7 @@ def host_share(epochs: Array) -> dict[Bucket, int]:
     found: dict[Bucket, int] = {}
     for part, lengths in _host_lengths(epochs).items():
         clocks = epochs[f"{_CLOCKS_OF[part]}_clock_ns"]
-        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is Part.ENQUEUE else True)
+        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is not Part.LATE else True)
         sums = clocks[counted].sum(axis=0).astype(np.float64)
         if part is Part.LATE:
             sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait

@@ -36,12 +36,14 @@ from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.profile.verdict import not_in_a_profile, profile_verdicts
+from ingero.diagnose.progress import queued_ns
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
+from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns, format_percent
@@ -139,7 +141,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
-    if case.is_of_steps and case.kind is FindingKind.BOTTLENECK:
+    if not case.knows_idle and case.kind is FindingKind.BOTTLENECK:
         return named + hidden  # what a step usually consists of is no loss by itself
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
@@ -189,7 +191,7 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
-    place = f", most of it {_place(where, is_of_steps=case.is_of_steps)}" if where else ""
+    place = f", most of it {_place(where, knows_idle=case.knows_idle)}" if where else ""
     rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
@@ -212,9 +214,9 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
     return {bucket: ns for bucket, ns in left.items() if ns > 0}
 
 
-def _place(bucket: Bucket, *, is_of_steps: bool) -> str:
+def _place(bucket: Bucket, *, knows_idle: bool) -> str:
     words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
-    if is_of_steps:
+    if not knows_idle:
         host = "in the host's time of the step"
         words |= {"empty": host, "enqueue": host, "device": "blocked for the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"
@@ -249,8 +251,16 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
 def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
     main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
     if main.is_steps:
-        return step_verdict(main.epochs, has_incident=has_incident, utilization=utilization)
+        queued = _queued(evidence, process, main)
+        return step_verdict(main.epochs, has_incident=has_incident, queued=queued, utilization=utilization)
     return verdict(lane, has_incident=has_incident, utilization=utilization)
+
+
+def _queued(evidence: Evidence, process: Process, steps: Lane) -> float:
+    """In which share of the steps' time their stream had work queued or running, at least, by marks of progress."""
+    window = Window(begin_ns=int(steps.epochs["a_ns"].min()), end_ns=int(steps.epochs["b_ns"].max()))
+    marks = evidence.reader.progress_marks(window, process=process.process)
+    return queued_ns(marks[marks["stream"] == steps.stream]) / max(window.duration_ns, 1)
 
 
 def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:
@@ -272,7 +282,8 @@ def _followed(evidence: Evidence, process: Process, lane: Array, text: str) -> s
     no verdict about the others.
     """
     lived = _lived(evidence, process)
-    gap_ns = evidence.gaps.missing_ns((EPOCHS,), (lived,))
+    is_of_steps = evidence.main_lanes[process.process].is_steps  # which go on while epochs cannot be compared
+    gap_ns = 0 if is_of_steps else evidence.gaps.missing_ns((EPOCHS,), (lived,))
     unseen_ns = evidence.gaps.missing_ns((ENQUEUES,), (lived,))
     left_ns = min(unseen_ns, lived.duration_ns - int((lane["b_ns"] - lane["a_ns"]).sum()))
     if left_ns > _LEFT_RATIO * lived.duration_ns:

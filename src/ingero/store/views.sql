@@ -297,7 +297,8 @@ FROM raw_steps t;
 CREATE VIEW progress_marks AS
 SELECT m.session, (SELECT node FROM raw_sessions WHERE session = m.session) AS node, m.time_ns AS timestamp,
        (SELECT pid FROM raw_processes WHERE process = m.process) AS pid, m.process, nullif(m.device, -1) AS gpu_id,
-       m.stream, (SELECT text FROM raw_strings WHERE string = m.kind) AS kind, m.position
+       m.stream, (SELECT text FROM raw_strings WHERE string = m.kind) AS kind, m.position,
+       nullif(m.queued, 0) AS queued, m.blocked_ns
 FROM raw_progress_marks m;
 
 -- Measured by a profiler, not inferred; rows only in what `ingero import` made.
