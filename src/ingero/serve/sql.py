@@ -38,6 +38,7 @@ __all__ = [
     "UnknownColumnError",
     "UnknownTableError",
     "count_rows",
+    "first_rows_note",
     "open_rows",
     "run_sql",
 ]
@@ -88,7 +89,7 @@ def run_sql(path: Path, sql: str, *, max_rows: int = 10_000, timeout_s: float = 
         is_truncated = next(iter(rows), None) is not None
     notes = rows.notes
     if is_truncated:
-        notes += (f"These are the first {max_rows:,} rows; there are more.",)
+        notes += (first_rows_note(max_rows),)
     return Answer(
         columns=rows.columns,
         rows=answer,
@@ -96,6 +97,11 @@ def run_sql(path: Path, sql: str, *, max_rows: int = 10_000, timeout_s: float = 
         elapsed_ns=time.monotonic_ns() - begin_ns,
         notes=notes,
     )
+
+
+def first_rows_note(most: int) -> str:
+    """What is said of an answer that was cut."""
+    return f"These are the first {most:,} rows; there are more."
 
 
 def count_rows(path: Path, sql: str, *, timeout_s: float) -> int | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from ingero.serve.mcp.untrusted import harmless, traced
-from ingero.serve.sql import run_sql
+from ingero.serve.sql import Rows, first_rows_note, open_rows
 
 _MAX_ANSWER_CHARACTERS = 256 << 10  # about 64,000 tokens: more than an assistant can take in
 _MAX_CELL = 4096  # the frames of a stack
@@ -22,26 +24,36 @@ def sql_answer(path: Path, query: str, limit: int) -> dict[str, Any]:
         SqlError: the statement is refused, wrong, or needs too much time or room.
         StoreError: the database cannot be read.
     """
-    answer = run_sql(path, query, max_rows=limit, timeout_s=_TIMEOUT_S)
-    rows: list[list[object]] = []
-    left = _MAX_ANSWER_CHARACTERS
-    for row in answer.rows:
-        cells = [_cell(value) for value in row]
-        left -= len(json.dumps(cells))
-        if left < 0:
-            break
-        rows.append(cells)
-    notes = [traced(note, most=_MAX_CELL) for note in answer.notes]
-    if left < 0:
+    begin_ns = time.monotonic_ns()
+    with open_rows(path, query, timeout_s=_TIMEOUT_S) as answer:
+        rows, is_full = _fitting(answer, limit)
+        is_truncated = is_full or next(iter(answer), None) is not None
+    notes = list(answer.notes)
+    if is_full:
         notes.append(f"Only the first {len(rows)} rows fit into an answer: ask for fewer columns or rows.")
+    elif is_truncated:
+        notes.append(first_rows_note(limit))
     return {
         "columns": [harmless(name) for name in answer.columns],
         "rows": rows,
         "row_count": len(rows),
-        "is_truncated": answer.is_truncated or left < 0,
-        "elapsed_ns": answer.elapsed_ns,
-        "notes": notes,
+        "is_truncated": is_truncated,
+        "elapsed_ns": time.monotonic_ns() - begin_ns,
+        "notes": [traced(note, most=_MAX_CELL) for note in notes],
     }
+
+
+def _fitting(answer: Rows, limit: int) -> tuple[list[list[object]], bool]:
+    """At most so many rows, none read beyond what fits; whether one did not."""
+    rows: list[list[object]] = []
+    left = _MAX_ANSWER_CHARACTERS
+    for row in itertools.islice(answer, limit):
+        cells = [_cell(value) for value in row]
+        left -= len(json.dumps(cells))
+        if left < 0:
+            return rows, True
+        rows.append(cells)
+    return rows, False
 
 
 def sql_text(answer: dict[str, Any]) -> str:
