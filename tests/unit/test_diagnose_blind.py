@@ -30,6 +30,7 @@ COARSER: Mapping[str, set[str]] = {
     "gpu-shared": {"gpu-slower"},
     "gpu-throttled": {"gpu-slower"},
     "kv-cache-pressure": {"allocator-retry", "allocation-churn"},
+    "memcpy-bound": {"gpu-slower"},  # a recorder gives copies up with what else enqueues, and then no GPU is judged
     "memory-pressure": {"block-io", "data-starvation"},
     "nccl-hang": {"call-in-flight"},
     "nccl-mismatch": {"call-in-flight"},
