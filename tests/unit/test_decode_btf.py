@@ -11,8 +11,10 @@ import pytest
 from ingero.attach.kernel_side import Admission
 from ingero.attach.objects import object_path
 from ingero.capture import process_stacks, python_layouts
+from ingero.capture.steps import Watch
 from ingero.decode.btf import Btf, LayoutError, btf_of
 from ingero.events import (
+    BLOCKED_KINDS,
     MEMORY_LIMITS,
     THREAD_STATES,
     WAKER_KINDS,
@@ -61,6 +63,7 @@ def test_a_ring_header_moves_every_field() -> None:
         ("thread_state", "STATE_", THREAD_STATES),
         ("waker_kind", "WAKER_", WAKER_KINDS),
         ("memory_limit", "LIMIT_", MEMORY_LIMITS),
+        ("blocked_kind", "BLOCKED_", (*BLOCKED_KINDS, "kinds")),
     ],
 )
 def test_states_wakers_and_limits_are_named_as_in_c(enum_name: str, prefix: str, names: tuple[str, ...]) -> None:
@@ -79,6 +82,7 @@ def test_states_wakers_and_limits_are_named_as_in_c(enum_name: str, prefix: str,
         ("communicator_kind", "COMMUNICATOR_", CommunicatorKind),
         ("sample_flag", "SAMPLE_", SampleFlag),
         ("admission_mode", "ADMIT_", Admission),
+        ("process_watch", "WATCH_", Watch),
     ],
 )
 def test_kinds_and_flags_are_those_of_c(enum_name: str, prefix: str, members: type[enum.IntEnum]) -> None:

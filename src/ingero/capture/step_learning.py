@@ -146,7 +146,7 @@ class Learner:
         self._recent.clear()
 
     def step(self, step_type: str, enqueues: int, now_ns: int) -> None:
-        """Takes a step that the kernel has closed."""
+        """Takes a step that the kernel has closed. enqueues: 0 where not all of them are traced."""
         self._has_stepped = True
         if self.phase is Phase.TRYING:
             self._try(enqueues, now_ns)
@@ -164,7 +164,6 @@ class Learner:
         if len(self._trials) < _TRIAL_STEPS:
             return
         usual = float(np.median(self._trials))
-        # calls that are not traced any more are no contradiction
         if usual and not 1 / _SAME_WORK <= max(usual, 1) / max(self._work, 1) <= _SAME_WORK:
             self._give_up(now_ns)
         else:

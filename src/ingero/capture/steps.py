@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import time
 from collections import defaultdict
@@ -21,9 +22,15 @@ from ingero.ops import OPS, Kind
 Array = np.ndarray[Any, np.dtype[Any]]
 logger = logging.getLogger(__name__)
 
-_WATCH_MARKER, _WATCH_SEQUENCE = 1, 2  # bpf/events.h, enum process_watch
 _ENQUEUES = frozenset(op.id for op in OPS if op.kind & Kind.ENQUEUE)
 _HELD_STEPS = 4096  # of a process, while they are not believed yet
+
+
+class Watch(enum.IntFlag):
+    """What the kernel side does at a process's calls (bpf/events.h, enum process_watch)."""
+
+    MARKER = 1
+    SEQUENCE = 2
 
 
 class StepFinder:
@@ -58,7 +65,8 @@ class StepFinder:
             learner = self._learner(slot)
             if not learner:
                 continue
-            enqueues = (mine["launches"] + mine["copies"] + mine["collectives"]).tolist()
+            all_enqueues = mine["launches"] + mine["copies"] + mine["collectives"]
+            enqueues = np.where(mine["launches"] > 0, all_enqueues, 0).tolist()  # 0: launches may be given up
             now_ns = self._now_ns()
             for step_type, count in zip(step_types(mine), enqueues, strict=True):
                 learner.step(step_type, int(count), now_ns)
@@ -114,11 +122,11 @@ class StepFinder:
             self._mark(row, wish)
         if wish.calls and not before.calls:
             row["sequence_left"] = wish.calls
-        row["watch"] = _WATCH_MARKER * (wish.marker is not None) | _WATCH_SEQUENCE * bool(wish.calls)
+        row["watch"] = Watch.MARKER * (wish.marker is not None) | Watch.SEQUENCE * bool(wish.calls)
 
     def _mark(self, row: Array, wish: Wish) -> None:
         """Writes another marker; a step begun by the one before ends nowhere."""
-        row["watch"] &= _WATCH_SEQUENCE
+        row["watch"] = int(row["watch"][0]) & Watch.SEQUENCE
         self._generation += 1
         row["marker_generation"] = self._generation
         if wish.marker:

@@ -282,7 +282,8 @@ def _followed(evidence: Evidence, process: Process, lane: Array, text: str) -> s
     no verdict about the others.
     """
     lived = _lived(evidence, process)
-    gap_ns = evidence.gaps.missing_ns((EPOCHS,), (lived,))
+    is_of_steps = evidence.main_lanes[process.process].is_steps  # which go on while epochs cannot be compared
+    gap_ns = 0 if is_of_steps else evidence.gaps.missing_ns((EPOCHS,), (lived,))
     unseen_ns = evidence.gaps.missing_ns((ENQUEUES,), (lived,))
     left_ns = min(unseen_ns, lived.duration_ns - int((lane["b_ns"] - lane["a_ns"]).sum()))
     if left_ns > _LEFT_RATIO * lived.duration_ns:

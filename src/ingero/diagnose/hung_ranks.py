@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.pacing import waited_ns
 from ingero.ops import OPS, Kind, Source
 from ingero.store.records import Collective, InFlight, Window
 
@@ -84,7 +85,7 @@ def is_longest_yet(evidence: Evidence, call: InFlight) -> bool:
     if lane is None or not (lane["b_ns"] <= call.since_ns).any():
         return open_ns >= FIRST_HANGS_NS
     before = lane[lane["b_ns"] <= call.since_ns]
-    return open_ns >= TIMES_LONGEST * int((before["b_ns"] - before["s_ns"]).max())
+    return open_ns >= TIMES_LONGEST * int(waited_ns(before).max())
 
 
 def _what(one: Collective) -> tuple[object, ...]:

@@ -33,23 +33,31 @@ def paced_by(steps: Array) -> PacedBy:
 
     Where launches had no durations, time on a full queue is missing: then only what is blocked anyway can tell.
     """
-    timed = steps[(steps["flags"] & int(EpochFlag.UNTIMED)) == 0]
-    if len(timed):
-        share = blocked_share(timed)
+    if len(_timed(steps)):
+        share = blocked_share(steps)
         if share <= HOST_BOUND:
             return PacedBy.HOST
         return PacedBy.GPU if share >= GPU_BOUND else PacedBy.MIXED
     return PacedBy.GPU if len(steps) and blocked_share(steps) >= GPU_BOUND else PacedBy.UNKNOWN
 
 
+def _timed(steps: Array) -> Array:
+    timed: Array = steps[(steps["flags"] & int(EpochFlag.UNTIMED)) == 0]
+    return timed
+
+
 def blocked_share(steps: Array) -> float:
-    """Of their time, blocked in calls that waited for the GPU."""
+    """Of their time, blocked in calls that waited for the GPU; of those whose launches were timed, if there are any."""
+    timed = _timed(steps)
+    steps = timed if len(timed) else steps
     return float(steps["x_ns"].sum()) / max(float((steps["b_ns"] - steps["a_ns"]).sum()), 1.0)
 
 
 def paces(steps: Array) -> dict[int, PacedBy]:
-    """Who paces the steps of each type, by class_key."""
-    return {int(key): paced_by(steps[steps["class_key"] == key]) for key in np.unique(steps["class_key"])}
+    """Who paces the steps of each type, by class_key; where that is not known, who paces all of them."""
+    found = {int(key): paced_by(steps[steps["class_key"] == key]) for key in np.unique(steps["class_key"])}
+    of_all = paced_by(steps)
+    return {key: of_all if pace is PacedBy.UNKNOWN else pace for key, pace in found.items()}
 
 
 def as_paced(steps: Array, pace: dict[int, PacedBy]) -> Array:
@@ -73,6 +81,12 @@ def as_paced(steps: Array, pace: dict[int, PacedBy]) -> Array:
         result["enqueue_clock_ns"][gpu] = steps["empty_clock_ns"][gpu]
         result["empty_clock_ns"][gpu] = 0
     return result
+
+
+def waited_ns(epochs: Array) -> Array:
+    """How long the thread waited for the GPU at the end of each epoch; of a step, as far as known, all in all."""
+    found: Array = np.where(is_step(epochs), epochs["x_ns"], epochs["b_ns"] - epochs["s_ns"])
+    return found
 
 
 def is_step(epochs: Array) -> Array:

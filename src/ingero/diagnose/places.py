@@ -183,7 +183,8 @@ def stays(evidence: Evidence, process: int, windows: Iterable[Window], spans: Sp
 def _looks(evidence: Evidence, process: int, spans: Spans) -> Array:
     """What of the sleeps that were looked at as they began lies within the spans, each in the form of a sample."""
     found = evidence.waits.looks(spans) if evidence.has_offcpu else np.zeros(0, OFFCPU_DTYPE)
-    found = found[(found["process"] == process) & np.isin(found["state"], _ASLEEP)]
+    # in a call that may wait for the GPU it is at no place of its own
+    found = found[(found["process"] == process) & np.isin(found["state"], _ASLEEP) & (found["is_gpu_call"] == 0)]
     begins, ends = found["start_ns"], found["start_ns"] + found["duration_ns"]
     ends = np.where(found["woken_ns"] > 0, np.clip(found["woken_ns"], begins, ends), ends)
     rows = np.zeros(len(found), SAMPLE_DTYPE)

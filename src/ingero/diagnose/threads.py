@@ -67,6 +67,8 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     for one in mine:
         by_thread[one.tid] += one.duration_ns
     partner = by_thread.most_common(1)[0][0]
+    if kind is Wait.LOCK and case.is_of_steps and partner in _launching(case):
+        return None  # autograd's thread: what it does is the step
     asleep = _waiting(case)
     items = matching(asleep, waits_for_items)
     if not asleep or max(items, 1 - items) < _CLEAR or (items >= _CLEAR) is not (kind is Wait.ITEM):
@@ -83,6 +85,11 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
         samples=sum(one.count for one in asleep) + count,
         crowd=frozenset() if answers(case).is_own_proven else frozenset(case.job),
     )
+
+
+def _launching(case: Case) -> set[int]:
+    """The threads of the process that launch, seen in all of the window: within the case launches may be given up."""
+    return case.evidence.reader.launching_threads(case.evidence.window, process=case.process.process)
 
 
 def running_meanwhile(case: Case, waits: Iterable[Segment], waiters: set[int]) -> tuple[int, list[Stay]]:

@@ -127,7 +127,7 @@ _COLUMNS: Mapping[str, str] = {
     "gpu_wait_ns": "in calls that wait for the device",
     "graph": "handle of the graph that was launched",
     "group_id": "calls of one ncclGroupStart .. ncclGroupEnd",
-    "handle": "event, graph, communicator or allocation",
+    "handle": "event, graph, communicator or allocation; of a copy what host_memory says",
     "hash": "number of the stack",
     "host_memory": "of a copy: pinned or pageable; seems pageable: told by the call, which waited; NULL: not known",
     "host_to_gpu_bytes": "copied from the host to the GPU",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.hung_ranks import HANGS_NS as RANK_HANGS_NS
 from ingero.diagnose.hung_ranks import communicating, is_longest_yet
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.diagnose.pacing import waited_ns
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules.nccl_straggler import straggler
 from ingero.ops import OPS, Kind, Source
@@ -45,7 +47,7 @@ def find(case: Case) -> Iterator[Finding]:
     """Drains that hung and returned: theirs is the device time, not a slower device's."""
     usual = {key: one.reference.t_ns for key, one in case.usual.items()}
     times = np.array([usual.get(int(key), 0.0) for key in case.epochs["class_key"]])
-    waited = case.epochs["b_ns"] - case.epochs["s_ns"]
+    waited = waited_ns(case.epochs)
     hung = (times > 0) & (waited >= np.maximum(_least_ns(case.evidence, case.process.process), TIMES_LONGEST * times))
     claims = case.take((Part.DEVICE,), (DEVICE,), float(case.excess_ns[hung].sum())) if hung.any() else {}
     if not claims:
@@ -54,18 +56,19 @@ def find(case: Case) -> Iterator[Finding]:
     if late is not None and late.host_ns >= MIN_LATE * sum(claims.values()):
         return
     worst = case.epochs[hung][int(np.argmax(waited[hung]))]
-    if communicating(case.evidence, case.process.process, int(worst["s_ns"]), int(worst["b_ns"])):
+    window, source, op = _call(case, worst)
+    if communicating(case.evidence, case.process.process, window.begin_ns, window.end_ns):
         return
-    name = BY_CODE.get((int(worst["source"]), int(worst["op"])), "a wait for its device")
-    length = int(worst["b_ns"] - worst["s_ns"])
-    line = case.evidence.call_line(case.window, case.process.process, int(worst["source"]), int(worst["op"]))
+    name = BY_CODE.get((source, op), "a wait for its device")
+    length = window.duration_ns
+    line = case.evidence.call_line(case.window, case.process.process, source, op)
     yield Finding(
         cause=CAUSE,
         resource=name,
         root=str(case.process.pid),
         kind=FindingKind.EVENT,
         severity=Severity.CRITICAL,
-        window=Window(begin_ns=int(worst["s_ns"]), end_ns=int(worst["b_ns"])),
+        window=window,
         summary=f"{case.who} was inside {name} for {format_ns(length)}, then went on",
         claims=claims,
         line=line,
@@ -74,13 +77,23 @@ def find(case: Case) -> Iterator[Finding]:
                 text=f"{name} did not return for {format_ns(length)}",
                 seen_ns=length,
                 expected_ns=int(times[hung][0]),
-                structure="the drain of the lane itself",
+                structure="the longest call of its step" if case.is_of_steps else "the drain of the lane itself",
                 order="the steps before and after it took their usual time",
             ),
         ),
         fixes=(_ERRORS,),
         evidence={"open (ns)": length, "drains that hung": int(hung.sum())},
     )
+
+
+def _call(case: Case, worst: Any) -> tuple[Window, int, int]:
+    """When the call that hung was open, and its operation: the drain, of a step its longest call."""
+    if case.is_of_steps:
+        step = Window(begin_ns=int(worst["a_ns"]), end_ns=int(worst["b_ns"]))
+        for call in case.evidence.reader.worst_calls(step, process=case.process.process, limit=1):
+            end_ns = min(call.start_ns + call.duration_ns, step.end_ns)
+            return Window(begin_ns=call.start_ns, end_ns=end_ns), call.source, call.op
+    return Window(begin_ns=int(worst["s_ns"]), end_ns=int(worst["b_ns"])), int(worst["source"]), int(worst["op"])
 
 
 def _least_ns(evidence: Evidence, process: int) -> int:

@@ -45,6 +45,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
     """Of the time while it was enqueued, and of that before the first launch of a step what one launch takes."""
+    if case.is_of_steps:  # where the GPU paces them, launches wait for it, not it for them
+        return claim(case, (Part.EMPTY,), grown, told_by=_INSIDE_LAUNCHES)
     enqueuing = claim(case, (Part.ENQUEUE,), grown, told_by=_INSIDE_LAUNCHES)
     if not enqueuing:
         return {}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ingero.ops import OPS, Kind
 from ingero.store import answers, arrays, call_queries, views
 from ingero.store.conditions import of_process, within
 from ingero.store.reader.questions import Questions, fields_of, listed
@@ -39,6 +40,17 @@ class CallQuestions(Questions):
             process=process,
         )
         return arrays.calls(rows)
+
+    def launching_threads(self, window: Window, *, process: int) -> set[int]:
+        """The threads of a process with recorded launches in the window."""
+        launches = ", ".join(f"({op.source:d}, {op.code})" for op in OPS if op.kind & Kind.LAUNCH)
+        rows = self._rows(
+            f"SELECT DISTINCT tid FROM raw_events WHERE {within('start_ns')} AND {of_process()} "
+            f"AND (source, op) IN (VALUES {launches})",
+            window,
+            process=process,
+        )
+        return {int(tid) for (tid,) in rows}
 
     def worst_calls(
         self,

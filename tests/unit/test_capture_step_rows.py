@@ -1,0 +1,93 @@
+"""Rows of steps: clocks that add up whoever was blocked, types that are equal for equal work, flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingero.attach.objects import object_path
+from ingero.capture.clocks import WallClock
+from ingero.capture.step_rows import StepRows, step_types, with_other_threads
+from ingero.decode.btf import btf_of
+from ingero.events import BLOCKED_KINDS, CLOCKS, EpochFlag
+from ingero.ops import BY_NAME
+from ingero.store import tables
+from tests.unit.kept_rows import Kept
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+STEP = btf_of(object_path("layouts")).dtype("step_record")
+RUN, SLEEP = CLOCKS.index("run"), CLOCKS.index("sleep")
+COPY, LAUNCH = (BY_NAME[name].id for name in ("cudaMemcpyAsync", "cudaLaunchKernel"))
+
+
+def steps(count: int) -> Array:
+    """Steps of 10 ms: 6 run, 3 asleep, 1 in a copy that waited."""
+    found = np.zeros(count, STEP)
+    found["begin_ns"] = 1_000_000_000 + np.arange(count) * 10_000_000
+    found["end_ns"] = found["begin_ns"] + 10_000_000
+    found["host_clock_ns"][:, RUN], found["host_clock_ns"][:, SLEEP] = 6_000_000, 3_000_000
+    found["blocked_clock_ns"][:, RUN] = 1_000_000
+    found["blocked_ns"][:, BLOCKED_KINDS.index("copy")] = 1_000_000
+    found["op"], found["launches"], found["copies"], found["tid"] = COPY, 153, 1, 7
+    return found
+
+
+def rows(batch: Array, *, changed: bool = False, untimed: bool = False) -> list[dict[str, Any]]:
+    sink, clock = Kept(), WallClock()
+    clock.add_pair(1, 1)
+    maker = StepRows(
+        sink,
+        clock,
+        numbers_of=lambda slots: [1] * len(slots),
+        devices_of=lambda devices: devices,
+        is_changed=lambda begin_ns, _end_ns: np.full(len(begin_ns), changed),
+        is_untimed=lambda begin_ns, _end_ns: np.full(len(begin_ns), untimed),
+    )
+    maker.write(batch)
+    return sink.of(tables.STEPS)
+
+
+def test_a_row_adds_up_to_its_step() -> None:
+    (row,) = rows(steps(1))
+    clocks = sum(row[f"{part}_{clock}_ns"] for part in ("host", "blocked") for clock in CLOCKS)
+    assert clocks == row["end_ns"] - row["start_ns"] == 10_000_000
+    assert sum(row[f"blocked_{kind}_ns"] for kind in BLOCKED_KINDS) == 1_000_000
+
+
+@pytest.mark.parametrize(("other_ns", "shared_ns"), [(2_000_000, 2_000_000), (9_000_000, 3_000_000)])
+def test_a_sleeper_is_blocked_with_the_thread_that_launches_for_it(other_ns: int, shared_ns: int) -> None:
+    batch = steps(1)
+    batch["other_blocked_ns"][:, BLOCKED_KINDS.index("launch")] = other_ns
+    host, blocked, kinds = with_other_threads(batch)
+    assert host[0, SLEEP] == 3_000_000 - shared_ns
+    assert blocked[0, SLEEP] == kinds[0, BLOCKED_KINDS.index("launch")] == shared_ns
+    assert host.sum() + blocked.sum() == 10_000_000
+    assert kinds.sum() == blocked.sum()
+
+
+def test_steps_of_other_work_have_another_type() -> None:
+    batch = steps(3)
+    batch["launches"][1], batch["copies"][2] = 154, 2
+    assert len(set(step_types(batch))) == 3
+    assert step_types(batch)[0] == "153 launches, 1 copies, from cudaMemcpyAsync"
+
+
+def test_a_step_that_a_sync_of_its_stream_ends_says_both() -> None:
+    batch = steps(2)
+    batch["is_synced"][1] = 1
+    numbers = [row["how"] for row in rows(batch)]
+    assert numbers[0] != numbers[1]
+
+
+def test_only_a_launch_names_a_kernel() -> None:
+    batch = steps(2)
+    batch["function"], batch["op"][1] = 1, LAUNCH
+    assert [row["function"] for row in rows(batch)] == [0, 1]
+
+
+def test_what_was_not_traced_is_in_the_flags() -> None:
+    (row,) = rows(steps(1), changed=True, untimed=True)
+    assert row["flags"] == EpochFlag.STEP | EpochFlag.COVERAGE_CHANGED | EpochFlag.UNTIMED
