@@ -224,7 +224,7 @@ def test_epochs_have_as_many_launches_timed_as_counted(phased: Recording) -> Non
 def test_every_sync_ends_an_interval_while_launches_are_not_traced(phased: Recording, phase: str) -> None:
     syncs = phased.drains(1)
     intervals = phased.main_lane(phase)
-    assert len(intervals) == int(phased.phases[phase].holds(syncs["return_ns"]).sum()) > MIN_EPOCHS
+    assert len(intervals) == int(phased.phases[phase].holds(syncs["return_ns"]).sum()) > MIN_EPOCHS / 2
 
 
 @pytest.mark.parametrize("phase", UNSEEN)

@@ -11,6 +11,7 @@ from pathlib import Path
 from ingero.ops import Source
 
 _SCHEDULER = ("offcpu", "culprits", "wakers", "clock_seconds", "scheduling")
+_TOGETHER: Mapping[str, tuple[str, ...]] = {"clock_seconds": _SCHEDULER, "copies": ("copies", "enqueues")}
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "epochs": ("epochs", "epoch_digest"),
     "offcpu": ("offcpu", "wakers"),
@@ -42,7 +43,7 @@ def without(path: Path, name: str) -> Path:
                 database.execute(f"DELETE FROM raw_{table} WHERE source = ?", (int(Source[name]),))
         if further := _FURTHER.get(name):
             further(database)
-        gone = dict.fromkeys(_SCHEDULER if name == "clock_seconds" else (name,), "switched off")
+        gone = dict.fromkeys(_TOGETHER.get(name, (name,)), "switched off")
         told = json.loads(database.execute("SELECT not_traced FROM raw_sessions").fetchone()[0])
         database.execute("UPDATE raw_sessions SET not_traced = ?", (json.dumps(told | gone),))
     database.close()
