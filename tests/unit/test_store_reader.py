@@ -40,15 +40,28 @@ def reader(recorded: Path) -> Iterator[Reader]:
         yield reader
 
 
-def test_a_recording_of_a_build_between_two_releases_says_what_it_lacks(tmp_path: Path) -> None:
-    path = make_recording(tmp_path / "a.db")
+def of_another_build(folder: Path, missing: str) -> Path:
+    """A recording whose off-CPU intervals lack a column."""
+    path = make_recording(folder / "a.db")
     db = apsw.Connection(str(path))
     for (name,) in list(db.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")):
         db.execute(f'DROP VIEW "{name}"')
-    db.execute("ALTER TABLE raw_offcpu DROP COLUMN futex")
+    db.execute(f"ALTER TABLE raw_offcpu DROP COLUMN {missing}")
     db.close()
+    return path
+
+
+def test_a_recording_of_an_earlier_build_has_the_columns_added_since_with_their_defaults(tmp_path: Path) -> None:
+    with open_reader(of_another_build(tmp_path, "futex")) as reader:
+        rows = reader.offcpu_rows(WHOLE)
+        assert list(reader.connection.execute("SELECT DISTINCT futex FROM offcpu")) == [(None,)]
+    assert len(rows)
+    assert not rows["futex"].any()
+
+
+def test_a_recording_of_another_build_says_what_it_lacks(tmp_path: Path) -> None:
     with (
-        open_reader(path) as reader,
+        open_reader(of_another_build(tmp_path, "duration_ns")) as reader,
         pytest.raises(MissingColumnError, match="another build of ingero: no such column"),
     ):
         reader.offcpu_rows(WHOLE)

@@ -50,6 +50,23 @@ def _verbatim() -> frozenset[tuple[str, str]]:
     return frozenset((name, text) for text, name in texts)
 
 
+@cache
+def own_columns() -> dict[str, dict[str, str]]:
+    """Per table of schema.sql its columns with what one has where nothing is said: SQL; "" for none."""
+    model = apsw.Connection(":memory:")
+    try:
+        model.execute(sql_text("schema.sql"))
+        found: dict[str, dict[str, str]] = {}
+        for table, column, default, not_null in model.execute(
+            'SELECT s.name, c.name, c.dflt_value, c."notnull" FROM sqlite_schema s, pragma_table_info(s.name) c '
+            "WHERE s.type = 'table'"
+        ):
+            found.setdefault(str(table), {})[str(column)] = str(default or ("" if not_null else "NULL"))
+        return found
+    finally:
+        model.close()
+
+
 # Made when a recording closes, dropped while one is written.
 INDEXES_AT_END = tuple(_texts("indexes.sql", "INDEX"))
 

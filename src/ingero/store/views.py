@@ -6,6 +6,7 @@ import re
 
 import apsw
 
+from ingero.store.own_schema import own_columns
 from ingero.store.sql_text import sql_text
 
 _VIEW = re.compile(r"^CREATE VIEW (\w+) AS\n(.*?);", re.MULTILINE | re.DOTALL)
@@ -18,8 +19,11 @@ TABLES: dict[str, str] = {name: re.findall(r"^FROM (\w+)", text, re.MULTILINE)[0
 def make_temporary(db: apsw.Connection, *, are_all_there: bool) -> None:
     """Give a connection the published views. Those that a file has itself are never asked: they may be anything.
 
-    are_all_there: the tables are those of this build; of others the views that lack a table or a column are left out.
+    are_all_there: the tables are those of this build; else the columns that this build has added are put beside
+    theirs, and views of tables that are not there are left out.
     """
+    if not are_all_there:
+        _add_columns(db)
     with db:
         for name, text in _QUERIES.items():
             db.execute(f"CREATE TEMP VIEW {name} AS {text}")
@@ -28,6 +32,18 @@ def make_temporary(db: apsw.Connection, *, are_all_there: bool) -> None:
             list(db.execute(f"SELECT * FROM temp.{name} LIMIT 0"))
         except apsw.SQLError:
             db.execute(f"DROP VIEW temp.{name}")
+
+
+def _add_columns(db: apsw.Connection) -> None:
+    """Lets a table that an earlier build made seem to have the columns added since, each with its default.
+
+    A temporary view of the table's name stands before it. A column without a default is missed by whoever asks for it.
+    """
+    for name, wanted in own_columns().items():
+        columns = {str(column) for (column,) in db.execute("SELECT name FROM pragma_table_info(?, 'main')", (name,))}
+        added = [f"{default} AS {column}" for column, default in wanted.items() if column not in columns and default]
+        if columns and added:
+            db.execute(f"CREATE TEMP VIEW {name} AS SELECT t.*, {', '.join(added)} FROM main.{name} t")
 
 
 def query(name: str) -> str:
