@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ingero.demo.scene import BEGIN_NS, Scene, Step
@@ -121,6 +122,28 @@ def test_time_on_a_full_queue_that_was_not_measured_is_not_the_programs_own(tmp_
     diagnosis = diagnosed(tmp_path, GPU_BOUND, slow)
     assert all(one.cause in ("unexplained", "gpu-slower") for one in diagnosis.incidents)
     assert not any("run" in place for one in diagnosis.incidents for place in one.account)
+
+
+def test_a_loop_that_begins_to_look_at_its_loss_in_each_step_is_told_so(tmp_path: Path) -> None:
+    looks = RepeatedStep(host_ms=6.0, blocked={"sync": 4.0}, syncs=1, step_type="153 launches, 2 copies")
+    diagnosis = diagnosed(tmp_path, HOST_BOUND, looks)
+    assert causes(diagnosis) == ["hidden-synchronisation"]
+    assert diagnosis.incidents[0].lost_ns == pytest.approx(LENGTH_S / 2 * 1e9 * 3.9 / 10.0, rel=0.05)
+
+
+def test_steps_that_are_cut_in_two_are_no_more_waits(tmp_path: Path) -> None:
+    half = RepeatedStep(host_ms=3.6, launches=77, blocked={"copy": 0.05}, step_type="77 launches, 1 copies")
+    assert "hidden-synchronisation" not in causes(diagnosed(tmp_path, HOST_BOUND, half))
+
+
+def test_a_look_at_the_loss_now_and_then_is_no_loss(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin_s in np.arange(0, LENGTH_S, 1.0).tolist():
+            add_steps(scene, trainer, begin_s, begin_s + 0.95, HOST_BOUND)
+            looks = RepeatedStep(host_ms=6.0, blocked={"sync": 44.0}, syncs=1, step_type="153 launches, 2 copies")
+            add_steps(scene, trainer, begin_s + 0.95, begin_s + 1.0, looks)
+    assert causes(diagnosed_file(tmp_path / "scene.db")) == []
 
 
 def test_what_a_healthy_host_computes_is_no_bottleneck(tmp_path: Path) -> None:

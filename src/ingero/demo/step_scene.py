@@ -27,6 +27,7 @@ class RepeatedStep:
     host: Mapping[str, float] = field(default_factory=dict)
     blocked: Mapping[str, float] = field(default_factory=dict)
     launches: int = 153
+    syncs: int = 0
     step_type: str = ""  # "": by the launches
     noise: float = 0.004  # of the length, one sigma
     flags: int = 0  # EpochFlag
@@ -62,6 +63,7 @@ def add_steps(scene: Scene, actor: Actor, begin_s: float, end_s: float, step: Re
         source=int(marker.source),
         op=marker.code,
         launches=step.launches,
+        syncs=step.syncs,
         copies=1,
         flags=int(EpochFlag.STEP) | step.flags,
         **{f"blocked_{kind}_ns": int(ms * _MS_NS) for kind, ms in step.blocked.items()},

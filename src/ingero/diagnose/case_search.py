@@ -80,7 +80,7 @@ class _Lane:
         self._idle = idle_ns(evidence, process, lane)
         self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
         self._started_ns = settled_at_ns(evidence, process.session)
-        found = None if is_step(lane).any() else resynced(self._epochs)
+        found = resynced(self._epochs)
         self._resynced_case = self._resynced(found) if found and found.is_enough else None
         self._resyncs = found is not None and found.is_beginning(int(self._ends[-1]), since_ns=self._started_ns)
         if found and self._resynced_case:

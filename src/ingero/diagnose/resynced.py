@@ -14,6 +14,7 @@ import numpy as np
 
 from ingero.diagnose.excess import DEVICE, kept_waiting, spread
 from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.pacing import is_step
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO
 from ingero.diagnose.unseen_work import is_unseen
 from ingero.store.records import Window
@@ -26,6 +27,8 @@ _SAME_DRAINS = 1.15
 _SAME_WORK = 1.25  # bytes per launch differ by at most so much: else it does other work
 _LEAST_SECONDS = 2  # of each
 _BUSY = 0.25  # of the median second's launches; others are starts, ends and pauses
+_SYNCS_A_STEP = 0.5
+_MOST_TIMES = 100.0  # as often: more is said of a loop that hardly ever waited
 _SUSTAINED = 0.8  # of the seconds of the stretch
 
 
@@ -98,7 +101,8 @@ def _regimes(epochs: Array, seconds: Array) -> tuple[Array, Array, float] | None
     None where these are not two regimes.
     """
     launches = np.bincount(seconds, weights=epochs["launches"])
-    drains = np.bincount(seconds) / np.maximum(launches, 1)
+    # a step by repetition that is never waited for ends all the same: with its waits it is one more
+    drains = np.bincount(seconds, weights=1 + epochs["syncs"]) / np.maximum(launches, 1)
     busy = launches >= _BUSY * np.median(launches[launches > 0])
     least = float(np.quantile(drains[busy], 0.1))
     few, many = busy & (drains <= _SAME_DRAINS * least), busy & (drains >= MORE_DRAINS * least)
@@ -108,7 +112,16 @@ def _regimes(epochs: Array, seconds: Array) -> tuple[Array, Array, float] | None
     between = (np.arange(len(many)) >= where[0]) & (np.arange(len(many)) <= where[-1])
     if many.sum() < _SUSTAINED * between.sum():
         return None
-    return few, between, float(drains[many].mean()) / least
+    if not is_step(epochs).any():
+        return few, between, float(drains[many].mean()) / least
+    times = _times(epochs, few[seconds], many[seconds])
+    return (few, between, times) if times >= MORE_DRAINS else None
+
+
+def _times(steps: Array, few: Array, many: Array) -> float:
+    """How many times as many syncs a step has; 0 where most have none: then the steps themselves were cut otherwise."""
+    now, before = (float(steps["syncs"][chosen].sum()) / max(int(chosen.sum()), 1) for chosen in (many, few))
+    return min(now / max(before, 1 / _MOST_TIMES), _MOST_TIMES) if now >= _SYNCS_A_STEP else 0.0
 
 
 def _pace_ns(epochs: Array) -> float:
@@ -130,6 +143,8 @@ def lost_buckets(now: Array, usual: Array, launches: int) -> dict[Bucket, int]:
         sums = [np.maximum(one[name], 0).sum(axis=0).astype(np.float64) for one in (now, usual)]
         return scales[0] * sums[0] - scales[1] * sums[1]
 
+    if is_step(now).any():
+        return _lost_by_steps(grown("empty_clock_ns") + grown("enqueue_clock_ns"), _grown_ns(now, usual, scales))
     for part, name, length in ((Part.EMPTY, "empty", "e_ns"), (Part.LATE, "drain", "p_ns")):
         clocks = grown(f"{name}_clock_ns")
         is_late = part is Part.LATE
@@ -138,4 +153,18 @@ def lost_buckets(now: Array, usual: Array, launches: int) -> dict[Bucket, int]:
     host = min(max(busy, 0.0), scales[0] * float((now["s_ns"] - now["f_ns"]).sum()))
     lost[Bucket(Part.ENQUEUE, "run")] += host
     lost[Bucket(Part.DEVICE, DEVICE)] += busy - host
+    return {bucket: round(ns) for bucket, ns in lost.items() if abs(ns) >= 1}
+
+
+def _grown_ns(now: Array, usual: Array, scales: list[float]) -> float:
+    lengths = [float((one["b_ns"] - one["a_ns"]).sum()) for one in (now, usual)]
+    return scales[0] * lengths[0] - scales[1] * lengths[1]
+
+
+def _lost_by_steps(host_clocks: Array, grown_ns: float) -> dict[Bucket, int]:
+    """The same of steps by repetition: the host's part by its clocks, the rest is what they were blocked longer."""
+    lost: dict[Bucket, float] = defaultdict(float)
+    host_ns = min(max(float(host_clocks.sum()), 0.0), max(grown_ns, 0.0))
+    spread(lost, Part.EMPTY, host_ns, host_clocks, is_partial=True)
+    lost[Bucket(Part.DEVICE, DEVICE)] += grown_ns - host_ns
     return {bucket: round(ns) for bucket, ns in lost.items() if abs(ns) >= 1}

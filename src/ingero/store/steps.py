@@ -26,8 +26,22 @@ _SLEEP = CLOCKS.index("sleep")
 # steps of a profiler's file have no clocks: those are not judged by them
 _IN_WINDOW = "end_ns >= :begin AND end_ns < :end AND host_run_ns IS NOT NULL"
 _WHOLE = ", ".join((*_NUMBERS, *_MORE, *(f"{part}_{clock}" for part in ("host", "blocked") for clock in CLOCK_COLUMNS)))
-_IN_SHORT = (
-    f"process, pid, device, stream, start_ns, end_ns, {_SUM_OF_BLOCKED}, step_type, flags, launches, tid, host_sleep_ns"
+_IN_SHORT = ", ".join(
+    (
+        *(
+            "process",
+            "pid",
+            "device",
+            "stream",
+            "start_ns",
+            "end_ns",
+            _SUM_OF_BLOCKED,
+            "step_type",
+            "flags",
+            "launches",
+        ),
+        *("tid", "host_sleep_ns", "syncs"),
+    )
 )
 
 
@@ -51,12 +65,12 @@ def _lane(rows: Iterable[Sequence[Any]]) -> Lane:
     """Of one process. Its stream is that of the newest step."""
     numbers = np.array(list(rows), np.int64)
     process, pid, device, stream = numbers[-1, :4].tolist()
-    _, _, _, _, start, end, blocked, step_type, flags, launches, tid, asleep = numbers.T
+    _, _, _, _, start, end, blocked, step_type, flags, launches, tid, asleep, syncs = numbers.T
     steps = np.zeros(len(numbers), arrays.LANE_DTYPE)
     _place(steps, start, end, np.minimum(blocked, end - start))
     steps["class_key"], steps["flags"], steps["launches"], steps["a_tid"] = step_type, flags, launches, tid
     steps["flags"] |= int(EpochFlag.STEP)
-    steps["empty_sleep_ns"] = asleep
+    steps["empty_sleep_ns"], steps["syncs"] = asleep, syncs
     return Lane(process=process, pid=pid, device=device, stream=stream, epochs=steps, is_steps=True)
 
 

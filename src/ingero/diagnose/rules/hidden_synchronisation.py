@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ingero.diagnose.calls import kind_of
 from ingero.diagnose.cases import Case
+from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import CodeLine, Finding, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
@@ -22,6 +23,8 @@ def find(case: Case) -> Iterator[Finding]:
     if case.resynced is None:
         return
     claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",))
+    if case.is_of_steps:  # when the GPU is idle within them is not known: all that it is waited for longer is theirs
+        claims |= case.take((Part.DEVICE,), (DEVICE,))
     if not claims:
         return
     lost, times = sum(claims.values()), case.resynced.drains
@@ -41,7 +44,7 @@ def find(case: Case) -> Iterator[Finding]:
                 text=f"the loop drained its stream {times:.1f} times as often per launch",
                 seen_ns=lost,
                 expected_ns=0,
-                structure="after each drain the device is empty until the host has launched again",
+                structure="after each the GPU is idle until the host has launched again",
                 order="the drain returned, then the host ran, then came the next launch",
             ),
         ),
