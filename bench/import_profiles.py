@@ -112,13 +112,7 @@ def run(size_bytes: int) -> tuple[Result, int]:
 
 def main() -> None:
     """Prints the figures; exit code 1 if a target is missed, or --short does not add up."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=100)
-    parser.add_argument("--file", type=Path, help="a trace of yours instead of a made one")
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--json", action="store_true", dest="as_json")
-    parser.add_argument("--child", nargs=2, type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = _options()
     if options.child:
         _import(*options.child)
         return
@@ -127,19 +121,25 @@ def main() -> None:
         result = measure(options.file)
     else:
         result, steps = run(1 * MIB if options.short else options.mib * MIB)
-    figures = asdict(result) | {
-        "mib_per_minute": result.mib_per_minute,
-        "peak_per_file": result.peak_mib / result.file_mib,
-    }
     if options.as_json:
-        print(json.dumps(figures))
+        print(json.dumps(asdict(result) | {"mib_per_minute": result.mib_per_minute}))
     else:
+        share = result.peak_mib / result.file_mib
         print(f"{result.file_mib:,.1f} MiB of JSON, {result.calls:,} calls, {result.steps} steps")
         print(f"{result.mib_per_minute:,.0f} MiB a minute and core (target {_TARGET_MIB_PER_MINUTE})")
-        share = result.peak_mib / result.file_mib
         print(f"peak {result.peak_mib:,.0f} MiB, {share:.2f} times the file (target 3 times, or 400 MiB)")
     adds_up = steps is None or (result.steps, result.calls) == (steps, steps * _LAUNCHES)
     sys.exit(0 if adds_up and (options.short or result.is_within) else 1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=100)
+    parser.add_argument("--file", type=Path, help="a trace of yours instead of a made one")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    parser.add_argument("--child", nargs=2, type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Errors that say what failed and what to do about it."""
 
+# Set to anything, it has the command line print where an error came from.
+TRACEBACK_VARIABLE = "INGERO_TRACEBACK"
+
 
 class IngeroError(Exception):
     """Base of every error a user may see.

@@ -32,6 +32,11 @@ def visible(text: str, *, keeps_lines: bool = False) -> str:
     return "".join(char if char.isprintable() or char in kept or char in _SPACES else _escape(char) for char in text)
 
 
+def label(text: str) -> str:
+    """For a file in which a name may stand a hundred thousand times: visible, and cut where it is too long."""
+    return visible(text) if len(text) <= MOST_CHARACTERS else f"{visible(text[:MOST_CHARACTERS])}{_CUT}"
+
+
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 

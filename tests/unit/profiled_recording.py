@@ -44,6 +44,7 @@ class Program:
         stream: int = 7,
         tid: int = 0,
         stack: Sequence[tuple[str, int, str]] = (),
+        communicator: int = 0,
     ) -> None:
         """A launch, and its kernel from one moment to another."""
         self.call("cudaLaunchKernel", at, took, tid=tid, stack=stack)
@@ -51,7 +52,12 @@ class Program:
         self.scene.append(
             tables.KERNELS, process=self.actor.number, function=function, name=f"{kernel}(int)", short_name=kernel
         )
-        self._activity("kernel", at, runs, stream, function=function)
+        self._activity("kernel", at, runs, stream, function=function, communicator=communicator)
+
+    def communicator(self, number: int, comm_id_hash: int) -> None:
+        """A communicator that it is a rank of; the hash is equal on all ranks."""
+        known = {"comm_id_hash": comm_id_hash, "created_ns": BEGIN_NS}
+        self.scene.append(tables.COMMUNICATORS, process=self.actor.number, number=number, **known)
 
     def copy(
         self, at: float, *, took: float, runs: tuple[float, float], direction: str, size: int, stream: int = 7

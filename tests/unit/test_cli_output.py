@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
+
+from ingero.cli.logs import logging_to
+from ingero.cli.output import Output, echo
+from ingero.store.locations import Owner
 
 _LINES = 40
 _LINE_BYTES = 10_000
@@ -71,3 +78,15 @@ def test_a_signal_does_not_cut_a_line_that_waits_for_its_reader() -> None:
         lines = list(writer.stdout)
     assert [line.strip() for line in lines] == [str(number) for number in range(_LINES)]
     assert {len(line) for line in lines} == {_LINE_BYTES + 1}
+
+
+def test_lines_and_messages_show_what_would_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Output() as output, logging_to(None, debug=False, owner=Owner(uid=0, gid=0, home=Path("/"))):
+        output.line("a\x1b[2J\nFORGED \u202e")
+        logging.getLogger("ingero.test").warning("b\x1b[2J\nFORGED")
+        echo("c\x1b[2J\nFORGED", err=True)
+    out, err = capsys.readouterr()
+    assert out == "a\\x1b[2J\\nFORGED \\u202e\n"
+    logged, echoed = err.splitlines()
+    assert logged.endswith(r"b\x1b[2J\nFORGED")
+    assert echoed == r"c\x1b[2J\nFORGED"

@@ -127,12 +127,19 @@ def test_a_slow_launch_on_a_full_queue_waited_and_one_on_a_short_queue_did_not(t
         (0.98, 0.42, Pacing.GPU),
         (0.99, 0.0, Pacing.GPU),
         (0.80, 0.46, Pacing.GPU),
+        (0.46, 0.29, Pacing.HOST),
         (0.53, 0.34, Pacing.MIXED),
         (0.84, 0.16, Pacing.MIXED),
     ],
 )
 def test_who_waited_for_whom_sets_the_pace(busy: float, blocked: float, expected: Pacing) -> None:
     assert pacing(busy, blocked) is expected
+
+
+def test_a_handful_of_kernels_has_no_pace(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        recording.program().launch(0, runs=(0, 9))
+    assert report_of(tmp_path / "a.db").paced_by is Pacing.UNKNOWN
 
 
 def test_slow_steps_are_not_counted_in_what_is_said_of_the_program(tmp_path: Path) -> None:
@@ -197,3 +204,15 @@ def test_collectives_of_ranks_that_ran_different_ones_are_matched_by_their_end(t
         _collective(second, 7, 8, kernel="ncclKernel_Broadcast")
     (one,) = profiles_of(tmp_path / "a.db").collectives
     assert (one.rank_of(one.last), one.start_ns % 1_000_000_000) == (1, 3_000_000)
+
+
+def test_ranks_wait_only_for_ranks_of_their_own_communicator(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        for rank, arrival in enumerate((0.0, 3.0, 8.0, 6.0)):
+            program = recording.program(700 + rank, rank=rank, gpu=rank)
+            program.communicator(rank + 1, comm_id_hash=11 + rank // 2)
+            until = 5 if rank < 2 else 10
+            name = "ncclDevKernel_AllReduce"
+            program.launch(arrival, runs=(arrival, until), kernel=name, stream=20, communicator=rank + 1)
+    found = profiles_of(tmp_path / "a.db").collectives
+    assert [(one.rank_of(one.last), one.wait_ns / 1e6) for one in found] == [(1, 3.0), (2, 2.0)]

@@ -9,7 +9,8 @@ import pytest
 from profiled_recording import WINDOW, imported
 
 from ingero.demo.scene import Scene
-from ingero.diagnose.comparison import Comparison, Verdict, compare
+from ingero.diagnose.change_verdict import Verdict
+from ingero.diagnose.comparison import Comparison, compare
 from ingero.serve.comparison_text import comparison_json, comparison_lines
 from ingero.store import tables
 from ingero.store.reader import open_reader

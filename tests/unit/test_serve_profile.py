@@ -24,9 +24,11 @@ def _training(path: Path, *, ranks: int = 1) -> Path:
             program = recording.program(700 + rank, rank=rank, gpu=rank)
             for number in range(5):
                 at = number * 20.0
+                for place in range(10):  # a step of ten launches
+                    program.launch(at + place * 0.01, runs=(at + place, at + place + 1), kernel="gemm")
                 program.step(at, at + 20, how="both")
                 program.range("step", f"ProfilerStep#{number}", at, at + 20)
-                program.launch(at, runs=(at, at + 12))
+                program.launch(at + 0.5, runs=(at + 10, at + 12))
                 program.launch(at + 1, runs=(at + 2 + rank, at + 11), kernel="ncclDevKernel_AllReduce", stream=20)
                 program.range("data_loading", "enumerate(DataLoader)", at + 12, at + 20)
             program.launch(100, runs=(100, 112))
@@ -87,3 +89,14 @@ def test_a_live_recording_has_no_profiles(tmp_path: Path) -> None:
     with imported(tmp_path / "a.db") as recording:
         recording.program().call("cudaLaunchKernel", 1, 0.01)
     assert diagnosis_json(diagnosed(tmp_path / "a.db"))["profiles"] is None
+
+
+def test_steps_and_activities_without_length_are_survived(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        program = recording.program()
+        program.launch(1, runs=(1, 1))
+        program.launch(1, runs=(1, 0.5))
+        program.step(1, 1)
+    found = diagnosed(tmp_path / "a.db").profiles
+    assert found is not None
+    assert _has(list(profile_lines(found)), "GPU busy 0.0%")

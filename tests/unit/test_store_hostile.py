@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from pathlib import Path
@@ -17,6 +18,7 @@ from ingero.store.errors import (
     OldSqliteError,
     OtherBuildError,
     StoreError,
+    StrangeValuesError,
 )
 from ingero.store.opening import open_database
 from ingero.store.reader import open_reader
@@ -174,6 +176,23 @@ def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
         reader.sessions()
 
 
+@pytest.mark.parametrize("sql", ["ATTACH '{0}' AS other", "VACUUM INTO '{0}'", "CREATE TEMP TABLE t(a)", "BEGIN"])
+def test_reader_opens_and_writes_no_other_file(tmp_path: Path, sql: str) -> None:
+    opened = open_database(recording(tmp_path))
+    with pytest.raises(apsw.AuthError):
+        opened.db.execute(sql.format(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_older_database_with_tables_that_are_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    columns = "id, timestamp, pid, tid, source, op, duration"
+    sql = f"CREATE TABLE events({columns}, more AS (printf('%.900000000c', 'A'))); CREATE TABLE sources(id, name)"
+    apsw.Connection(str(path)).execute(sql)
+    with pytest.raises(HostileDatabaseError, match="'events'"):
+        open_database(path)
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
 def test_pipe_beside_a_database_keeps_nobody_waiting(tmp_path: Path, suffix: str) -> None:
     path = recording(tmp_path)
@@ -208,3 +227,42 @@ def test_old_sqlite_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.51.2")
     with pytest.raises(OldSqliteError, match=r"3\.51\.2"):
         require_safe_sqlite()
+
+
+def with_value(path: Path, table: str, column: str, value: str) -> Path:
+    """A value that the table would refuse, behind its back."""
+    db = apsw.Connection(str(path))
+    (sql,) = next(iter(db.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,))))
+    for text in (sql.replace("STRICT", "").replace("NOT NULL", ""), None, sql):
+        if text is None:
+            db.close()
+            db = apsw.Connection(str(path))
+            db.execute(f"UPDATE {table} SET {column} = {value}")
+        else:
+            db.execute("PRAGMA writable_schema = 1")
+            db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (text, table))
+    db.close()
+    return path
+
+
+def use_session(path: Path) -> None:
+    with open_reader(path) as reader:
+        (session,) = reader.sessions()
+        assert (session.started_ns + 1, json.loads(session.options)) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "error"),
+    [
+        ("started_ns", "'x'", NotADatabaseError),
+        ("started_ns", "NULL", NotADatabaseError),
+        ("options", "'[[['", StrangeValuesError),
+    ],
+)
+def test_values_that_cannot_be_used_are_a_sentence(
+    tmp_path: Path, column: str, value: str, error: type[StoreError]
+) -> None:
+    path = with_value(recording(tmp_path), "raw_sessions", column, value)
+    with pytest.raises(error) as caught:
+        use_session(path)
+    assert caught.value.hint

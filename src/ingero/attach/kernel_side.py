@@ -67,6 +67,7 @@ class KernelSizes:
     calls_bytes: int = 8 << 20
     epochs_bytes: int = 4 << 20
     steps_bytes: int = 1 << 20
+    marks_bytes: int = 1 << 18
     sequence_bytes: int = 2 << 20
     offcpu_bytes: int = 4 << 20
     host_bytes: int = 2 << 20
@@ -179,6 +180,7 @@ class KernelSide:
                 "calls": sizes.calls_bytes,
                 "epochs": sizes.epochs_bytes,
                 "steps": sizes.steps_bytes,
+                "marks": sizes.marks_bytes,
                 "sequence": sizes.sequence_bytes,
                 "offcpu": sizes.offcpu_bytes,
                 "host": sizes.host_bytes,

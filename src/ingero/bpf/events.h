@@ -110,6 +110,7 @@ enum loss {
 	LOSS_ALLOCATION_SITES_FULL,  /* caller folded to 0 */
 	LOSS_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in what is live */
 	LOSS_STEPS_RING_FULL,
+	LOSS_MARKS_RING_FULL,
 	LOSS_SEQUENCE_RING_FULL,
 	LOSS_COUNT,
 };
@@ -407,6 +408,21 @@ enum blocked_kind {
 	BLOCKED_LAUNCH,	  /* room in the launch queue */
 	BLOCKED_ALLOC,	  /* an allocation or free that synchronizes */
 	BLOCKED_KINDS,
+};
+
+/* ring `marks`: a call returned that had waited for the GPU; positions of a stream as in lanes.h */
+struct mark_record {
+	u64 time_ns;
+	u64 waited_ns; /* in calls that waited for the stream since its mark before */
+	u64 position;  /* up to which the stream was done; 0: as far as the depth of the full queue says */
+	u64 queued;    /* what had been enqueued by then */
+	u64 outstanding; /* of it, what no wait has covered */
+	u64 stream;
+	u32 pid;
+	s32 device; /* -1: not known */
+	u16 process_slot;
+	u8 kind; /* enum blocked_kind */
+	u8 pad[5];
 };
 
 /* ring `steps`: one step, from one call of the process's step marker to the next. host_clock_ns and blocked_clock_ns add up to it */

@@ -38,7 +38,9 @@ struct lane {
 	u64 first_flaws;
 	u32 close_tid;
 	u32 first_tid;
-	u64 pad[3];
+	u64 mark_ns; /* the last mark (marks.h), and for how long calls have waited for the stream since */
+	u64 waited_ns;
+	u64 pad;
 	u64 checkpoint_ns[CHECKPOINTS];
 	struct clocks close_clocks; /* of the thread that drained */
 	struct clocks first_clocks; /* of the thread that enqueued first */

@@ -5,6 +5,7 @@
 struct call_record call_record;
 struct epoch_record epoch_record;
 struct step_record step_record;
+struct mark_record mark_record;
 struct sequence_record sequence_record;
 struct offcpu_record offcpu_record;
 struct lifecycle_record lifecycle_record;

@@ -11,6 +11,7 @@
 #include "clocks.h"
 #include "copy_waits.h"
 #include "lanes.h"
+#include "marks.h"
 #include "ops_gen.h"
 
 /*
@@ -147,6 +148,8 @@ GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct sn
 	thread->blocked.ns[CLOCK(STATE_SLEEP)] += spent[CLOCK(STATE_SLEEP)];
 	thread->blocked_ns[kind & (BLOCKED_KINDS - 1)] += waited;
 	__sync_fetch_and_add(&account->counts.blocked_ns[kind & (BLOCKED_KINDS - 1)], waited);
+	if (waited >= BLOCKED_MIN_NS && kind != BLOCKED_ALLOC)
+		note_mark(call, at, slot << 8 | kind, waited);
 	return 0;
 }
 

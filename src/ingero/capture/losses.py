@@ -40,6 +40,7 @@ MEANINGS: dict[str, str] = {
     "allocations_full": "allocations not followed to their free: too many live at a time (what is live is not exact)",
     "allocation_sites_full": "allocations summed without their caller: too many call sites",
     "allocations_unpaired": "allocations or frees seen in part only (what GPU memory is live is not exact)",
+    "marks_ring_full": "marks of a stream's progress dropped: the agent drained too slowly",
     "steps_ring_full": "steps dropped: the agent drained too slowly",
     "sequence_ring_full": "calls not looked at for the step they repeat: the agent drained too slowly",
     "frame_overflow": "calls not accounted: open calls on more than two stacks of a thread",

@@ -26,6 +26,7 @@ from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
 from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
+from ingero.capture.mark_rows import MarkRows
 from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
@@ -133,8 +134,9 @@ class Recorder:
             is_untimed=untimed.touch,
         )
         self._steps = StepFinder(kernel, self.targets, step_rows)
+        marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, devices_of=self._rows.devices)
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
-        self.seconds.on_forget += [self._communicators.forget, self._rows.forget, self._steps.forget]
+        self.seconds.on_forget += [self._communicators.forget, self._rows.forget, self._steps.forget, marks.forget]
         self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows), keeps=bool(options.shown_calls))
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
@@ -152,6 +154,7 @@ class Recorder:
             "epochs": self._on_epochs,
             "steps": self._steps.steps,
             "sequence": self._steps.calls,
+            "marks": marks.add,
             "offcpu": self._on_offcpu,
             "host": self._rows.host_events,
             "nccl": self._communicators.add,

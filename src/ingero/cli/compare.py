@@ -9,7 +9,8 @@ import rich_click as click
 
 from ingero.cli.output import echo, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
-from ingero.diagnose.comparison import Verdict, compare
+from ingero.diagnose.change_verdict import Verdict
+from ingero.diagnose.comparison import compare
 from ingero.serve.comparison_text import comparison_json, comparison_lines
 from ingero.store.reader import open_reader
 

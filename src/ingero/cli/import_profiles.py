@@ -8,7 +8,9 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.output import echo
 from ingero.errors import IngeroError
+from ingero.foreign_text import shell_word
 from ingero.profiles.reading import MAX_BYTES, Read, read_profiles
 from ingero.profiles.recording import NOT_SHOWN, Written, write_recording
 from ingero.store.errors import StoreError
@@ -32,7 +34,7 @@ class OutputExistsError(IngeroError):
 
 
 @click.command("import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The recording to write."
 )
@@ -49,7 +51,7 @@ def command(files: tuple[Path, ...], output: Path, force: bool, max_size: str | 
         output.unlink()
     written = write_recording(output, read.profiles, read.notes, files=read.files)
     for line in _summary(read, written, output):
-        click.echo(line)
+        echo(line)
 
 
 def _refuse_others(output: Path, *, force: bool) -> None:
@@ -65,7 +67,7 @@ def _refuse_others(output: Path, *, force: bool) -> None:
             f"{output} exists and was not made by ingero import", hint="choose another file with -o"
         )
     if not force:
-        raise OutputExistsError(f"{output} exists", hint=f"ingero import --force -o {output} ...")
+        raise OutputExistsError(f"{output} exists", hint=f"ingero import --force -o {shell_word(output)} ...")
 
 
 def _is_import(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 import traceback
 from typing import TYPE_CHECKING, ClassVar, NoReturn
@@ -12,7 +13,7 @@ import rich_click as click
 
 from ingero import __version__
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
-from ingero.errors import IngeroError
+from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -83,6 +84,8 @@ def main() -> None:
         echo(f"error: {error}", err=True)
         if error.hint:
             echo(f"  try: {error.hint}", err=True)
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exc()
         sys.exit(EXIT_ERROR)
     except click.ClickException as error:
         error.show()

@@ -15,6 +15,7 @@ from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import Account, Second, lane_of, seconds
 from ingero.demo.stories.story import Number, Story
 from ingero.errors import IngeroError
+from ingero.foreign_text import visible
 from ingero.store.reader import open_reader
 from ingero.units import format_ns, format_percent
 
@@ -99,7 +100,7 @@ class Screen:
         self._console.print(escape(text), style=style, highlight=False, soft_wrap=True)
 
     def _line(self, text: str) -> None:
-        self._console.print(escape(text), highlight=False, soft_wrap=True)
+        self._console.print(escape(visible(text)), highlight=False, soft_wrap=True)
 
 
 def _table(rows: Iterable[Second]) -> Table:

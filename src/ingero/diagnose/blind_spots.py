@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.evidence import ENQUEUES, EPOCHS, Evidence
+from ingero.diagnose.evidence import ENQUEUES, EPOCHS, GPU_ACTIVITIES, Evidence
 from ingero.diagnose.gaps import overlap_ns
 from ingero.diagnose.model import Incident, NotEvaluated, Part
 from ingero.diagnose.rule import Rule
@@ -22,7 +22,7 @@ _OF_THE_DEVICE = frozenset({ENQUEUES, "GPU", "gpu_samples", "NCCL", "communicato
 
 def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvaluated]:
     """Causes whose evidence, or a part of it, is not in the recording, or not in all of it."""
-    for rule in rules:
+    for rule in (one for one in rules if GPU_ACTIVITIES not in one.needs):  # for profiles there is a word of its own
         if reason := evidence.missing(rule.needs):
             yield NotEvaluated(cause=rule.cause, reason=reason)
             continue

@@ -5,20 +5,18 @@ A change is only called better or worse when it is larger than the noise of both
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.change_verdict import MIN_CHANGE, Verdict, overall, verdict_of
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis
-from ingero.diagnose.profile.report import ProfileReport
-from ingero.diagnose.profile.step_comparison import StepPair, has_steps, is_same_work, step_pairs
-from ingero.diagnose.profile.words import who
+from ingero.diagnose.profile.step_changes import ProfileChange, StepChange, StepChanges, step_changes
 from ingero.diagnose.rule import all_rules
 from ingero.store import histograms
 from ingero.store.reader import Reader
@@ -26,24 +24,11 @@ from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MIN_CHANGE = 0.03  # two untraced runs differ as much: below, no verdict
 MIN_TAIL_CHANGE = 0.20  # of p99: that of a launch differs by up to 15 % between two recordings of one healthy loop
-NOISE_FACTOR = 3
 MIN_EPOCHS = 20
 MIN_CALLS = 20
 CHUNKS = 20  # whose means say how much a recording varies within itself
 _BUCKET_RATIO = 2 ** (1 / 8) - 1  # width of a bucket of a histogram: quantiles are not known better
-
-
-class Verdict(enum.Enum):
-    """What a change is."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    SAME = "no difference beyond noise"
-    NEW = "only after"
-    GONE = "only before"
-    UNKNOWN = "too few to tell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,51 +79,10 @@ class OpChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepChange:
-    """The steps of one type of one process. The verdict is about the median, which no single slow step moves.
-
-    change_ratio: of the mean; noise_ratio: one sigma of the median's. busy and idle: of the GPU in the mean step, None
-    where no profiler measured them.
-    """
-
-    process: str
-    name: str
-    before: int
-    after: int
-    before_mean_ns: float
-    after_mean_ns: float
-    before_median_ns: float
-    after_median_ns: float
-    before_busy_ns: float | None
-    after_busy_ns: float | None
-    before_idle_ns: float | None
-    after_idle_ns: float | None
-    change_ratio: float | None
-    median_change_ratio: float | None
-    noise_ratio: float | None
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileChange:
-    """One process of both, as a profiler measured it: shares of the time that each profile covers."""
-
-    process: str
-    before_busy_ratio: float
-    after_busy_ratio: float
-    before_blocked_ratio: float
-    after_blocked_ratio: float
-    before_data_loading_ratio: float
-    after_data_loading_ratio: float
-    before_collective_wait_ratio: float
-    after_collective_wait_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """change_ratio: of the time for the same work, over the classes that are in both; weighed as before.
 
-    is_by_step: neither of them has sync intervals, and change_ratio is of the steps.
+    is_by_step: no class of epochs is in both often enough, and change_ratio is of the steps.
     """
 
     classes: tuple[ClassChange, ...]
@@ -170,77 +114,25 @@ def compare(before: Reader, before_window: Window, after: Reader, after_window: 
         noise_ratio=None,
         verdict=Verdict.UNKNOWN,
     )
-    if found.classes:
-        change, noise = _overall(found.classes)
+    change, noise = overall(found.classes)
+    if change is not None:
         return replace(found, change_ratio=change, noise_ratio=noise, verdict=verdict_of(change, noise))
-    return _with_steps(found, first.evidence, second.evidence)
+    steps = step_changes(first.evidence, second.evidence)
+    return _by_step(found, steps) if steps.are_known else found
 
 
-def _with_steps(found: Comparison, first: Evidence, second: Evidence) -> Comparison:
-    steps = tuple(_step_change(pair) for pair in step_pairs(first, second))
-    change, noise = _overall(steps)
-    median, _ = _overall([replace(step, change_ratio=step.median_change_ratio) for step in steps])
+def _by_step(found: Comparison, changes: StepChanges) -> Comparison:
+    change, noise = overall(changes.steps)
+    median, _ = overall([replace(step, change_ratio=step.median_change_ratio) for step in changes.steps])
     return replace(
         found,
-        is_by_step=has_steps(first) or has_steps(second),
-        steps=steps,
-        profiles=tuple(_profile_changes(first.profiles.reports, second.profiles.reports)),
+        is_by_step=True,
+        steps=changes.steps,
+        profiles=changes.profiles,
         change_ratio=change,
         noise_ratio=noise,
         verdict=verdict_of(median, noise),
     )
-
-
-def _step_change(pair: StepPair) -> StepChange:
-    first, second = pair.before, pair.after
-    return StepChange(
-        process=pair.process,
-        name=pair.name,
-        before=len(first.step_ns),
-        after=len(second.step_ns),
-        before_mean_ns=_mean(first.step_ns),
-        after_mean_ns=_mean(second.step_ns),
-        before_median_ns=float(np.median(first.step_ns)),
-        after_median_ns=float(np.median(second.step_ns)),
-        before_busy_ns=_optional_mean(first.busy_ns),
-        after_busy_ns=_optional_mean(second.busy_ns),
-        before_idle_ns=None if first.busy_ns is None else _mean(first.step_ns - first.busy_ns),
-        after_idle_ns=None if second.busy_ns is None else _mean(second.step_ns - second.busy_ns),
-        change_ratio=pair.change_ratio,
-        median_change_ratio=pair.median_change_ratio,
-        noise_ratio=pair.noise_ratio,
-        verdict=verdict_of(pair.median_change_ratio, pair.noise_ratio),
-    )
-
-
-def _optional_mean(lengths: Array | None) -> float | None:
-    return None if lengths is None else _mean(lengths)
-
-
-def _profile_changes(first: Sequence[ProfileReport], second: Sequence[ProfileReport]) -> Iterator[ProfileChange]:
-    """Where both have as many processes that run the same kernels."""
-    pairs = zip(first, second, strict=True) if len(first) == len(second) else ()
-    for was, now in (pair for pair in pairs if is_same_work(pair[0].work, pair[1].work)):
-        yield ProfileChange(
-            process=who(was.process),
-            before_busy_ratio=was.busy_ratio,
-            after_busy_ratio=now.busy_ratio,
-            before_blocked_ratio=sum(was.blocked.values()),
-            after_blocked_ratio=sum(now.blocked.values()),
-            before_data_loading_ratio=was.data_loading_ratio,
-            after_data_loading_ratio=now.data_loading_ratio,
-            before_collective_wait_ratio=was.collective_wait_ns / was.wall_ns,
-            after_collective_wait_ratio=now.collective_wait_ns / now.wall_ns,
-        )
-
-
-def verdict_of(change_ratio: float | None, noise_ratio: float | None, least: float = MIN_CHANGE) -> Verdict:
-    """More is worse: of times. least: a change that is never called one below."""
-    if change_ratio is None or noise_ratio is None:
-        return Verdict.UNKNOWN
-    if abs(change_ratio) <= max(least, NOISE_FACTOR * noise_ratio):
-        return Verdict.SAME
-    return Verdict.WORSE if change_ratio > 0 else Verdict.BETTER
 
 
 def _side(reader: Reader, window: Window) -> _Side:
@@ -295,17 +187,6 @@ def _mean(lengths: Array) -> float:
 
 def _p99(lengths: Array) -> float:
     return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
-
-
-def _overall(classes: Sequence[ClassChange | StepChange]) -> tuple[float | None, float | None]:
-    known = [one for one in classes if one.change_ratio is not None and one.noise_ratio is not None]
-    weights = np.array([one.before * one.before_mean_ns for one in known])
-    if not known or not weights.sum():
-        return None, None
-    weights /= weights.sum()
-    change = sum(weight * (one.change_ratio or 0.0) for weight, one in zip(weights, known, strict=True))
-    noise = sum((weight * (one.noise_ratio or 0.0)) ** 2 for weight, one in zip(weights, known, strict=True)) ** 0.5
-    return float(change), float(noise)
 
 
 def _cause_changes(first: _Side, second: _Side) -> Iterator[CauseChange]:

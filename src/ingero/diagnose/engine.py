@@ -36,12 +36,14 @@ from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.profile.verdict import not_in_a_profile, profile_verdicts
+from ingero.diagnose.progress import queued_ns
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
 from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
+from ingero.store.lanes import Lane
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns, format_percent
@@ -111,7 +113,8 @@ def _guarded(rule: Rule, findings: Iterable[Finding], failed: dict[str, str]) ->
     try:
         yield from findings
     except Exception as error:
-        logger.exception("rule %s failed", rule.cause)
+        is_debugging = logger.isEnabledFor(logging.DEBUG)  # a recording made by hand may be the reason, too
+        logger.warning("rule %s failed: %.200r", rule.cause, error, exc_info=is_debugging)
         failed[rule.cause] = f"{FAILED} ({type(error).__name__}: {error}); please report it"
 
 
@@ -248,8 +251,16 @@ def _verdicts(evidence: Evidence, incidents: tuple[Incident, ...]) -> Iterator[P
 def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
     main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
     if main.is_steps:
-        return step_verdict(main.epochs, has_incident=has_incident, utilization=utilization)
+        queued = _queued(evidence, process, main)
+        return step_verdict(main.epochs, has_incident=has_incident, queued=queued, utilization=utilization)
     return verdict(lane, has_incident=has_incident, utilization=utilization)
+
+
+def _queued(evidence: Evidence, process: Process, steps: Lane) -> float:
+    """In which share of the steps' time their stream had work queued or running, at least, by marks of progress."""
+    window = Window(begin_ns=int(steps.epochs["a_ns"].min()), end_ns=int(steps.epochs["b_ns"].max()))
+    marks = evidence.reader.progress_marks(window, process=process.process)
+    return queued_ns(marks[marks["stream"] == steps.stream]) / max(window.duration_ns, 1)
 
 
 def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:

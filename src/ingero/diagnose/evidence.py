@@ -67,11 +67,12 @@ OFFCPU = "offcpu"
 CULPRITS = "culprits"
 OP_STATS = "op_stats"
 SAMPLES = "samples"
+GPU_ACTIVITIES = "gpu_activities"  # only imported profiles have any
 LAUNCHES = "launches"
 ENQUEUES = "enqueues"  # all of them: what a sync interval's GPU time is known by
 _TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
-_TABLES |= {"cpu_seconds": "raw_cpu_seconds"}
+_TABLES |= {"cpu_seconds": "raw_cpu_seconds", GPU_ACTIVITIES: "raw_gpu_activities"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
 _TABLES |= dict.fromkeys((LAUNCHES, "launch_times", "allocation_times", "copies"), "raw_op_stats")
 _TABLES |= {ENQUEUES: "raw_epochs"}
@@ -247,7 +248,9 @@ class Evidence:
         if not self.reader.is_recorded("raw_epochs"):
             return {}
         synced = judged_alone(self.read_lanes(), self._launches)
-        return pacing_lanes(_usable(synced), _usable(self.read_step_lanes()))
+        profiled = {report.process.process for report in self.profiles.reports}  # of these the GPU's time is measured
+        steps = [lane for lane in self.read_step_lanes() if lane.process not in profiled]
+        return pacing_lanes(_usable(synced), _usable(steps))
 
     def _launches(self, process: int) -> float:
         calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []

@@ -16,6 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 GPU_BOUND = 0.90  # of wall time the device was busy, as far as the host can tell
 QUEUE_FULL = 0.50  # of the epochs, before it is said
+MIN_QUEUED = 0.50  # of the steps' time, before a bound of the GPU's idle time says anything
 PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the device was the slower one
 
 
@@ -73,18 +74,32 @@ def _told(busy: float, utilization: Utilization | None) -> str:
     return f"; {utilization.words(busy)}" if utilization else ""
 
 
-def step_verdict(steps: Array, *, has_incident: bool, utilization: Utilization | None = None) -> str:
-    """The same of a process whose steps are found by repetition: who sets their pace, and what is not known."""
-    share = f"{100 * blocked_share(steps):.0f}%"
-    pace = {
-        PacedBy.HOST: f"host-bound: blocked for the GPU {share} of its steps' time; GPU idle is not known within steps",
-        PacedBy.GPU: f"GPU-bound: blocked for the GPU {share} of its steps' time",
-        PacedBy.MIXED: f"paced by host and GPU in turn: blocked for the GPU {share} of its steps' time; "
-        "GPU idle is not known within steps",
-        PacedBy.UNKNOWN: "what sets its pace is not known: its launches were not timed",
-    }[paced_by(steps)]
-    pace += f"; {utilization.kernels}" if utilization else ""
-    return f"{pace}; see the incidents" if has_incident else f"{pace}; no lost time against the baseline"
+def step_verdict(
+    steps: Array, *, has_incident: bool, queued: float = 0.0, utilization: Utilization | None = None
+) -> str:
+    """The same of a process whose steps are found by repetition: who sets their pace, and what is not known.
+
+    queued: of their time, in which the stream had work at least, by marks of progress.
+    """
+    told = _queued_words(queued)
+    text = f"{_pace_words(steps, utilization)}; {told}{_told(max(queued, 0.0), utilization)}"
+    return f"{text}; see the incidents" if has_incident else f"{text}; no lost time against the baseline"
+
+
+def _pace_words(steps: Array, utilization: Utilization | None) -> str:
+    blocked = f"blocked for the GPU {100 * blocked_share(steps):.0f}% of its steps' time"
+    paced = paced_by(steps)
+    if paced is PacedBy.GPU and utilization and utilization.contradicts(GPU_BOUND):
+        return f"{blocked}, but not GPU-bound all the time"
+    words = {PacedBy.HOST: "host-bound", PacedBy.GPU: "GPU-bound", PacedBy.MIXED: "paced by host and GPU in turn"}
+    unknown = "what sets its pace is not known: its launches were not timed"
+    return f"{words[paced]}: {blocked}" if paced in words else unknown
+
+
+def _queued_words(queued: float) -> str:
+    if queued < MIN_QUEUED:
+        return "GPU idle is not known within steps"
+    return f"GPU idle at most {100 * (1 - queued):.0f}% (by progress marks work was queued or running the rest)"
 
 
 def without_steps(launches: int, *, syncs: int) -> str:

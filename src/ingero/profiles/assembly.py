@@ -17,9 +17,12 @@ INNER_OPERATORS = "left out, operators inside other operators"
 _NO_FRAMES = np.zeros(0, FRAME_DTYPE)
 
 
+_TABLES = ("calls", "activities", "ranges", "frames", "call_stacks")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """One process's rows as the file has them. call_stacks: operators whose name is their whole Python stack."""
+    """Rows as a file has them. call_stacks: operators whose name is their whole Python stack."""
 
     calls: Array
     activities: Array
@@ -27,19 +30,43 @@ class Parts:
     frames: Array = field(default_factory=lambda: _NO_FRAMES)
     call_stacks: Array = field(default_factory=lambda: _NO_FRAMES)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of it is about a GPU."""
+        return not len(self.calls) and not len(self.activities)
 
-def assign(calls: Array, activities: Array) -> list[int]:
+    @property
+    def first_ns(self) -> int:
+        """The begin of the first call or activity."""
+        return min(int(rows["start_ns"].min()) for rows in (self.calls, self.activities) if len(rows))
+
+    def shift(self, ns: int) -> None:
+        """Moves all times."""
+        for name in _TABLES:
+            rows = getattr(self, name)
+            rows["start_ns"] += ns
+            rows["end_ns"] += ns
+
+    def of_process(self, pid: int) -> Parts:
+        """The rows of one process."""
+        return Parts(**{name: rows[rows["pid"] == pid] for name in _TABLES for rows in [getattr(self, name)]})
+
+
+def assign(parts: Parts) -> list[int]:
     """Gives each activity the process of the call with its number, else the one with most calls.
 
-    Answers the processes with calls, that one first.
+    Answers the processes with calls, that one first; without any call the one that has ranges.
     """
+    calls, activities = parts.calls, parts.activities
     pids = [pid for pid, _ in Counter(calls["pid"].tolist()).most_common()]
     order = np.argsort(calls["correlation"], kind="stable")
     known = calls["correlation"][order]
     at = np.searchsorted(known, activities["correlation"])
     is_known = at < len(known)
     is_known[is_known] = known[at[is_known]] == activities["correlation"][is_known]
-    activities["pid"] = pids[0] if pids else 0
+    if not pids:
+        pids = [int(parts.ranges["pid"][0]) if len(parts.ranges) else 0]
+    activities["pid"] = pids[0]
     activities["pid"][is_known] = calls["pid"][order[at[is_known]]]
     return pids
 

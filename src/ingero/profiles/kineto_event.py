@@ -79,7 +79,7 @@ def decode_event(data: bytes) -> Event | None:
 
 
 def mend(data: bytes) -> bytes | None:
-    """The same JSON without what no decoder takes: inf and nan, control characters, bytes that are not UTF-8."""
+    """JSON without what no decoder takes: inf and nan, control characters, bytes that are not UTF-8."""
     text = _NOT_JSON.sub(lambda found: found[1] or "null", data.decode("utf-8", "replace"))
     try:
         return json.dumps(json.loads(text, strict=False)).encode()

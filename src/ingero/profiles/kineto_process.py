@@ -11,7 +11,7 @@ from ingero.profiles.assembly import Parts, assign, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
 from ingero.profiles.columns import cleaned
 from ingero.profiles.kineto_event import integer
-from ingero.profiles.model import Array, Gpu, Notes, Origin, Profile
+from ingero.profiles.model import Gpu, Notes, Origin, Profile
 
 if TYPE_CHECKING:
     from ingero.profiles.kineto import KinetoReader
@@ -24,55 +24,43 @@ _THREAD = re.compile(r"thread \d+ \((.+)\)", re.DOTALL)
 
 def processes_of(reader: KinetoReader, file: str, notes: Notes) -> list[Profile]:
     """A profile per process with calls; the activities without a call belong to the one that made most calls."""
-    calls, activities = reader.calls.rows(), reader.activities.rows()
-    ranges, frames, call_stacks = reader.ranges.rows(), reader.frames.rows(), reader.call_stacks.rows()
-    if not len(calls) and not len(activities):
+    parts = Parts(
+        calls=reader.calls.rows(),
+        activities=reader.activities.rows(),
+        ranges=reader.ranges.rows(),
+        frames=reader.frames.rows(),
+        call_stacks=reader.call_stacks.rows(),
+    )
+    if parts.is_empty:
         return []
-    shift, has_unix_times = _shift_ns(reader.properties, calls, activities)
-    for rows in (calls, activities, ranges, frames, call_stacks):
-        rows["start_ns"] += shift
-        rows["end_ns"] += shift
+    shift, has_unix_times = _shift_ns(reader.properties, parts.first_ns)
+    parts.shift(shift)
     if not has_unix_times:
         notes.lacks.append(undated(file))
-    pids = assign(calls, activities)
-    if not pids:
-        pids = [int(ranges["pid"][0]) if len(ranges) else 0]
-        activities["pid"] = pids[0]
-    notes.remarks[OF_OTHERS] += int((~np.isin(ranges["pid"], pids)).sum())
-    origin = _origin(reader.properties, file, has_unix_times)
-    rank, world_size = _rank(reader.properties)
+    pids = assign(parts)
+    notes.remarks[OF_OTHERS] += int((~np.isin(parts.ranges["pid"], pids)).sum())
     reader.groups.add_configured(_mapping(reader.properties.get("distributedInfo")).get("pg_config"))
-    found = []
-    for pid in pids:
-        parts = Parts(
-            calls=calls[calls["pid"] == pid],
-            activities=activities[activities["pid"] == pid],
-            ranges=ranges[ranges["pid"] == pid],
-            frames=frames[frames["pid"] == pid],
-            call_stacks=call_stacks[call_stacks["pid"] == pid],
-        )
-        names = {tid: _thread_name(name) for (owner, tid), name in reader.thread_names.items() if owner == pid}
-        found.append(
-            profile_of(
-                parts,
-                notes,
-                origin=origin,
-                pid=pid,
-                name=reader.process_names.get(pid) or "python",
-                rank=rank if len(pids) == 1 else None,
-                world_size=world_size,
-                texts=reader.texts.all(),
-                threads=names,
-                gpus=_gpus(reader.properties),
-                groups=reader.groups.all(),
-            )
-        )
-    return found
+    facts = _facts(reader, _origin(reader.properties, file, has_unix_times))
+    if len(pids) > 1:
+        facts["rank"] = None  # it is that of one of them
+    return [profile_of(parts.of_process(pid), notes, **facts, **_names(reader, pid)) for pid in pids]
 
 
-def _shift_ns(properties: dict[str, Any], *tables: Array) -> tuple[int, bool]:
+def _facts(reader: KinetoReader, origin: Origin) -> dict[str, Any]:
+    """What is true of each process of the file."""
+    rank, world_size = _rank(reader.properties)
+    groups, gpus = reader.groups.all(), _gpus(reader.properties)
+    known = {"origin": origin, "rank": rank, "world_size": world_size, "groups": groups, "gpus": gpus}
+    return known | {"texts": reader.texts.all()}
+
+
+def _names(reader: KinetoReader, pid: int) -> dict[str, Any]:
+    threads = {tid: _thread_name(name) for (owner, tid), name in reader.thread_names.items() if owner == pid}
+    return {"pid": pid, "name": reader.process_names.get(pid) or "python", "threads": threads}
+
+
+def _shift_ns(properties: dict[str, Any], first: int) -> tuple[int, bool]:
     """What to add to the file's times, and whether they are the unix clock's then."""
-    first = min(int(rows["start_ns"].min()) for rows in tables if len(rows))
     if first >= UNDATED_NS:
         return 0, True
     base = integer(properties.get("baseTimeNanoseconds"), 0)

@@ -168,8 +168,8 @@ class Profile:
     origin: Origin
     pid: int
     name: str
-    rank: int | None
-    world_size: int | None
+    rank: int | None = None
+    world_size: int | None = None
     calls: Array
     activities: Array
     ranges: Array

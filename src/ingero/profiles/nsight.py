@@ -7,7 +7,8 @@ count from the begin of the session, whose date is in TARGET_INFO_SESSION_START_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -148,44 +149,26 @@ def read_nsight(file: SqliteFile, notes: Notes) -> list[Profile]:
     reader.read_calls()
     reader.read_activities()
     reader.read_ranges()
-    calls, activities, ranges = reader.calls.rows(), reader.activities.rows(), reader.ranges.rows()
-    owners = np.unique(np.concatenate([calls["pid"], activities["pid"][activities["pid"] > 0]])).tolist()
-    if not len(calls) and not len(activities):
+    parts = Parts(calls=reader.calls.rows(), activities=reader.activities.rows(), ranges=reader.ranges.rows())
+    if parts.is_empty:
         return []
-    activities["pid"][activities["pid"] <= 0] = _only(owners)  # until 2022 there was no globalPid
+    owners = np.unique(np.concatenate([parts.calls["pid"], parts.activities["pid"]])).tolist()
+    owners = [owner for owner in owners if owner > 0] or [0]
+    parts.activities["pid"][parts.activities["pid"] <= 0] = owners[0]  # until 2022 there was no globalPid
     shift = _shift_ns(file, notes)
-    for rows in (calls, activities, ranges):
-        rows["start_ns"] += shift
-        rows["end_ns"] += shift
-    names = _process_names(file, notes)
-    threads = _thread_names(reader)
+    parts.shift(shift)
+    names, threads = _process_names(file, notes), _thread_names(reader)
+    facts: dict[str, Any] = {"origin": _origin(file, notes, shift != UNDATED_NS), "is_pytorch": False}
+    facts |= {"gpus": _gpus(file, notes), "texts": reader.texts.all()}
     found = []
-    for owner in owners or [0]:
-        mine = [rows[rows["pid"] == owner] for rows in (calls, activities, ranges)]
-        found.append(
-            profile_of(
-                Parts(calls=mine[0], activities=mine[1], ranges=mine[2]),
-                notes,
-                is_pytorch=False,
-                origin=_origin(file, notes, shift != UNDATED_NS),
-                pid=int(owner) & _THREAD_MASK,
-                name=names.get(int(owner), "") or "process",
-                rank=None,
-                world_size=None,
-                texts=reader.texts.all(),
-                threads=threads.get(int(owner), {}),
-                gpus=_gpus(file, notes),
-            )
-        )
+    for owner in owners:
+        known = {"pid": owner & _THREAD_MASK, "name": names.get(owner) or "process", "threads": threads.get(owner, {})}
+        found.append(profile_of(parts.of_process(owner), notes, **facts, **known))
     return found
 
 
 def _process(owner: int | None) -> int:
     return owner >> 24 if owner is not None and owner > 0 else 0
-
-
-def _only(owners: Iterable[int]) -> int:
-    return next(iter(owners), 0)
 
 
 def _host_memory(direction: int, source: int | None, target: int | None) -> int:

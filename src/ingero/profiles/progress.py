@@ -8,7 +8,7 @@ import numpy as np
 
 from ingero.ops import Kind
 from ingero.profiles.calls import kinds_of
-from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Profile
+from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Direction, Profile
 
 # A call that did not wait takes 3 to 15 us in real profiles, and the clocks of CPU and GPU differ by up to 8 us there.
 MIN_BLOCKED_NS = 20_000
@@ -70,25 +70,43 @@ def marks_of(profile: Profile, blocked: Blocked) -> list[Mark]:
     kinds = kinds_of(calls)
     enqueues = (kinds & int(Kind.ENQUEUE)) != 0
     found: list[Mark] = []
-    for device, stream in sorted(
-        set(zip(calls["device"][enqueues].tolist(), calls["stream"][enqueues].tolist(), strict=True))
-    ):
+    for device, stream in _streams(calls[enqueues]):
         if stream == UNKNOWN:
             continue
         mine = enqueues & (calls["device"] == device) & (calls["stream"] == stream)
-        begins = calls["start_ns"][mine]
-        on_it = (calls["stream"] == stream) & (calls["device"] == device) & ((kinds & int(Kind.SYNC_STREAM)) != 0)
-        waits = on_it | ((kinds & int(Kind.SYNC_DEVICE)) != 0)
-        for index in np.flatnonzero(waits | (mine & (blocked.copy > 0))).tolist():
-            position = int(np.searchsorted(begins, calls["start_ns"][index], side="right"))
-            if position:
-                kind = "sync" if waits[index] else "copy"
-                found.append(
-                    Mark(
-                        device=device, stream=stream, kind=kind, position=position, time_ns=int(calls["end_ns"][index])
-                    )
-                )
+        found += _marks_of_stream(profile, blocked, kinds, mine)
     return sorted(found, key=lambda mark: mark.time_ns)
+
+
+def _marks_of_stream(profile: Profile, blocked: Blocked, kinds: Array, mine: Array) -> list[Mark]:
+    """Marks of one stream. mine: its enqueues."""
+    calls = profile.calls
+    device, stream = (int(calls[name][mine.argmax()]) for name in ("device", "stream"))
+    on_it = (calls["stream"] == stream) & (calls["device"] == device)
+    syncs = (((kinds & int(Kind.SYNC_STREAM)) != 0) & on_it) | ((kinds & int(Kind.SYNC_DEVICE)) != 0)
+    copies, full = mine & (blocked.copy > 0) & ~syncs, mine & (blocked.launch > 0)
+    # A copy to the GPU waits for what lies before it; its own bytes may still be on their way from a buffer.
+    behind = np.where(copies & (calls["direction"] == Direction.HOST_TO_GPU), 1, 0)
+    begins = calls["start_ns"][mine]
+    positions = np.searchsorted(begins, calls["start_ns"], side="right") - behind
+    # A launch waits for the one that lies a queue's length before it; the file says which one had just ended.
+    positions[full] = np.searchsorted(begins, _last_done(profile, device, stream, calls["end_ns"][full]), side="right")
+    found = []
+    for kind, chosen in (("sync", syncs), ("copy", copies), ("full_queue", full)):
+        for index in np.flatnonzero(chosen & (positions > 0)).tolist():
+            place = {"position": int(positions[index]), "time_ns": int(calls["end_ns"][index])}
+            found.append(Mark(device=device, stream=stream, kind=kind, **place))
+    return found
+
+
+def _last_done(profile: Profile, device: int, stream: int, moments: Array) -> Array:
+    """Begin of the call whose work was the last to end before each moment; 0 where none had."""
+    work = profile.activities
+    work = work[(work["call_ns"] > 0) & (work["device"] == device) & (work["stream"] == stream)]
+    work = work[np.argsort(work["end_ns"], kind="stable")]
+    at = np.searchsorted(work["end_ns"], moments, side="right")
+    found: Array = np.append(0, work["call_ns"])[at]
+    return found
 
 
 def _streams(calls: Array) -> list[tuple[int, int]]:

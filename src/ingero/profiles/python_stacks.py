@@ -45,7 +45,7 @@ def stacks_of_frames(calls: Array, frames: Array, texts: Sequence[str]) -> tuple
 def stacks_of_operators(
     calls: Array, operators: Array, texts: Sequence[str]
 ) -> tuple[Array, tuple[tuple[Frame, ...], ...]]:
-    """The same from operators that carry their whole stack as one text, innermost first: `a.py(1): f;b.py(2): g`."""
+    """The stacks of calls from operators named by their whole stack, innermost first: `a.py(1): f;b.py(2): g`."""
     found = np.zeros(len(calls), np.int32)
     numbers: dict[int, int] = {}
     operators = operators[np.lexsort((-operators["end_ns"], operators["start_ns"], operators["tid"]))]

@@ -51,8 +51,8 @@ def write_recording(path: Path, profiles: Sequence[Profile], notes: Notes, *, fi
     Raises:
         StoreError: it cannot be written. ProfileError: not every row found its place.
     """
-    begin_ns, end_ns = min(one.begin_ns for one in profiles), max(one.end_ns for one in profiles)
-    profiles = sorted(profiles, key=lambda one: (-1 if one.rank is None else one.rank, one.begin_ns))
+    begin_ns, end_ns = min(profile.begin_ns for profile in profiles), max(profile.end_ns for profile in profiles)
+    profiles = sorted(profiles, key=_rank_and_begin)
     facts = _session(profiles, files, begin_ns)
     with Writer(path, session=facts, node=_node(profiles), clock=lambda: end_ns + _MARGIN_NS) as writer:
         sink = _Sink(writer)
@@ -67,6 +67,10 @@ def write_recording(path: Path, profiles: Sequence[Profile], notes: Notes, *, fi
     if lost:
         raise ProfileError(f"{sum(lost.values()):,} rows could not be stored: {next(iter(lost))}")
     return Written(rows=sink.counts, begin_ns=begin_ns, end_ns=end_ns)
+
+
+def _rank_and_begin(profile: Profile) -> tuple[int, int]:
+    return -1 if profile.rank is None else profile.rank, profile.begin_ns
 
 
 class _Sink:
@@ -94,9 +98,9 @@ class _Sink:
 
 def _session(profiles: Sequence[Profile], files: Sequence[str], begin_ns: int) -> SessionFacts:
     origin = profiles[0].origin
-    used = {int(device) for one in profiles for device in set(one.activities["device"].tolist())}
-    names = Counter(gpu.name for one in profiles for gpu in one.gpus if gpu.name and gpu.ordinal in {*used, UNKNOWN})
-    tools = sorted({one.origin.tool for one in profiles})
+    used = {device for profile in profiles for device in set(profile.activities["device"].tolist())}
+    names = {gpu.name for profile in profiles for gpu in profile.gpus if gpu.ordinal in {*used, UNKNOWN}} - {""}
+    tools = sorted({profile.origin.tool for profile in profiles})
     digest = hashlib.sha1("\n".join([*files, str(begin_ns)]).encode()).hexdigest()
     return SessionFacts(
         uuid=f"import-{digest[:12]}",
@@ -113,7 +117,7 @@ def _session(profiles: Sequence[Profile], files: Sequence[str], begin_ns: int) -
 
 
 def _node(profiles: Sequence[Profile]) -> str:
-    hosts = {one.origin.host for one in profiles}
+    hosts = {profile.origin.host for profile in profiles}
     host = hosts.pop() if len(hosts) == 1 else ""
     return host if _NODE.fullmatch(host) else IMPORTED_NODE
 
@@ -190,7 +194,7 @@ class _Communicators:
 
 
 def _gpus(profiles: Sequence[Profile], sink: _Sink) -> None:
-    known = {gpu.uuid: gpu for one in profiles for gpu in one.gpus if gpu.uuid}
+    known = {gpu.uuid: gpu for profile in profiles for gpu in profile.gpus if gpu.uuid}
     for gpu in known.values():
         facts: dict[str, Column] = {"name": gpu.name, "pci_bus_id": gpu.pci_bus_id, "memory_bytes": gpu.memory_bytes}
         sink.put(tables.GPUS, 1, uuid=gpu.uuid, gpu_index=gpu.index, **facts)

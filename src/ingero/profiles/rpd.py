@@ -6,6 +6,9 @@ a date.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
 from ingero.profiles.assembly import Parts, assign, profile_of
@@ -86,32 +89,31 @@ class _Reader:
 
     def read_activities(self) -> None:
         """What the GPUs did, with the calls that asked for it."""
-        calls = {
-            whole(op): whole(call) for call, op in self.file.rows("rocpd_api_ops", ["api_id", "op_id"], self.notes)
-        }
-        copies = {
-            whole(call): (min(max(0, whole(size) or 0), MAX_SIZE_BYTES), whole(pinned))
-            for call, size, pinned in self.file.rows("rocpd_copyapi", ["api_ptr_id", "size", "pinned"], self.notes)
-        }
+        links = self.file.rows("rocpd_api_ops", ["api_id", "op_id"], self.notes)
+        calls = {whole(op): whole(call) for call, op in links}
+        copies = self.file.rows("rocpd_copyapi", ["api_ptr_id", "size", "pinned"], self.notes)
+        copied = {whole(call): (size, pinned) for call, size, pinned in copies}
         columns = ["id", "gpuId", "queueId", "start", "end", "description_id", "opType_id"]
-        for number, gpu, queue, start, end, description, kind in self.file.rows("rocpd_op", columns, self.notes):
-            told = self.string(kind)
-            found = next((known for begin, known in _KINDS if told[1].startswith(begin)), None)
-            times = self._times(start, end)
-            if found is None or times is None:
-                continue
+        for number, *row in self.file.rows("rocpd_op", columns, self.notes):
             call = calls.get(whole(number))
-            size, pinned = copies.get(call, (0, None)) if found is ActivityKind.MEMCPY else (0, None)
-            name = self.string(description)[0] or told[0]
-            device, stream = whole(gpu), whole(queue)
-            place = (
-                device if device is not None and 0 <= device < 1 << 16 else UNKNOWN,
-                -1 if stream is None else stream,
-            )
-            direction = next((int(known) for begin, known in _DIRECTIONS if begin in told[1]), 0)
-            memory = HostMemory.PINNED if pinned else HostMemory.UNKNOWN
-            what = (NO_CORRELATION if call is None else call, int(found), name, size, direction, int(memory))
-            self.activities.add((*times, 0, *place, *what, 0, UNKNOWN))
+            self._activity(row, call, copied.get(call, (None, None)))
+
+    def _activity(self, row: Sequence[Cell], call: int | None, copied: tuple[Cell, Cell]) -> None:
+        gpu, queue, start, end, description, kind = row
+        index, told = self.string(kind)
+        found = next((known for begin, known in _KINDS if told.startswith(begin)), None)
+        times = self._times(start, end)
+        if found is None or times is None:
+            return
+        is_copy = found is ActivityKind.MEMCPY
+        size = min(max(0, whole(copied[0]) or 0), MAX_SIZE_BYTES) if is_copy else 0
+        memory = HostMemory.PINNED if is_copy and whole(copied[1]) else HostMemory.UNKNOWN
+        direction = next((int(known) for words, known in _DIRECTIONS if words in told), 0)
+        device, stream = whole(gpu), whole(queue)
+        on = device if device is not None and 0 <= device < 1 << 16 else UNKNOWN
+        place = (*times, 0, on, UNKNOWN if stream is None else stream, NO_CORRELATION if call is None else call)
+        name = self.string(description)[0] or index
+        self.activities.add((*place, int(found), name, size, direction, int(memory), 0, UNKNOWN))
 
     def _times(self, start: Cell, end: Cell) -> tuple[int, int] | None:
         begin, done = whole(start), whole(end)
@@ -126,27 +128,11 @@ def read_rpd(file: SqliteFile, notes: Notes) -> list[Profile]:
     reader = _Reader(file, notes)
     reader.read_calls()
     reader.read_activities()
-    calls, activities, ranges = reader.calls.rows(), reader.activities.rows(), reader.ranges.rows()
-    if not len(calls) and not len(activities):
+    parts = Parts(calls=reader.calls.rows(), activities=reader.activities.rows(), ranges=reader.ranges.rows())
+    if parts.is_empty:
         return []
     notes.lacks.append(undated(file.name))
-    for rows in (calls, activities, ranges):
-        rows["start_ns"] += UNDATED_NS
-        rows["end_ns"] += UNDATED_NS
-    found = []
-    for pid in assign(calls, activities) or [0]:
-        mine = [rows[rows["pid"] == pid] for rows in (calls, activities, ranges)]
-        found.append(
-            profile_of(
-                Parts(calls=mine[0], activities=mine[1], ranges=mine[2]),
-                notes,
-                is_pytorch=False,
-                origin=Origin(tool="RPD", file=file.name, has_unix_times=False),
-                pid=pid,
-                name="process",
-                rank=None,
-                world_size=None,
-                texts=reader.texts.all(),
-            )
-        )
-    return found
+    parts.shift(UNDATED_NS)
+    facts: dict[str, Any] = {"name": "process", "texts": reader.texts.all(), "is_pytorch": False}
+    facts["origin"] = Origin(tool="RPD", file=file.name, has_unix_times=False)
+    return [profile_of(parts.of_process(pid), notes, pid=pid, **facts) for pid in assign(parts)]

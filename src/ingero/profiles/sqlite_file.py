@@ -12,13 +12,12 @@ import apsw
 
 from ingero.profiles.columns import cleaned, printable
 from ingero.profiles.model import Notes, ProfileError
+from ingero.store.distrust import StepLimit, confine, distrust, require_safe_sqlite
 
 Cell = int | float | str | bytes | None
 
-_MAX_CELL_BYTES = 16 << 20  # anything larger is not read, and is an error of that row
 _MAX_INT = 1 << 62
 _UNREADABLE = (apsw.Error, UnicodeDecodeError)  # the second for names in a damaged schema
-_SETTINGS = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON", "mmap_size = 0")
 
 
 class SqliteFile:
@@ -30,12 +29,14 @@ class SqliteFile:
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
+        require_safe_sqlite()
         uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"  # no log, no lock: the file stays as it is
         try:
             self._db = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-            self._db.limit(apsw.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
-            for setting in _SETTINGS:
-                list(self._db.execute(f"PRAGMA {setting}"))
+            distrust(self._db)
+            StepLimit(self._db, path.stat().st_size)
+            list(self._db.execute("PRAGMA query_only = 1"))
+            confine(self._db, is_reading=True)
             self.tables = self._read_tables()
         except _UNREADABLE as error:
             raise ProfileError(

@@ -15,6 +15,7 @@ from ingero.profiles.model import UNKNOWN, Array, Direction, Profile, RangeKind
 from ingero.profiles.place import Place, Rows, function_id
 from ingero.profiles.progress import Blocked
 from ingero.store import tables
+from ingero.store.tables import Column
 
 _FUNCTION_BITS = 32  # of a key: below the operation, above the direction of a copy
 _WORK = ("launches", "copies", "collectives")  # by which steps of a type are alike
@@ -40,28 +41,15 @@ def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
     if cuts is None:
         return
     device, stream = _main(profile)
-    op = BY_ID.get(cuts.op)
     sums = _sums(profile, cuts, blocked)
-    yield (
-        tables.STEPS,
-        len(cuts.start_ns),
-        {
-            "process": place.process,
-            "pid": profile.pid,
-            "tid": cuts.tid,
-            "device": device,
-            "stream": stream,
-            "start_ns": cuts.start_ns,
-            "end_ns": cuts.end_ns,
-            "how": place.text(cuts.how),
-            "step_type": [place.text(name) for name in _types(cuts, sums)],
-            "source": int(op.source) if op else 0,
-            "op": op.code if op else 0,
-            "function": function_id(profile.texts[cuts.function]),
-            "flags": int(EpochFlag.STEP),
-            **sums,
-        },
-    )
+    known: dict[str, Column] = {"process": place.process, "pid": profile.pid, "tid": cuts.tid}
+    known |= {"device": device, "stream": stream, "start_ns": cuts.start_ns, "end_ns": cuts.end_ns}
+    known |= {"how": place.text(cuts.how), "flags": int(EpochFlag.STEP)}
+    known["step_type"] = [place.text(name) for name in _types(cuts, sums)]
+    op = BY_ID.get(cuts.op)
+    if op:
+        known |= {"source": int(op.source), "op": op.code, "function": function_id(profile.texts[cuts.function])}
+    yield tables.STEPS, len(cuts.start_ns), {**known, **sums}
 
 
 def calls_for_steps(calls: Array) -> Array:

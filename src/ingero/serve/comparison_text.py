@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from enum import Enum
 
-from ingero.diagnose.comparison import CauseChange, ClassChange, Comparison, OpChange, Verdict
+from ingero.diagnose.change_verdict import Verdict
+from ingero.diagnose.comparison import CauseChange, ClassChange, Comparison, OpChange
 from ingero.diagnose.incident_json import Json, Object
 from ingero.serve.step_comparison_text import step_lines
 from ingero.units import format_count, format_ns, format_percent

@@ -16,6 +16,7 @@ from ingero.diagnose.model import (
     ProcessVerdict,
     Victim,
 )
+from ingero.diagnose.profile.words import NOT_IN_A_PROFILE, WHY_NOT_IN_A_PROFILE
 from ingero.events import CLOCK_TEXTS
 from ingero.store.spans import joined
 from ingero.units import format_count, format_counted, format_moment, format_ns, format_percent, format_time_of_day
@@ -158,7 +159,8 @@ def _not_in_a_profile(diagnosis: Diagnosis) -> Iterator[str]:
     """Said once: there is one reason for nearly all of them."""
     for reason in dict.fromkeys(one.text for one in diagnosis.not_evaluated):
         count = format_counted(sum(one.text == reason for one in diagnosis.not_evaluated), "cause")
-        yield f"Not checked: {reason} ({count}, --json lists them)"
+        text = WHY_NOT_IN_A_PROFILE if reason == NOT_IN_A_PROFILE else reason
+        yield f"Not checked: {text} ({count}, --json lists them)"
 
 
 def impact_lines(impact: Impact, unit: str = "drains") -> Iterator[str]:

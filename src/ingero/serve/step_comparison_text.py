@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.comparison import Comparison, ProfileChange, StepChange
+from ingero.diagnose.comparison import Comparison
+from ingero.diagnose.profile.step_changes import ProfileChange, StepChange
 from ingero.diagnose.profile.words import percent
 from ingero.units import format_ns
 
@@ -14,14 +15,14 @@ _MOST_STEPS = 12
 def step_lines(found: Comparison) -> Iterator[str]:
     """A row for each type of step, and for each process what share of time its GPU was busy."""
     if found.steps:
-        yield f"{'step type':28}{'steps':>10}{'mean':>20}{'change':>8}{'median':>20}{'change':>8}{'noise':>7}"
+        yield f"{'step type':36}{'steps':>10}{'mean':>20}{'change':>8}{'median':>20}{'change':>8}{'noise':>7}"
     for step in found.steps[:_MOST_STEPS]:
         yield from _step(step)
     if found.steps:
         yield ""
     if found.profiles:
         heads = ("GPU busy", "waiting for ranks", "blocked", "data loading")
-        yield f"{'process':28}" + "".join(f"{head:>18}" for head in heads) + "  of the time covered"
+        yield f"{'process':36}" + "".join(f"{head:>18}" for head in heads) + "  of the time covered"
     yield from (_profile(one) for one in found.profiles[:_MOST_STEPS])
     if found.profiles:
         yield ""
@@ -39,11 +40,11 @@ def _step(step: StepChange) -> Iterator[str]:
     )
     changes = [_change(step.change_ratio), _change(step.median_change_ratio)]
     noise = "-" if step.noise_ratio is None else percent(step.noise_ratio)
-    yield (f"{name:28}{steps:>10}{mean:>20}{changes[0]:>8}{median:>20}{changes[1]:>8}{noise:>7}  {step.verdict.value}")
+    yield (f"{name:36}{steps:>10}{mean:>20}{changes[0]:>8}{median:>20}{changes[1]:>8}{noise:>7}  {step.verdict.value}")
     if step.before_busy_ns is not None and step.after_busy_ns is not None:
-        yield f"{'  GPU busy in it':28}{'':>10}{_sides(step.before_busy_ns, step.after_busy_ns):>20}"
+        yield f"{'  GPU busy in it':36}{'':>10}{_sides(step.before_busy_ns, step.after_busy_ns):>20}"
     if step.before_idle_ns is not None and step.after_idle_ns is not None:
-        yield f"{'  GPU idle in it':28}{'':>10}{_sides(step.before_idle_ns, step.after_idle_ns):>20}"
+        yield f"{'  GPU idle in it':36}{'':>10}{_sides(step.before_idle_ns, step.after_idle_ns):>20}"
 
 
 def _profile(one: ProfileChange) -> str:
@@ -51,7 +52,7 @@ def _profile(one: ProfileChange) -> str:
     blocked = _shares(one.before_blocked_ratio, one.after_blocked_ratio)
     loading = _shares(one.before_data_loading_ratio, one.after_data_loading_ratio)
     ranks = _shares(one.before_collective_wait_ratio, one.after_collective_wait_ratio)
-    return f"{one.process:28}{busy:>18}{ranks:>18}{blocked:>18}{loading:>18}"
+    return f"{one.process:36}{busy:>18}{ranks:>18}{blocked:>18}{loading:>18}"
 
 
 def _sides(was: float, now: float) -> str:

@@ -73,6 +73,11 @@ EPOCH_DTYPE = np.dtype(
 # the clock `sleep` of the empty part, -1 where not recorded; syncs: those in a step by repetition, 0 of an epoch.
 LANE_DTYPE = np.dtype([(name, "<i8") for name in _LANE_NUMBERS])
 
+# One mark of progress; is_full: of a launch that waited for room in the queue. queued: 0 where it is not known.
+MARK_DTYPE = np.dtype(
+    [(name, "<i8") for name in ("device", "stream", "time_ns", "position", "queued", "blocked_ns", "is_full")]
+)
+
 # The exact sums of a lane, and after them the clocks of the three parts.
 LANE_SUMS = (
     *("epochs", "incomplete", "launches", "bytes", "wall_ns", "empty_ns", "empty_unknown_ns", "x_ns", "enqueue_ns"),

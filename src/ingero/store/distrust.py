@@ -69,6 +69,28 @@ def distrust(db: apsw.Connection) -> None:
     list(db.execute("PRAGMA mmap_size = 0; PRAGMA cell_size_check = 1"))
 
 
+# What no statement of ours does once a file is open. VACUUM INTO writes another file, and asks as ATTACH.
+_NEVER = frozenset(
+    {
+        *(apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH, apsw.SQLITE_CREATE_VTABLE, apsw.SQLITE_DROP_VTABLE),
+        *(apsw.SQLITE_CREATE_TRIGGER, apsw.SQLITE_CREATE_TEMP_TRIGGER, apsw.SQLITE_ANALYZE),
+    }
+)
+_READING = frozenset(
+    {apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_RECURSIVE, apsw.SQLITE_FUNCTION, apsw.SQLITE_PRAGMA}
+)
+
+
+def confine(db: apsw.Connection, *, is_reading: bool) -> None:
+    """From here on no other file is opened or written; and where a file is only read, nothing else is done at all."""
+
+    def judge(action: int, *_: str | None) -> int:
+        is_refused = action not in _READING if is_reading else action in _NEVER
+        return apsw.SQLITE_DENY if is_refused else apsw.SQLITE_OK
+
+    db.authorizer = judge
+
+
 class StepLimit:
     """Ends each statement of a connection that takes far more steps than a file of its size can need."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 
-from ingero.errors import IngeroError
+from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 from ingero.foreign_text import shell_word
 
 
@@ -197,6 +197,17 @@ class NotReadableError(StoreError):
         )
 
 
+class StrangeValuesError(StoreError):
+    """Reading failed in a way that nobody foresaw, and SQLite finds the file in order: made by hand, or a bug here."""
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        super().__init__(
+            f"{path} holds values that cannot be understood: {type(error).__name__}: {str(error)[:200]}",
+            hint=f"if ingero recorded it and nobody changed it, this is a bug: {TRACEBACK_VARIABLE}=1 shows where, "
+            "and we would like to know",
+        )
+
+
 class NotRecordedError(StoreError):
     """The file does not hold this kind of fact at all; that is not the same as zero of it."""
 
@@ -219,10 +230,15 @@ _TOO_MUCH = {
 }
 
 
+def reading_detail(error: Exception) -> str:
+    """What SQLite said of a file, in words."""
+    return _TOO_MUCH.get(type(error), str(error))
+
+
 def reading_error(path: Path, error: apsw.Error | UnicodeDecodeError) -> StoreError:
     """The error a reader of `path` should see for what SQLite said."""
-    if detail := _TOO_MUCH.get(type(error)):
-        return NotADatabaseError(path, detail)
+    if type(error) in _TOO_MUCH:
+        return NotADatabaseError(path, reading_detail(error))
     if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
         return NotADatabaseError(path, str(error))
     return NotReadableError(path, str(error))

@@ -102,13 +102,14 @@ class Guard:
         for name, trim in (("trim", str.strip), ("ltrim", str.lstrip), ("rtrim", str.rstrip)):
             db.create_scalar_function(name, _trimming(trim), 2, deterministic=True)
         begin_bytes, steps = _memory_bytes(), self._steps()
+        judge = db.authorizer
         db.authorizer = lambda *action: self._judge(published, *action)
         looks = itertools.cycle([*[False] * (_GROWING_STEPS // steps - 1), True])
         db.set_progress_handler(lambda: self._must_stop(begin_bytes, looks_at_room=next(looks)), steps)
         try:
             yield
         finally:
-            db.authorizer = None
+            db.authorizer = judge
             db.set_progress_handler(None)
             for limit, value in before.items():
                 db.limit(limit, value)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import apsw
 
 from ingero.store import legacy, views
-from ingero.store.distrust import StepLimit, distrust, require_safe_sqlite
+from ingero.store.distrust import StepLimit, confine, distrust, require_safe_sqlite
 from ingero.store.errors import (
     DirectoryError,
     EmptyDatabaseError,
@@ -99,6 +99,7 @@ def _open_recording(path: Path) -> Opened:
         version = check_version(db, path)
         views.make_temporary(db, are_all_there=require_tables(db, path))
         db.execute("PRAGMA query_only = 1")
+        confine(db, is_reading=True)
     except BaseException:
         db.close()
         raise
@@ -139,6 +140,7 @@ def _open_older(path: Path) -> Opened:
         db.set_busy_timeout(_BUSY_MS)
         is_exact = legacy.attach(db, uri, path)
         db.execute("PRAGMA query_only = 1")
+        confine(db, is_reading=True)
     except BaseException:
         db.close()
         raise

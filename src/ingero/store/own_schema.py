@@ -62,7 +62,7 @@ def require_tables(db: apsw.Connection, path: Path) -> bool:
     Raises:
         HostileDatabaseError: a view, a virtual or a computed table does, or the schema is far larger than ours.
     """
-    _require_small_schema(db, path)
+    _require_small_schema(db, path, "main")
     if _verbatim() <= set(db.execute("SELECT name, sql FROM main.sqlite_schema")):
         return True
     for name, kind, is_strict in db.execute("SELECT name, type, strict FROM pragma_table_list WHERE schema = 'main'"):
@@ -78,18 +78,19 @@ def require_tables(db: apsw.Connection, path: Path) -> bool:
 
 
 def require_tables_of_older(db: apsw.Connection, path: Path) -> None:
-    """The same of a database of Ingero 0.x, attached as `old`: all that it has are ordinary tables.
+    """What `require_tables` asks, of a database of Ingero 0.x, attached as `old`: all that it has are ordinary tables.
 
     Raises:
         HostileDatabaseError: one is not.
     """
-    for name, kind in db.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'old'"):
+    _require_small_schema(db, path, "old")
+    for name, kind in list(db.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'old'")):
         if kind == "virtual" or any(db.execute("SELECT 1 FROM pragma_table_xinfo(?, 'old') WHERE hidden", (name,))):
             raise HostileDatabaseError(path, f"{name!r} is no ordinary table")
 
 
-def _require_small_schema(db: apsw.Connection, path: Path) -> None:
-    objects, size_bytes = next(iter(db.execute("SELECT count(*), sum(length(sql)) FROM main.sqlite_schema")))
+def _require_small_schema(db: apsw.Connection, path: Path, schema: str) -> None:
+    objects, size_bytes = next(iter(db.execute(f"SELECT count(*), sum(length(sql)) FROM {schema}.sqlite_schema")))
     if objects > _MOST_OBJECTS or (size_bytes or 0) > _MOST_SQL_BYTES:
         raise HostileDatabaseError(path, f"it has {objects:,} tables, views and indexes")
 
@@ -104,7 +105,7 @@ def require_own_schema(db: apsw.Connection, path: Path) -> None:
         HostileDatabaseError: there is something that ingero does not make.
         OtherBuildError: another build made its tables.
     """
-    _require_small_schema(db, path)
+    _require_small_schema(db, path, "main")
     found = {}
     for kind, name, sql in db.execute("SELECT type, name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL"):
         # SQLite goes by the text and not by the kind beside it

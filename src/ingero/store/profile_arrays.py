@@ -18,6 +18,7 @@ _ACTIVITY = (
     "direction",
     "host_memory",
     "call_ns",
+    "communicator",
 )
 _RANGE = ("start_ns", "end_ns", "tid", "kind", "name")
 _CALL = ("start_ns", "end_ns", "tid", "source", "op", "stack_hash")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store.distrust import distrust, require_safe_sqlite
+from ingero.store.distrust import confine, distrust, require_safe_sqlite
 from ingero.store.errors import DirectoryError, NotWritableError, StoreError, writing_error
 from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.own_schema import INDEXES_AT_END
@@ -143,6 +143,7 @@ def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS)
     try:
         distrust(db)
+        confine(db, is_reading=False)
         db.set_busy_timeout(BUSY_MS)
         if kind_of(db) is Kind.EMPTY:  # elsewhere it would write into a file that may not be ours
             list(db.execute("PRAGMA auto_vacuum = incremental"))

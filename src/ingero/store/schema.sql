@@ -287,6 +287,8 @@ CREATE TABLE raw_progress_marks (
     stream   INTEGER NOT NULL DEFAULT 0,
     kind     INTEGER NOT NULL,             -- string: sync, copy, full_queue, event_query
     position INTEGER NOT NULL,             -- calls that enqueued something on the stream, counted from 1
+    queued   INTEGER NOT NULL DEFAULT 0,   -- such calls by then; 0: not known
+    blocked_ns INTEGER NOT NULL DEFAULT 0, -- in calls that waited for the stream since its mark before
     time_ns  INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX raw_progress_marks_time ON raw_progress_marks(time_ns);

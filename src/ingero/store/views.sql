@@ -1,5 +1,5 @@
 -- The published SQL surface: names and columns that users' queries may rely on (docs/schema.md is generated from here).
--- The same text, as TEMP views, gives older Ingero databases this surface (legacy.py).
+-- A file has them for other programs; readers here make them anew as TEMP views, in older databases, too (views.py).
 -- Where a column is named comm, older databases hold the text itself: hence coalesce(..., nullif(comm, 0)).
 -- Names are looked up by scalar subqueries: SQLite runs only those a query asks for, but would run every outer join
 -- (count(*) of a million events: 0.07 s against 3 s).
@@ -297,7 +297,8 @@ FROM raw_steps t;
 CREATE VIEW progress_marks AS
 SELECT m.session, (SELECT node FROM raw_sessions WHERE session = m.session) AS node, m.time_ns AS timestamp,
        (SELECT pid FROM raw_processes WHERE process = m.process) AS pid, m.process, nullif(m.device, -1) AS gpu_id,
-       m.stream, (SELECT text FROM raw_strings WHERE string = m.kind) AS kind, m.position
+       m.stream, (SELECT text FROM raw_strings WHERE string = m.kind) AS kind, m.position,
+       nullif(m.queued, 0) AS queued, m.blocked_ns
 FROM raw_progress_marks m;
 
 -- Measured by a profiler, not inferred; rows only in what `ingero import` made.

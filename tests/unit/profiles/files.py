@@ -72,6 +72,17 @@ def training(steps: int = STEPS) -> list[Event]:
     return found
 
 
+def busy_training(steps: int = 40) -> list[Event]:
+    """A loop whose host is always ahead of a GPU that is never idle: nothing is wrong with it."""
+    found: list[Event] = []
+    for step in range(steps):
+        for launch in range(4):
+            at, number = STEP_US * step + 10 * launch, 4 * step + launch + 1
+            found.append(call("cudaLaunchKernel", at, 6, number))
+            found.append(kernel(KERNELS[launch % 2], 20 + STEP_US * step + 250 * launch, 249, number))
+    return found
+
+
 def new_trace(events: Sequence[Event] | None = None, **properties: object) -> bytes:
     """A file as PyTorch writes it since 2024: properties before and after the events."""
     before = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85018279936}]}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from ingero.diagnose.engine import diagnose
 from ingero.profiles.place import function_id
@@ -15,7 +14,7 @@ from ingero.profiles.reading import read_profiles
 from ingero.profiles.recording import NOT_SHOWN, write_recording
 from ingero.store.reader import open_reader
 from tests.unit.profiles import files
-from tests.unit.profiles.files import call, database, kernel, new_trace, nsight_tables, rpd_tables
+from tests.unit.profiles.files import call, database, kernel, new_trace, nsight_tables
 from tests.unit.profiles.test_unpacking import ranks, tar_of
 
 Row = tuple[Any, ...]
@@ -57,9 +56,7 @@ def test_the_direction_of_a_copy_is_its_cuda_memcpy_kind(tmp_path: Path) -> None
 
 def test_a_copy_says_its_host_memory_and_its_way(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace(files.training(3)))
-    assert rows(path, "SELECT DISTINCT host_memory FROM cuda_events WHERE op_name = 'cudaMemcpyAsync'") == [
-        ("pageable",)
-    ]
+    assert rows(path, "SELECT DISTINCT host_memory FROM cuda_events WHERE op = 'cudaMemcpyAsync'") == [("pageable",)]
     found = rows(path, "SELECT op_name, host_to_gpu_bytes, gpu_to_host_bytes, blocked_ns FROM copies")
     assert found == [("cudaMemcpyAsync", 3 * 4096, 0, 180_000)]
 
@@ -120,11 +117,8 @@ def test_steps_without_marks_are_found_by_repetition(tmp_path: Path) -> None:
 
 def test_a_copy_that_waited_marks_how_far_the_gpu_was(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace(files.training(3)))
-    assert rows(path, "SELECT kind, position, stream FROM progress_marks") == [
-        ("copy", 1, 7),
-        ("copy", 6, 7),
-        ("copy", 11, 7),
-    ]
+    found = rows(path, "SELECT kind, position, stream FROM progress_marks")
+    assert found == [("copy", 5, 7), ("copy", 10, 7)]  # what lay before it; before the first there was nothing
 
 
 def test_a_synchronization_marks_how_far_each_stream_was(tmp_path: Path) -> None:
@@ -196,14 +190,21 @@ def test_what_was_dropped_is_among_the_losses(tmp_path: Path) -> None:
     assert found == [("profile_records_dropped", "records of the profile without a usable time", 1)]
 
 
-@pytest.mark.parametrize("kind", ["kineto", "nsight", "rpd"])
-def test_nothing_is_found_in_a_healthy_profile(tmp_path: Path, kind: str) -> None:
-    if kind == "kineto":
-        path = imported(tmp_path, new_trace(files.training(40)))
-    else:
-        tables = nsight_tables(steps=40) if kind == "nsight" else rpd_tables(steps=40)
-        path = recorded(tmp_path, database(tmp_path / "profile.sqlite", tables))
+def test_nothing_is_found_in_a_healthy_profile(tmp_path: Path) -> None:
+    path = imported(tmp_path, new_trace(files.busy_training()))
     with open_reader(path) as reader:
         window = reader.window(None, 1 << 62)
         assert window is not None
         assert diagnose(reader, window).incidents == ()
+
+
+def test_a_launch_on_a_full_queue_marks_what_had_just_ended(tmp_path: Path) -> None:
+    events = []
+    for number in range(1200):  # the GPU takes ten times as long as the launch of each kernel
+        begin = 10.0 * number
+        waits = number == 1100
+        events.append(call("cudaLaunchKernel", begin, 500.0 if waits else 5.0, number + 1))
+        events.append(kernel("k", 20 + 100.0 * number, 99, number + 1))
+    path = imported(tmp_path, new_trace([one for one in events if one["ts"] <= 11_000 or one["cat"] == "kernel"]))
+    (mark,) = rows(path, "SELECT kind, position, timestamp FROM progress_marks")
+    assert mark == ("full_queue", 114, files.BASE_NS + 11_500_000)

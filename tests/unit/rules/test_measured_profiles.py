@@ -13,11 +13,13 @@ _USER_LINE = ("/job/model.py", 1421, "box_predictor")
 
 
 def _steps(program: Program, count: int, *, busy: float, loading: float = 0.0, wait: float = 0.0) -> None:
-    """Steps of 20 ms: one kernel of `busy` ms, a wait for it, then the data loader."""
+    """Steps of 20 ms: kernels of `busy` ms together, a wait for them, then the data loader."""
     for number in range(count):
         at = number * 20.0
         program.step(at, at + 20)
-        program.launch(at, runs=(at, at + busy))
+        for place in range(20):
+            begin = at + busy * place / 20
+            program.launch(at + place * 0.01, runs=(begin, begin + busy / 20))
         if wait:
             program.call("cudaStreamSynchronize", at + busy - wait, wait, stack=[_USER_LINE])
         if loading:
@@ -73,6 +75,15 @@ def test_long_pieces_of_host_code_are_told_with_their_range(tmp_path: Path) -> N
     (incident,) = diagnosed(tmp_path / "a.db").incidents
     assert (incident.cause, incident.lost_ratio) == ("host-bound", pytest.approx(0.3))
     assert incident.summary.endswith("most of it in collate")
+
+
+def test_host_code_is_no_trouble_of_a_program_that_the_gpu_paces(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        program = recording.program()
+        _steps(program, 5, busy=17, wait=16)
+        for number in range(5):
+            program.range("range", "collate", number * 20 + 17, number * 20 + 20)
+    assert diagnosed(tmp_path / "a.db").incidents == ()
 
 
 @pytest.mark.parametrize(("gap", "causes"), [(0.06, ["launch-bound"]), (0.02, [])])

@@ -60,6 +60,7 @@ class Collective:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernel:
     process: Process
+    group: int  # of its communicator; 0: not known
     name: str
     start_ns: int
     end_ns: int
@@ -67,10 +68,18 @@ class _Kernel:
 
 def collectives(profiles: Sequence[ProfiledProcess]) -> tuple[Collective, ...]:
     """The collectives that two or more of these processes took part in, in order."""
-    ranks = [kernels for kernels in map(_kernels, profiles) if kernels]
-    groups = list(_by_place(ranks) if _are_alike(ranks) else _by_end(ranks))
-    found = [_collective(number, group) for number, group in enumerate(groups, 1)]
-    return tuple(found)
+    kernels = [_kernels(profile) for profile in profiles]
+    communicators = {kernel.group for mine in kernels for kernel in mine}
+    matched = [together for group in communicators for together in _matched(kernels, group)]
+    matched.sort(key=lambda together: min(kernel.start_ns for kernel in together))
+    return tuple(_collective(number, together) for number, together in enumerate(matched, 1))
+
+
+def _matched(kernels: Sequence[Sequence[_Kernel]], group: int) -> Iterator[list[_Kernel]]:
+    """The kernels of each collective of one communicator."""
+    ranks = [[kernel for kernel in mine if kernel.group == group] for mine in kernels]
+    ranks = [mine for mine in ranks if mine]
+    yield from _by_place(ranks) if _are_alike(ranks) else _by_end(ranks)
 
 
 def last_counts(found: Sequence[Collective]) -> Mapping[int, int]:
@@ -97,6 +106,7 @@ def _kernels(profile: ProfiledProcess) -> list[_Kernel]:
     return [
         _Kernel(
             process=profile.process,
+            group=profile.groups.get(int(row["communicator"]), 0),
             name=profile.kernels[int(row["function"])][0],
             start_ns=int(row["start_ns"]),
             end_ns=int(row["end_ns"]),

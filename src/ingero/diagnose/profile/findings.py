@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ingero.diagnose.model import Bucket, CodeLine, Fact, Finding, FindingKind, Fix, Link, Part, Victim
+from ingero.diagnose.profile.pacing import Pacing
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.steps import MIN_STEPS
 from ingero.diagnose.stretches import MIN_LOSS_NS
 from ingero.store.records import Process, Window
+
+_HELD_UP_BY_HOST = (Pacing.HOST, Pacing.MIXED)
+
+
+def is_hosts_doing(report: ProfileReport, lost_ns: int, least_ratio: float) -> bool:
+    """Whether it is worth telling and the host holds the GPU up: of a GPU-bound program its host is not the trouble."""
+    return report.paced_by in _HELD_UP_BY_HOST and is_worth_telling(report, lost_ns, least_ratio)
 
 
 def is_worth_telling(report: ProfileReport, lost_ns: int, least_ratio: float) -> bool:

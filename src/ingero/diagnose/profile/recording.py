@@ -26,7 +26,8 @@ class ProfiledProcess:
     """One process. Arrays are those of `store.profile_arrays`, each by its begin.
 
     kinds: `ops.Kind` of each call. device, stream: those with most of its activities; the stream paces it. kernels:
-    short and whole names by function. texts: those that the arrays have numbers of.
+    short and whole names by function. texts: those that the arrays have numbers of. groups: of communicators, what all
+    its ranks have in common.
     """
 
     process: Process
@@ -39,6 +40,7 @@ class ProfiledProcess:
     stream: int
     kernels: dict[int, tuple[str, str]]
     texts: dict[int, str]
+    groups: dict[int, int]
 
     @property
     def begin_ns(self) -> int:
@@ -111,10 +113,10 @@ def read_profile(reader: Reader, window: Window) -> list[ProfiledProcess]:
 
 def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess | None:
     number = process.process
-    activities = reader.gpu_activities(window, process=number)
+    activities = _lasting(reader.gpu_activities(window, process=number), 0)
     calls = reader.profiled_calls(window, sources=_SOURCES, process=number)
     ranges = reader.user_ranges(window, process=number)
-    steps = reader.steps(window, process=number)
+    steps = _lasting(reader.step_times(window, process=number), 1)
     columns = [(activities, ("kind", "direction", "host_memory")), (ranges, ("kind", "name"))]
     columns.append((steps, ("how", "step_type")))
     numbers = np.unique(np.concatenate([array[name] for array, names in columns for name in names]))
@@ -134,7 +136,14 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
         stream=stream,
         kernels=reader.kernel_names(number),
         texts=texts,
+        groups={one.number: one.comm_id_hash or 0 for one in reader.communicators() if one.process == number},
     )
+
+
+def _lasting(rows: Array, least_ns: int) -> Array:
+    """Rows that last so long: files may hold any numbers."""
+    found: Array = rows[rows["end_ns"] - rows["start_ns"] >= least_ns]
+    return found
 
 
 def _kinds(calls: Array) -> Array:

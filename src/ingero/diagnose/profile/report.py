@@ -13,7 +13,7 @@ from ingero.diagnose.profile.blocked import Blocked, blocked
 from ingero.diagnose.profile.collectives import Collective, collectives, waited_ns
 from ingero.diagnose.profile.idle import HOST, INPUT, OWNERS, Idle, idle
 from ingero.diagnose.profile.intervals import Intervals, united
-from ingero.diagnose.profile.pacing import Pacing, pacing
+from ingero.diagnose.profile.pacing import MIN_ACTIVITIES, Pacing, pacing
 from ingero.diagnose.profile.places import HostPlace, WaitPlace, emptying_waits, host_places, wait_places
 from ingero.diagnose.profile.recording import ProfiledProcess, read_profile
 from ingero.diagnose.profile.steps import Marks, StepUse, judged, marks_of, steps_of
@@ -89,7 +89,7 @@ class ProfileReport:
     @property
     def wall_ns(self) -> int:
         """The time that the profile covers."""
-        return self.end_ns - self.begin_ns
+        return max(self.end_ns - self.begin_ns, 1)
 
     def idle_of(self, owner: str) -> IdleShare:
         """What one owner has of the idle time."""
@@ -138,7 +138,7 @@ def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:
         judged_ns=windows.total_ns,
         judged_busy_ratio=busy_ratio,
         judged_blocked_ratio=blocked_ratio,
-        paced_by=pacing(busy_ratio, blocked_ratio),
+        paced_by=pacing(busy_ratio, blocked_ratio) if len(profile.work()) >= MIN_ACTIVITIES else Pacing.UNKNOWN,
         blocked=_blocked_ratios(profile, waits),
         steps=steps,
         marks=marks_of(profile),

@@ -105,7 +105,7 @@ def _found(evidence: Evidence) -> Iterator[StepGroup]:
     """Steps of a live recording."""
     reader, window = evidence.reader, evidence.window
     for place, process in enumerate(reader.processes_with_steps(window), 1):
-        rows = reader.steps(window, process=process)
+        rows = reader.step_times(window, process=process)
         for number in np.unique(rows["step_type"]):
             mine = rows[rows["step_type"] == number]
             known = evidence.processes.get(process)

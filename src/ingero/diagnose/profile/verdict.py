@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
+from ingero.diagnose.evidence import GPU_ACTIVITIES
 from ingero.diagnose.model import NotEvaluated, ProcessVerdict
 from ingero.diagnose.profile.pacing import TEXTS
 from ingero.diagnose.profile.report import ProfileReport, Profiles
@@ -80,6 +81,6 @@ def _marks(report: ProfileReport) -> str:
 def not_in_a_profile(rules: Iterable[Rule]) -> list[NotEvaluated]:
     """Causes without a rule for what a profiler measures: what they need is in no profile."""
     rules = list(rules)
-    measured = {rule.cause for rule in rules if not rule.needs and rule.watch}
+    measured = {rule.cause for rule in rules if GPU_ACTIVITIES in rule.needs}
     causes = dict.fromkeys(rule.cause for rule in rules if rule.cause not in measured)
     return [NotEvaluated(cause=cause, reason=NOT_IN_A_PROFILE) for cause in causes]

@@ -23,8 +23,10 @@ BLOCKED_TEXTS: Mapping[str, str] = {
     blocked.ALLOC: "in allocations and frees",
 }
 
-# What a file of a profiler cannot hold, and so no diagnosis of it can say.
-NOT_IN_A_PROFILE = "a profile does not show why a thread did not run; record with `sudo ingero trace` for that"
+# What a file of a profiler cannot hold, and so no diagnosis of it can say: as a reason, which each such cause has, and
+# as a sentence, said once.
+NOT_IN_A_PROFILE = "not in a profile"
+WHY_NOT_IN_A_PROFILE = "a profile does not show why a thread did not run; record with `sudo ingero trace` for that"
 
 
 def percent(ratio: float) -> str:

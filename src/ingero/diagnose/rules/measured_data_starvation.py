@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Finding, Fix, Link
-from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
+from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
 from ingero.diagnose.profile.idle import INPUT
 from ingero.diagnose.profile.places import WaitPlace
 from ingero.diagnose.profile.report import ProfileReport
@@ -24,7 +24,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited for input data for a tenth of their steps."""
     for report in evidence.profiles.reports:
         share = report.idle_of(INPUT)
-        if is_worth_telling(report, share.idle_ns, BOTTLENECK_RATIO):
+        if is_hosts_doing(report, share.idle_ns, BOTTLENECK_RATIO):
             yield _finding(report)
 
 
@@ -74,7 +74,7 @@ RULE = Rule(
     cause=CAUSE,
     title="no data was ready for the GPU (imported profiles)",
     order=40,
-    needs=(),
+    needs=(GPU_ACTIVITIES,),
     shows="idle gaps of the GPU, as measured, in which the thread that launched next was in a range of the data "
     "loader; the wait that had emptied the launch queue, with its line",
     limits="what the data loader's workers did is not in a profile; a loader that marks no range is host code",

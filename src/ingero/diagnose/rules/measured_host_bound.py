@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Finding, Fix, Link
-from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
+from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
 from ingero.diagnose.profile.idle import HOST
 from ingero.diagnose.profile.places import HostPlace
 from ingero.diagnose.profile.report import ProfileReport
@@ -23,7 +23,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited for pieces of host code for a tenth of their steps."""
     for report in evidence.profiles.reports:
         place = next(iter(report.host_places), None)
-        if place and is_worth_telling(report, report.idle_of(HOST).long_ns, BOTTLENECK_RATIO):
+        if place and is_hosts_doing(report, report.idle_of(HOST).long_ns, BOTTLENECK_RATIO):
             yield _finding(report, place)
 
 
@@ -54,7 +54,7 @@ RULE = Rule(
     cause=CAUSE,
     title="the program's own code on the host took the time (imported profiles)",
     order=60,
-    needs=(),
+    needs=(GPU_ACTIVITIES,),
     shows="idle gaps of the GPU of a millisecond and more, as measured, and the line or range that the thread was in "
     "that launched next",
     limits="a line is named where the profile holds Python stacks; whether the thread was running is not in a profile",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.case_search import WORK_RATIO
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Finding, Fix, Link, Part
-from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
+from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
 from ingero.diagnose.profile.idle import INPUT
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.words import percent, who
@@ -21,7 +21,7 @@ CAUSE = launch_bound.CAUSE
 def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited a quarter of their steps from one launch to the next."""
     for report in evidence.profiles.reports:
-        if is_worth_telling(report, short_gaps_ns(report), WORK_RATIO):
+        if is_hosts_doing(report, short_gaps_ns(report), WORK_RATIO):
             yield _finding(report)
 
 
@@ -62,7 +62,7 @@ RULE = Rule(
     cause=CAUSE,
     title="launches came too slowly for the GPU (imported profiles)",
     order=55,
-    needs=(),
+    needs=(GPU_ACTIVITIES,),
     shows="how much of the steps the GPU was idle in gaps of under a millisecond, as measured, and how many there were",
     limits="a profiler that records stacks slows launches itself, by up to as much as they take",
     watch=watch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Finding, Fix, Link, Part
 from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
 from ingero.diagnose.profile.report import ProfileReport
@@ -53,7 +53,7 @@ RULE = Rule(
     cause=CAUSE,
     title="copies between host and GPU took the time (imported profiles)",
     order=70,
-    needs=(),
+    needs=(GPU_ACTIVITIES,),
     shows="the time on the GPU of copies between it and the host in which no kernel ran, as measured",
     limits="copies from GPU to GPU are work; a call that waited before its copy began is told as a wait",
     watch=watch,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
 from ingero.diagnose.model import Culprit, Finding, Link, Part
 from ingero.diagnose.profile.collectives import Collective, last_counts
 from ingero.diagnose.profile.findings import bottleneck, is_worth_telling
@@ -70,7 +70,7 @@ RULE = Rule(
     cause=CAUSE,
     title="one rank kept the others waiting in their collectives (imported profiles)",
     order=60,
-    needs=(),
+    needs=(GPU_ACTIVITIES,),
     shows="for each collective the rank whose kernel was shortest, which came last, and what the others waited",
     limits="needs the profiles of the ranks in one recording; why a rank came late its own diagnosis says",
     watch=watch,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from ingero.foreign_text import visible
+from ingero.foreign_text import label
 from ingero.serve.export.model import Address, Args, Counter, Flow, Slice, Track, TrackKind, Value
 
 _OWN_IDS = 1 << 30  # processes and threads that are none get numbers beyond any of the kernel's
@@ -32,7 +32,7 @@ class ChromeWriter:
 
     def track(self, track: Track) -> None:
         """Names it. What is no process or thread is shown as one."""
-        self._names[track.number] = name = visible(track.name)
+        self._names[track.number] = name = label(track.name)
         if track.kind in (TrackKind.GROUP, TrackKind.PROCESS):
             pid = track.pid or _OWN_IDS + track.number
             self._places[track.number] = (pid, 0)
@@ -51,7 +51,7 @@ class ChromeWriter:
         pid, tid = self._places[item.track]
         event: dict[str, object] = {
             "ph": "X" if item.duration_ns or item.arrow_out else "i",
-            "name": visible(item.name),
+            "name": label(item.name),
             "cat": item.category,
             "pid": pid,
             "tid": tid,
@@ -79,8 +79,8 @@ class ChromeWriter:
 
     def flow(self, item: Flow) -> None:
         """Both ends, each bound to the slice around it."""
-        self._arrow("s", visible(item.name), item.number, item.from_track, item.from_ns)
-        self._arrow("f", visible(item.name), item.number, item.to_track, item.to_ns)
+        self._arrow("s", label(item.name), item.number, item.from_track, item.from_ns)
+        self._arrow("f", label(item.name), item.number, item.to_track, item.to_ns)
 
     def finish(self) -> None:
         """Closes the object."""
@@ -104,10 +104,10 @@ class ChromeWriter:
 
 def _args(args: Args) -> dict[str, object]:
     """JSON readers keep 53 bits of a number: addresses are text. A stack would be repeated in every call: no stacks."""
-    return {visible(name): _value(value) for name, value in args if name != "stack"}
+    return {label(name): _value(value) for name, value in args if name != "stack"}
 
 
 def _value(value: Value) -> object:
     if isinstance(value, Address):
         return f"{value & (1 << 64) - 1:#x}"
-    return visible(value) if isinstance(value, str) else value
+    return label(value) if isinstance(value, str) else value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 
 from ingero.errors import IngeroError
-from ingero.foreign_text import visible
+from ingero.foreign_text import label
 from ingero.serve.export.samples import Place, Sample
 from ingero.store.call_stacks import PythonPlace
 
@@ -82,4 +82,4 @@ def _text(place: Place) -> str:
 
 def _clean(text: str) -> str:
     """Without what separates frames and lines, or acts on a terminal."""
-    return visible(text.replace(";", ":"))
+    return label(text.replace(";", ":"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from ingero.store.errors import OF_THE_FILE, reading_error
+from ingero.store.damage import OF_VALUES, damage_of
+from ingero.store.errors import OF_THE_FILE, NotADatabaseError, StrangeValuesError, reading_error
 from ingero.store.opening import open_database
 from ingero.store.reader.calls import CallQuestions
 from ingero.store.reader.contents import ContentQuestions
@@ -54,9 +55,15 @@ class Reader(
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
-        if isinstance(error, OF_THE_FILE):
-            raise reading_error(self.path, error) from error
+        try:
+            if isinstance(error, OF_THE_FILE):
+                raise reading_error(self.path, error) from error
+            if isinstance(error, OF_VALUES):
+                if damage := damage_of(self._db):
+                    raise NotADatabaseError(self.path, damage) from error
+                raise StrangeValuesError(self.path, error) from error
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close the file."""

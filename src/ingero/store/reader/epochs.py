@@ -44,6 +44,20 @@ class EpochQuestions(Questions):
             return np.zeros(0, arrays.EPOCH_DTYPE)
         return read_steps(self._db, window, process)
 
+    def progress_marks(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
+        """How far the streams of a process were, by time: `arrays.MARK_DTYPE`; none in older recordings."""
+        if not self.is_recorded("raw_progress_marks"):
+            return np.zeros(0, arrays.MARK_DTYPE)
+        rows = self._rows(
+            f"SELECT m.device, m.stream, m.time_ns, m.position, m.queued, m.blocked_ns, s.text = 'full_queue' "
+            f"FROM raw_progress_marks m JOIN raw_strings s ON s.string = m.kind WHERE {within('m.time_ns')} "
+            f"AND {of_process('m')} ORDER BY m.time_ns",
+            window,
+            table="raw_progress_marks",
+            process=process,
+        )
+        return np.array([tuple(row) for row in rows], arrays.MARK_DTYPE)
+
     def lane_sums(self, window: Window) -> list[LaneSums] | None:
         """The exact sums of every lane, to within a commit at the window's edges; None where only epochs can tell."""
         is_there = self.is_recorded("raw_epochs") and has_digests(self._db, window)

@@ -54,8 +54,8 @@ class ProfileQuestions(Questions):
             also=f"AND source IN ({listed(sources)})",
         )
 
-    def steps(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
-        """The steps of a process that began in the window, in order: `profile_arrays.STEP_DTYPE`."""
+    def step_times(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
+        """When the steps of a process began and ended, and what they are: `profile_arrays.STEP_DTYPE`."""
         if not self.is_recorded("raw_steps"):
             return np.zeros(0, profile_arrays.STEP_DTYPE)
         return self._array(
