@@ -86,9 +86,10 @@ def judge(
     """Every expected incident against those that were found; price: what was out of sight."""
     about = [one for one in found if not _is_ambient(one, label)]
     named = [one for one in about if one.is_named]
-    true = scenario.allowed.union(*(answer.causes for answer in (*scenario.expected, *_surfaced(scenario, truth))))
+    expected = (*scenario.expected, *_surfaced(scenario, truth))
+    true = (scenario.allowed | scenario.own).union(*(answer.causes for answer in expected))
     wrong = tuple(one.cause for one in named if one.cause not in true)
-    counted = [one for one in named if one.kind != "event" or _is_expected(one, scenario)]
+    counted = [one for one in named if _is_expected(one, scenario) or not _is_beside(one, scenario)]
     told = tuple(sorted(_told_false(true, label)))
     return Judgement(
         parts=tuple(_seen(_part(one, scenario, label, truth, named, wrong), one, price) for one in scenario.expected),
@@ -116,6 +117,11 @@ def _told_false(true: frozenset[str], label: Label) -> set[str]:
 
 def _is_expected(found: Found, scenario: Scenario) -> bool:
     return any(found.cause in one.causes for one in scenario.expected)
+
+
+def _is_beside(found: Found, scenario: Scenario) -> bool:
+    """Whether it is no incident of the disturbance: an event, or what the program is slow by without it."""
+    return found.kind == "event" or (found.kind == "bottleneck" and found.cause in scenario.own)
 
 
 def _is_ambient(found: Found, label: Label) -> bool:

@@ -99,7 +99,7 @@ class Scenario:
     expected: the incidents there must be; empty: silence. allowed: further causes that would be true, too. hidden: what
     would be true if the disturbance cost anything, where the plan says that it does not. cpus: the workload is kept
     there. traffic: arguments of serve_load, for the workload "serve". program: of those that do not wait for their main
-    stream once a step (plan/programs.py), "" for the others.
+    stream once a step (plan/programs.py), "" for the others. own: bottlenecks that the program has by itself.
     """
 
     name: str
@@ -115,6 +115,7 @@ class Scenario:
     cpus: frozenset[int] = frozenset()
     traffic: tuple[str, ...] = ()
     program: str = ""
+    own: frozenset[str] = frozenset()
     is_cold: bool = False  # recorded from the workload's first call on
     is_control: bool = False  # the same without its disturbances
     is_fast: bool = False  # belongs to the subset of `make test`

@@ -16,6 +16,7 @@ from bench.incidents.recording import Label
 from ingero.demo.workloads import infer, steps
 
 _PHASES = 40  # offsets of a step's marker from its mark that are tried
+_UNSTEADY = frozenset({steps.EVAL, infer.PREFILL, infer.REQUEST})  # phases between steps, and what has no period
 Times = npt.NDArray[np.int64]
 
 
@@ -23,8 +24,8 @@ Times = npt.NDArray[np.int64]
 class StepScore:
     """Steps found between the first and the last mark. half: rows that hold no mark; double: that hold several.
 
-    Rows inside an evaluation count for nothing. Errors are of the rows that hold one mark: how much longer or shorter
-    they are than the time from mark to mark.
+    Rows inside an evaluation or a prompt count for nothing. Errors are of the rows that hold one mark: how much longer
+    or shorter they are than the time from mark to mark.
     """
 
     true: int
@@ -43,7 +44,7 @@ class StepScore:
 def score_recording(database: Path, label: Label) -> StepScore | None:
     """Score the view `steps`; None for a program that repeats nothing, or has no marks."""
     wholes = [mark for mark in label.marks if mark[1] != steps.MICRO]
-    if len([kind for _, kind in wholes if kind not in {infer.REQUEST, steps.EVAL}]) < 2:
+    if sum(kind not in _UNSTEADY for _, kind in wholes) < 2:
         return None
     sql = "SELECT start_ns, end_ns FROM steps WHERE pid = ? ORDER BY start_ns"
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
@@ -56,7 +57,7 @@ def score_recording(database: Path, label: Label) -> StepScore | None:
 
 def score(rows: Times, marks: Sequence[tuple[int, str]]) -> StepScore:
     """Score (start, end) of steps against the (time, kind) at which they began."""
-    begins = np.array([at_ns for at_ns, kind in marks if kind != steps.EVAL], np.int64)
+    begins = np.array([at_ns for at_ns, kind in marks if kind not in _UNSTEADY], np.int64)
     inside = rows[(rows[:, 0] >= begins[0]) & (rows[:, 1] <= begins[-1])]
     phase_ns = _phase(inside, begins)
     held = _held(inside, begins, phase_ns)
@@ -74,8 +75,8 @@ def score(rows: Times, marks: Sequence[tuple[int, str]]) -> StepScore:
 
 
 def _evaluates(rows: Times, marks: Sequence[tuple[int, str]], begins: Times) -> npt.NDArray[np.bool_]:
-    """Which rows meet an evaluation: from the first batch of one to the next step."""
-    batches = np.array([at_ns for at_ns, kind in marks if kind == steps.EVAL], np.int64)
+    """Which rows meet an evaluation, or a prompt: from its mark to the next step."""
+    batches = np.array([at_ns for at_ns, kind in marks if kind in _UNSTEADY], np.int64)
     ends = begins[np.minimum(np.searchsorted(begins, batches), len(begins) - 1)]
     met = np.searchsorted(batches, rows[:, 1]) > np.searchsorted(ends, rows[:, 0], side="right")
     return np.asarray(met, np.bool_)

@@ -209,6 +209,14 @@ def test_what_the_plan_takes_for_hidden_is_true_only_if_it_cost_something() -> N
     assert judge(hidden, label(), lost(0.01), []).is_right
 
 
+def test_a_bottleneck_of_the_program_itself_is_true_and_no_incident_of_the_fault() -> None:
+    slow = replace(HOG, own=frozenset({"host-bound"}))
+    both = [found("cpu-contention", culprits=[(40, "hog")]), found("host-bound", kind="bottleneck")]
+    assert judge(slow, label(), lost(0.2), both).incidents == 1
+    assert judge(slow, label(), lost(0.2), both).is_right
+    assert not judge(HOG, label(), lost(0.2), both).is_right
+
+
 def test_an_event_is_expected_without_loss() -> None:
     expected = Expected(causes=frozenset({"cgroup-oom"}), is_event=True)
     judgement = judge(replace(HOG, expected=(expected,)), label(), lost(0.0), [])

@@ -12,7 +12,9 @@ from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import Diagnosis
 from ingero.diagnose.rule import all_rules
 from ingero.diagnose.unseen_work import host_growth_ns
+from ingero.serve.account import account_text
 from ingero.store import tables
+from ingero.store.reader import open_reader
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
 
 USUAL = Step(is_unseen=True)
@@ -109,6 +111,32 @@ def test_the_first_seconds_are_no_verdict_about_the_rest(tmp_path: Path) -> None
     assert "how long that was idle is not known" in verdict.text
 
 
+@pytest.mark.parametrize(
+    ("seen_s", "told", "untold"),
+    [
+        (0.0, "host time, from one GPU sync to the next", "device empty"),
+        (9.0, "device empty: nothing enqueued", "host time, from one"),
+    ],
+)
+def test_the_breakdown_calls_idle_only_what_is_known_to_be(
+    tmp_path: Path, seen_s: float, told: str, untold: str
+) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        if seen_s:
+            scene.train(trainer, 0, seen_s, Step())
+        given_up_at(scene, seen_s)
+        scene.train(trainer, seen_s, LENGTH_S, USUAL)
+    with open_reader(path) as reader:
+        window = reader.window(None, scene.at(LENGTH_S))
+        assert window is not None
+        text = "\n".join(account_text(reader, window))
+    assert told in text
+    assert untold not in text
+    assert "GPU idle is not known: not all launches and copies were traced for" in text
+
+
 def test_steps_that_ended_unseen_are_said_not_to_have_been_followed(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
     with Scene(path, seconds=LENGTH_S) as scene:
@@ -133,10 +161,8 @@ def test_a_process_of_which_no_step_was_seen_has_a_verdict_that_says_so(tmp_path
 
 
 def test_each_rule_says_whether_it_needs_launches_or_the_gpus_time() -> None:
-    needs = {rule.cause: set(rule.needs) for rule in all_rules()}
-    wants = {rule.cause: set(rule.wants) for rule in all_rules()}
     gone = given_up.LAUNCHES_OFF.evidence
-    assert {cause for cause, names in needs.items() if names & gone} == NEED_THE_GPUS_TIME | NEED_LAUNCHES
-    assert {cause for cause, names in needs.items() if "enqueues" in names} == NEED_THE_GPUS_TIME
-    assert {cause for cause, names in wants.items() if names & gone} == WANT_LAUNCHES
-    assert {cause for cause, names in needs.items() if "copies" in names} == {"memcpy-bound"}
+    assert {rule.cause for rule in all_rules() if gone & set(rule.needs)} == NEED_THE_GPUS_TIME | NEED_LAUNCHES
+    assert {rule.cause for rule in all_rules() if "enqueues" in rule.needs} == NEED_THE_GPUS_TIME
+    assert {rule.cause for rule in all_rules() if gone & set(rule.wants)} == WANT_LAUNCHES
+    assert {rule.cause for rule in all_rules() if "copies" in rule.needs} == {"memcpy-bound"}

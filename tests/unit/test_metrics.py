@@ -26,6 +26,7 @@ from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import FindingKind, Incident, Severity
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import Pressure, SystemSample
+from ingero.events import EpochFlag
 from ingero.serve.addresses import Address, AddressError
 from ingero.serve.metrics.catalogue import METRICS
 from ingero.serve.metrics.intake import Intake
@@ -225,6 +226,16 @@ def test_drains_are_counted_and_their_time_is_split(sums: Sums) -> None:
     assert sums.value("ingero_drains_total") == 3
     parts = {part: sums.value("ingero_drain_time_seconds_total", part=part) for part in ("empty", "busy", "late")}
     assert parts == pytest.approx({"empty": 0.004, "busy": 0.014, "late": 0.002})
+
+
+def test_of_drains_whose_launches_were_not_traced_only_the_late_part_is_known(sums: Sums) -> None:
+    blank = dict.fromkeys(tables.EPOCHS.columns, 0)
+    parts = {"e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
+    unseen = tables.EPOCHS.rows(1, **{**blank, **parts, "flags": int(EpochFlag.ENQUEUES_UNSEEN)})
+    sums.intake.second(second(drains=DrainSums().plus(unseen)))
+    assert sums.value("ingero_drains_total") == 1
+    spent = {part: sums.value("ingero_drain_time_seconds_total", part=part) for part in ("empty", "busy", "late")}
+    assert spent == pytest.approx({"empty": 0.0, "busy": 0.0, "late": 0.001})
 
 
 def test_the_recordings_size_includes_its_write_ahead_log(sums: Sums, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ GPU_MS = 6.3  # of a step of the default loop
 HOST_MS = 1.9  # of it, launches and the batch: what a GPU that paces the loop leaves free is the rest
 HOST_PACED = ("--us", "10", "--workers", "0", "--cpu-ms", "4")  # 1.5 ms of GPU work, 6 ms of host
 
+LOADS_ITSELF = frozenset({"data-starvation", "host-bound"})  # its thread decodes for 4 ms of each step, the GPU idles
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -22,6 +24,7 @@ class Program:
     slack_ms: float
     step_ms: float = STEP_MS
     workload: Workload = "train"
+    own: frozenset[str] = frozenset()  # true of it without any disturbance
 
     @property
     def is_host_paced(self) -> bool:
@@ -56,7 +59,7 @@ GPU_PACED: Mapping[str, Program] = MappingProxyType(
 )
 HOST_BOUND: Mapping[str, Program] = MappingProxyType(
     {
-        f"{name}-host": Program(arguments=(*GPU_PACED[name].arguments, *HOST_PACED), slack_ms=0)
+        f"{name}-host": Program(arguments=(*GPU_PACED[name].arguments, *HOST_PACED), slack_ms=0, own=LOADS_ITSELF)
         for name in ("nosync", "batchcopy", "pipeline")
     }
 )

@@ -156,6 +156,7 @@ def _quiet(label: str, name: str, program: Program, more: tuple[str, ...] = (), 
         sched=sched,
         schedule=QUIET,
         program=name,
+        own=program.own,
     )
 
 
@@ -190,4 +191,4 @@ def _plain(
     made = disturbed(
         kind, dose, sched, "-".join(part for part in (name, label) if part), schedule, arguments=arguments, blind=blind
     )
-    return replace(made, workload=program.workload, program=name, group=label or "unsynced")
+    return replace(made, workload=program.workload, program=name, own=program.own, group=label or "unsynced")

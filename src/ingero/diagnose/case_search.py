@@ -252,7 +252,7 @@ def host_share(epochs: Array) -> dict[Bucket, int]:
     found: dict[Bucket, int] = {}
     for part, lengths in _host_lengths(epochs).items():
         clocks = epochs[f"{_CLOCKS_OF[part]}_clock_ns"]
-        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is Part.ENQUEUE else True)
+        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is not Part.LATE else True)
         sums = clocks[counted].sum(axis=0).astype(np.float64)
         if part is Part.LATE:
             sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait

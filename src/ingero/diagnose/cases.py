@@ -17,6 +17,7 @@ from ingero.diagnose.pacing import is_step
 from ingero.diagnose.paths import Paths, growth_of_workers, late_waits, paths, slowest
 from ingero.diagnose.regimes import Usual, reference_windows
 from ingero.diagnose.resynced import Resynced
+from ingero.diagnose.unseen_work import is_unseen
 from ingero.diagnose.usual_work import Growth
 from ingero.diagnose.waits import Segment
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
@@ -24,6 +25,9 @@ from ingero.store.spans import joined, left_out, length_ns
 from ingero.units import SECOND_NS, format_ns, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+_MOSTLY = 0.5  # of the epochs of a case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +101,19 @@ class Case:
         return bool(len(self.epochs)) and bool(is_step(self.epochs[:1])[0])
 
     @property
+    def knows_idle(self) -> bool:
+        """Whether it is known when the GPU was idle within its epochs: not of steps, nor where launches were unseen."""
+        return not self.is_of_steps and not (len(self.epochs) and is_unseen(self.epochs).mean() > _MOSTLY)
+
+    @property
     def when_idle(self) -> str:
         """In which part of its epochs the host's time counts, as texts say it."""
-        return "outside calls that wait for the GPU" if self.is_of_steps else "with an empty device"
+        return "with an empty device" if self.knows_idle else "outside calls that wait for the GPU"
 
     @property
     def when_starving(self) -> str:
         """As `when_idle`, and while the launches came too slowly."""
-        return self.when_idle if self.is_of_steps else "with an empty or starving device"
+        return "with an empty or starving device" if self.knows_idle else self.when_idle
 
     @property
     def is_sampled(self) -> bool:

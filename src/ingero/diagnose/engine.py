@@ -141,7 +141,7 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
-    if case.is_of_steps and case.kind is FindingKind.BOTTLENECK:
+    if not case.knows_idle and case.kind is FindingKind.BOTTLENECK:
         return named + hidden  # what a step usually consists of is no loss by itself
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
@@ -191,7 +191,7 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
-    place = f", most of it {_place(where, is_of_steps=case.is_of_steps)}" if where else ""
+    place = f", most of it {_place(where, knows_idle=case.knows_idle)}" if where else ""
     rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
@@ -214,9 +214,9 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
     return {bucket: ns for bucket, ns in left.items() if ns > 0}
 
 
-def _place(bucket: Bucket, *, is_of_steps: bool) -> str:
+def _place(bucket: Bucket, *, knows_idle: bool) -> str:
     words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
-    if is_of_steps:
+    if not knows_idle:
         host = "in the host's time of the step"
         words |= {"empty": host, "enqueue": host, "device": "blocked for the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"

@@ -91,8 +91,8 @@ _OF_STEPS = {Part.EMPTY: "host", Part.ENQUEUE: "host", Part.DEVICE: "blocked"}
 
 def _place(found: Found, bucket: Bucket) -> str:
     """Where time was lost, by "part.state"."""
-    is_of_steps = found.case is not None and found.case.is_of_steps
-    part = _OF_STEPS.get(bucket.part, bucket.part.value) if is_of_steps else bucket.part.value
+    knows_idle = found.case is None or found.case.knows_idle
+    part = bucket.part.value if knows_idle else _OF_STEPS.get(bucket.part, bucket.part.value)
     return f"{part}.{bucket.state}"
 
 

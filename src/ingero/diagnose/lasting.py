@@ -8,13 +8,14 @@ import numpy as np
 
 from ingero.diagnose.model import FindingKind, Incident
 from ingero.diagnose.regimes import usual_epochs
-from ingero.diagnose.unseen_work import is_unseen
+from ingero.events import EpochFlag
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _RECENT_NS = 2 * SECOND_NS  # of intervals that are looked at; and from its last loss to the change, at most
 _MIN_INTERVALS = 5  # in that time, before anything is said
+_LESS_TRACED = int(EpochFlag.ENQUEUES_UNSEEN | EpochFlag.UNTIMED)  # of sync intervals, and of steps by repetition
 _STILL = 0.5  # of what an interval of the incident took beyond the usual; traced less, a step costs less
 
 
@@ -26,8 +27,8 @@ def goes_on(lane: Array, incident: Incident, lost_until_ns: int) -> bool:
     """
     if incident.kind is FindingKind.BOTTLENECK or len(lane) < _MIN_INTERVALS:
         return False
-    unseen = is_unseen(lane)
-    other = unseen != unseen[-1]
+    less_traced = (lane["flags"] & _LESS_TRACED) != 0
+    other = less_traced != less_traced[-1]
     change_ns = int(lane["b_ns"][other][-1]) if other.any() else 0
     if not incident.start_ns < change_ns <= lost_until_ns + _RECENT_NS:
         return False

@@ -107,9 +107,8 @@ class LiveDiagnosis:
     def _goes_on(self, incident: Incident, lost_until_ns: int) -> bool:
         """Whether an open incident that is not seen any more only is not seen, because tracing has changed."""
         worst = next((victim.process for victim in incident.victims), 0)
-        lanes = [lane.epochs for lane in self._lanes.values() if lane.process == worst]
-        paced = max(lanes, key=lambda epochs: int(epochs["x_ns"].sum()), default=None)
-        return paced is not None and goes_on(paced, incident, lost_until_ns)
+        lanes = (lane.epochs for lane in self._lanes.values() if lane.process == worst)
+        return any(goes_on(epochs, incident, lost_until_ns) for epochs in lanes)
 
     def _begin_ns(self, until_ns: int) -> int:
         began_ns = self.tracker.earliest_start_ns

@@ -17,7 +17,7 @@ from ingero.identity import identity_text
 from ingero.ops import is_launch
 from ingero.serve.call_lines import call_lines, code_lines, copy_lines, kernel_lines, open_call_lines
 from ingero.serve.clock_lines import device_lines, placed, quiet_text, thread_lines
-from ingero.serve.coverage import coverage_lines
+from ingero.serve.coverage import coverage_lines, unseen_ratio
 from ingero.serve.drain_lines import DrainLines, drain_lines
 from ingero.serve.gap_lines import loss_lines, not_traced_lines, removed_lines
 from ingero.serve.memory_lines import memory_lines
@@ -109,7 +109,8 @@ def _process(
         placed(one, containers, process.cgroup_id or 0) for one in reader.culprits(window, process=process.process)
     ]
     if lane:
-        yield from device_lines(lane, culprits, lines, _utilization(reader, window, process, lane))
+        utilization = _utilization(reader, window, process, lane)
+        yield from device_lines(lane, culprits, lines, utilization, unseen_ratio(reader, window))
     elif reader.has_gpu_activities(window, process=process.process):
         yield "  The GPU's times are the profiler's, see above."
     else:

@@ -17,6 +17,9 @@ from ingero.units import format_count, format_ns, format_percent
 _TOP_CULPRITS = 5
 _TOP_PIDS = 4
 _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
+_MOSTLY = 0.5
+_SEEN = ("device empty: nothing enqueued", "device busy: first enqueue until ready")
+_UNSEEN = ("host time, from one GPU sync to the next", "waited for the GPU: sync until ready")
 _SHOWN_CULPRIT_NS = 1_000_000
 
 
@@ -25,15 +28,20 @@ def device_lines(
     culprits: Sequence[CulpritTotals],
     lines: DrainLines | None,
     utilization: Utilization | None = None,
+    unseen_ratio: float = 0.0,
 ) -> Iterator[str]:
-    """Where the wall time between drains went. utilization: of its GPU in the same seconds."""
+    """Where the wall time between drains went. utilization: of its GPU in the same seconds.
+
+    unseen_ratio: of the window, in which launches or copies were not traced, so that idle and busy are not known.
+    """
     wall = lane.wall_ns
+    empty, busy = _UNSEEN if unseen_ratio > _MOSTLY else _SEEN
     yield f"  {format_count(lane.epochs)} drains of {_device_name(lane.device)}, {format_ns(wall)} of wall time:"
-    yield _share("device empty: nothing enqueued", lane.empty.total_ns, wall)
+    yield _share(empty, lane.empty.total_ns, wall)
     yield from _part(lane.empty, wall)
     if lines:
         yield from lines.empty_lines()
-    yield _share("device busy: first enqueue until ready", lane.busy_ns, wall)
+    yield _share(busy, lane.busy_ns, wall)
     if utilization:
         yield f"      {utilization.words(lane.busy_ns / max(wall, 1))}"
     bounds = ""
@@ -48,6 +56,10 @@ def device_lines(
         takers = _takers(culprits)
         if takers:
             yield f"      while this process waited for a CPU, others ran: {takers}"
+    if unseen_ratio:
+        counted = "" if unseen_ratio > _MOSTLY else "; of that all host time counts as empty, and only the wait as busy"
+        share = format_percent(unseen_ratio)
+        yield f"    GPU idle is not known: not all launches and copies were traced for {share} of the time{counted}"
     if lane.incomplete:
         yield f"    {lane.incomplete} of these epochs are incomplete: a scheduler event was missed and repaired"
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.gaps import held_steps
+from ingero.diagnose.gaps import Gaps, held_steps
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_ns, format_time_of_day
+
+
+def unseen_ratio(reader: Reader, window: Window) -> float:
+    """The share of a window in which launches, copies or events were not traced."""
+    if not reader.is_recorded("raw_governor") or not window.duration_ns:
+        return 0.0
+    gaps = Gaps(reader.governor_steps(window), reader.sessions(), window)
+    return gaps.missing_ns(("enqueues",), (window,)) / window.duration_ns
 
 
 def coverage_lines(reader: Reader, window: Window) -> Iterator[str]:

@@ -127,7 +127,7 @@ _COLUMNS: Mapping[str, str] = {
     "gpu_wait_ns": "in calls that wait for the device",
     "graph": "handle of the graph that was launched",
     "group_id": "calls of one ncclGroupStart .. ncclGroupEnd",
-    "handle": "event, graph, communicator or allocation",
+    "handle": "event, graph, communicator or allocation; of a copy what host_memory says",
     "hash": "number of the stack",
     "host_memory": "of a copy: pinned or pageable; seems pageable: told by the call, which waited; NULL: not known",
     "host_to_gpu_bytes": "copied from the host to the GPU",
@@ -242,15 +242,16 @@ _COLUMNS: Mapping[str, str] = {
     "a_tid": "thread of the drain before",
     "b_ns": "return of this drain",
     "b_tid": "thread of this drain",
-    "e_ns": "device empty: nothing was enqueued (f_ns - a_ns)",
-    "f_ns": "first enqueue",
+    "e_ns": "device empty: nothing was enqueued (f_ns - a_ns); with the flag enqueues_unseen the host's part, from one "
+    "sync's return to the next one's entry",
+    "f_ns": "first enqueue; with the flag enqueues_unseen it is not known, and s_ns",
     "f_tid": "thread of the first enqueue",
     "p_ns": "picked up late: ready, but the drain had not returned (b_ns - r_ns)",
     "r_high_ns": "latest moment the device can have become ready",
     "r_low_ns": "earliest moment the device can have become ready",
     "r_ns": "the device was ready",
     "s_ns": "entry of this drain",
-    "x_ns": "device busy: from the first enqueue until ready (r_ns - f_ns)",
+    "x_ns": "device busy: from the first enqueue until ready (r_ns - f_ns); with the flag enqueues_unseen the wait",
 }
 
 # Where the meaning is another one in this view.

@@ -23,7 +23,7 @@ def find(case: Case) -> Iterator[Finding]:
     if not grown or not claims or grown.line is None:
         return
     lost = sum(claims.values())
-    waited = "" if case.is_of_steps else " while the device waited"
+    waited = " while the device waited" if case.knows_idle else ""
     yield Finding(
         cause=CAUSE,
         resource="host code",
