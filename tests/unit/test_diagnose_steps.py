@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -197,3 +198,17 @@ def test_a_sleep_inside_a_call_that_waits_for_the_gpu_is_on_no_path(tmp_path: Pa
         at = [BEGIN_NS + int(second * 1e9) for second in (1, 2)]
         assert len(waits.path(100, *at)) == 2
         assert [one.waker_kind for one in waits.path(100, *at, outside_gpu_calls=True)] == ["timer"]
+
+
+def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: Path) -> None:
+    autograd = 101
+    slow = RepeatedStep(host_ms=9.0, host={"sleep": 6.0}, blocked={"copy": 0.1})
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        thread = replace(trainer, pid=autograd)
+        add_steps(scene, trainer, 0, QUIET_S, RepeatedStep(host={"sleep": 3.0}, blocked={"copy": 0.1}))
+        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, slow):
+            scene.off_cpu(trainer, begin_s, begin_s + 0.006, "sleep", waker=thread)
+            scene.off_cpu(trainer, begin_s + 0.0061, begin_s + 0.0065, "sleep", waker=trainer, tid=autograd)
+            scene.call(trainer, "cudaLaunchKernel", begin_s + 0.001, 0.01, tid=autograd)
+    assert "lock-contention" not in causes(diagnosed_file(tmp_path / "scene.db"))

@@ -8,6 +8,7 @@ from ingero.diagnose.calls import INSIDE, Growth, claim, growth
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
+from ingero.diagnose.threads import runs_the_step
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
@@ -45,8 +46,12 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
     """Of the time while it was enqueued, and of that before the first launch of a step what one launch takes."""
-    if case.is_of_steps:  # where the GPU paces them, launches wait for it, not it for them
-        return claim(case, (Part.EMPTY,), grown, told_by=_INSIDE_LAUNCHES)
+    if case.is_of_steps:  # in the thread that makes the marker's call, or while that waits for one that launches
+        own = claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_INSIDE_LAUNCHES)
+        others = case.take_path(runs_the_step(case))
+        left_ns = max(grown.grown_ns - sum(own.values()), 0)
+        scale = min(1.0, left_ns / max(sum(others.values()), 1))
+        return own | {bucket: int(ns * scale) for bucket, ns in others.items() if ns * scale >= 1}
     enqueuing = claim(case, (Part.ENQUEUE,), grown, told_by=_INSIDE_LAUNCHES)
     if not enqueuing:
         return {}
