@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,11 @@ def test_a_loop_that_begins_to_look_at_its_loss_in_each_step_is_told_so(tmp_path
     assert diagnosis.incidents[0].lost_ns == pytest.approx(LENGTH_S / 2 * 1e9 * 3.9 / 10.0, rel=0.05)
 
 
+def test_steps_that_are_cut_in_two_are_no_more_waits(tmp_path: Path) -> None:
+    half = RepeatedStep(host_ms=3.6, launches=77, blocked={"copy": 0.05}, step_type="77 launches, 1 copies")
+    assert "hidden-synchronisation" not in causes(diagnosed(tmp_path, HOST_BOUND, half))
+
+
 def test_a_look_at_the_loss_now_and_then_is_no_loss(tmp_path: Path) -> None:
     with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
@@ -192,3 +198,17 @@ def test_a_sleep_inside_a_call_that_waits_for_the_gpu_is_on_no_path(tmp_path: Pa
         at = [BEGIN_NS + int(second * 1e9) for second in (1, 2)]
         assert len(waits.path(100, *at)) == 2
         assert [one.waker_kind for one in waits.path(100, *at, outside_gpu_calls=True)] == ["timer"]
+
+
+def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: Path) -> None:
+    autograd = 101
+    slow = RepeatedStep(host_ms=9.0, host={"sleep": 6.0}, blocked={"copy": 0.1})
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        thread = replace(trainer, pid=autograd)
+        add_steps(scene, trainer, 0, QUIET_S, RepeatedStep(host={"sleep": 3.0}, blocked={"copy": 0.1}))
+        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, slow):
+            scene.off_cpu(trainer, begin_s, begin_s + 0.006, "sleep", waker=thread)
+            scene.off_cpu(trainer, begin_s + 0.0061, begin_s + 0.0065, "sleep", waker=trainer, tid=autograd)
+            scene.call(trainer, "cudaLaunchKernel", begin_s + 0.001, 0.01, tid=autograd)
+    assert "lock-contention" not in causes(diagnosed_file(tmp_path / "scene.db"))

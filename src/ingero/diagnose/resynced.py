@@ -27,6 +27,7 @@ _SAME_DRAINS = 1.15
 _SAME_WORK = 1.25  # bytes per launch differ by at most so much: else it does other work
 _LEAST_SECONDS = 2  # of each
 _BUSY = 0.25  # of the median second's launches; others are starts, ends and pauses
+_SYNCS_A_STEP = 0.5
 _MOST_TIMES = 100.0  # as often: more is said of a loop that hardly ever waited
 _SUSTAINED = 0.8  # of the seconds of the stretch
 
@@ -111,15 +112,16 @@ def _regimes(epochs: Array, seconds: Array) -> tuple[Array, Array, float] | None
     between = (np.arange(len(many)) >= where[0]) & (np.arange(len(many)) <= where[-1])
     if many.sum() < _SUSTAINED * between.sum():
         return None
-    return few, between, _times(epochs, few[seconds], many[seconds]) or float(drains[many].mean()) / least
+    if not is_step(epochs).any():
+        return few, between, float(drains[many].mean()) / least
+    times = _times(epochs, few[seconds], many[seconds])
+    return (few, between, times) if times >= MORE_DRAINS else None
 
 
-def _times(epochs: Array, few: Array, many: Array) -> float:
-    """How many times as many syncs the steps with many have as those with few; 0 where epochs are no steps."""
-    if not epochs["syncs"].any():
-        return 0.0
-    now, before = (float(epochs["syncs"][chosen].sum()) / max(int(chosen.sum()), 1) for chosen in (many, few))
-    return min(now / max(before, 1 / _MOST_TIMES), _MOST_TIMES)
+def _times(steps: Array, few: Array, many: Array) -> float:
+    """How many times as many syncs a step has; 0 where most have none: then the steps themselves were cut otherwise."""
+    now, before = (float(steps["syncs"][chosen].sum()) / max(int(chosen.sum()), 1) for chosen in (many, few))
+    return min(now / max(before, 1 / _MOST_TIMES), _MOST_TIMES) if now >= _SYNCS_A_STEP else 0.0
 
 
 def _pace_ns(epochs: Array) -> float:

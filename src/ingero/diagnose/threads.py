@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ingero.diagnose.cases import Case
@@ -67,7 +67,7 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     for one in mine:
         by_thread[one.tid] += one.duration_ns
     partner = by_thread.most_common(1)[0][0]
-    if kind is Wait.LOCK and case.is_of_steps and partner in _launching(case):
+    if kind is Wait.LOCK and case.is_of_steps and partner in launching(case):
         return None  # autograd's thread: what it does is the step
     asleep = _waiting(case)
     items = matching(asleep, waits_for_items)
@@ -87,7 +87,13 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     )
 
 
-def _launching(case: Case) -> set[int]:
+def runs_the_step(case: Case) -> Callable[[Segment], bool]:
+    """Which pieces of paths are another thread of the process that ran and launches: the step's own work."""
+    threads = launching(case) if case.is_of_steps else set()
+    return lambda one: one.pid == case.process.pid and one.tid in threads and one.depth > 0 and one.state == "run"
+
+
+def launching(case: Case) -> set[int]:
     """The threads of the process that launch, seen in all of the window: within the case launches may be given up."""
     return case.evidence.reader.launching_threads(case.evidence.window, process=case.process.process)
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import INSIDE, Growth, claim, growth
 from ingero.diagnose.cases import Case
+from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
+from ingero.diagnose.threads import runs_the_step
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
+_MOST = 0.5  # of the loss
 _INSIDE_LAUNCHES = ("memory-pressure", "page-fault-storm")  # they slow whatever touches memory, launches among it
 
 
@@ -45,13 +48,28 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
     """Of the time while it was enqueued, and of that before the first launch of a step what one launch takes."""
-    if case.is_of_steps:  # where the GPU paces them, launches wait for it, not it for them
-        return claim(case, (Part.EMPTY,), grown, told_by=_INSIDE_LAUNCHES)
+    if case.is_of_steps:
+        return _claims_of_steps(case, grown)
     enqueuing = claim(case, (Part.ENQUEUE,), grown, told_by=_INSIDE_LAUNCHES)
     if not enqueuing:
         return {}
     first_ns = grown.grown_ns / max(1.0, *(one.count for one in grown.changes))
     return enqueuing | case.take((Part.EMPTY,), INSIDE, first_ns)
+
+
+def _claims_of_steps(case: Case, grown: Growth) -> dict[Bucket, int]:
+    """In the thread that makes the marker's call, and while that waits for one that launches.
+
+    Where that is most of the loss, some of the slow launches were taken for waits for room in the queue.
+    """
+    own = claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_INSIDE_LAUNCHES)
+    others = case.take_path(runs_the_step(case))
+    left_ns = max(grown.grown_ns - sum(own.values()), 0)
+    scale = min(1.0, left_ns / max(sum(others.values()), 1))
+    own |= {bucket: int(ns * scale) for bucket, ns in others.items() if ns * scale >= 1}
+    if sum(own.values()) >= _MOST * case.loss_ns:
+        own |= case.take((Part.DEVICE,), (DEVICE,), grown.grown_ns - sum(own.values()))
+    return own
 
 
 RULE = Rule(
