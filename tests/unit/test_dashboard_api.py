@@ -191,10 +191,10 @@ def test_a_recording_that_lacks_a_column_is_unreadable_and_says_which(tmp_path: 
     copy = tmp_path / "between.db"
     copy.write_bytes(database.read_bytes())
     db = apsw.Connection(str(copy))
-    db.execute("DROP VIEW clock_seconds; ALTER TABLE raw_clock_seconds RENAME COLUMN switches TO switched")
+    db.execute("DROP VIEW clock_seconds; ALTER TABLE raw_clock_seconds RENAME COLUMN run_ns TO ran_ns")
     db.close()
     error = get(client_of(copy), "processes", 503)["error"]
-    assert (error["code"], "switches" in error["message"]) == ("unreadable_database", True)
+    assert (error["code"], "run_ns" in error["message"]) == ("unreadable_database", True)
 
 
 def test_a_recording_that_goes_on_is_live_and_its_answers_follow_it(tmp_path: Path) -> None:
