@@ -1,0 +1,123 @@
+"""Which verdict each process of a recording gets, and the time that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.calls import kind_of_op
+from ingero.diagnose.evidence import ENQUEUES, EPOCHS, LAUNCHES, Evidence
+from ingero.diagnose.model import Incident, ProcessVerdict
+from ingero.diagnose.older import GPU_SOURCES, NO_STATE
+from ingero.diagnose.profile.verdict import profile_verdicts
+from ingero.diagnose.progress import queued_ns
+from ingero.diagnose.utilization import Utilization, utilization_of
+from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
+from ingero.ops import Kind
+from ingero.store.lanes import Lane
+from ingero.store.records import OpShare, Process, Window
+from ingero.units import format_ns
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LEFT_RATIO = 0.05  # of its life that a process spent in no step, before that is said
+
+
+def process_verdicts(evidence: Evidence, incidents: Iterable[Incident]) -> Iterator[ProcessVerdict]:
+    """One sentence per process that works with a GPU: by its steps, its sync intervals, or that it has neither."""
+    incidents = tuple(incidents)
+    if not evidence.reader.is_recorded("raw_epochs"):
+        yield from _older_verdicts(evidence, {incident.root for incident in incidents})
+    hit = {victim.process for incident in incidents for victim in incident.victims}
+    yield from profile_verdicts(evidence.profiles, hit)
+    for number, lane in evidence.lanes.items():
+        process = evidence.processes.get(number)
+        if process is not None and len(lane):
+            text = _followed(evidence, process, lane, _text(evidence, process, lane, has_incident=number in hit))
+            yield ProcessVerdict(
+                process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
+            )
+    yield from _without_steps(evidence, hit)
+
+
+def _older_verdicts(evidence: Evidence, hit: set[str]) -> Iterator[ProcessVerdict]:
+    """Of processes with GPU calls in a recording without epochs."""
+    calls = {int(one["process"]) for one in evidence.events(evidence.window, GPU_SOURCES)}
+    for number in sorted(calls & evidence.processes.keys()):
+        process = evidence.processes[number]
+        is_hit = str(process.pid) in hit
+        text = "see the incidents" if is_hit else f"no host-side cause was found; {NO_STATE}"
+        yield ProcessVerdict(process=number, pid=process.pid, name=process.name, text=text, has_incident=is_hit)
+
+
+def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
+    main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
+    if main.is_steps:
+        queued = _queued(evidence, process, main)
+        return step_verdict(main.epochs, has_incident=has_incident, queued=queued, utilization=utilization)
+    return verdict(lane, has_incident=has_incident, utilization=utilization)
+
+
+def _queued(evidence: Evidence, process: Process, steps: Lane) -> float:
+    """In which share of the steps' time their stream had work queued or running, at least, by marks of progress."""
+    window = Window(begin_ns=int(steps.epochs["a_ns"].min()), end_ns=int(steps.epochs["b_ns"].max()))
+    marks = evidence.reader.progress_marks(window, process=process.process)
+    return queued_ns(marks[marks["stream"] == steps.stream]) / max(window.duration_ns, 1)
+
+
+def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:
+    followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
+    return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
+
+
+def _lived(evidence: Evidence, process: Process) -> Window:
+    """The part of the window in which a process was there."""
+    window = evidence.window
+    end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
+    return Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
+
+
+def _followed(evidence: Evidence, process: Process, lane: Array, text: str) -> str:
+    """A verdict with the time that it is about, and for how long nothing can be said of a process's steps.
+
+    Where not everything was traced, that is also the time that belongs to none: what was seen of the first seconds is
+    no verdict about the others.
+    """
+    lived = _lived(evidence, process)
+    is_of_steps = evidence.main_lanes[process.process].is_steps  # which go on while epochs cannot be compared
+    gap_ns = 0 if is_of_steps else evidence.gaps.missing_ns((EPOCHS,), (lived,))
+    unseen_ns = evidence.gaps.missing_ns((ENQUEUES,), (lived,))
+    left_ns = min(unseen_ns, lived.duration_ns - int((lane["b_ns"] - lane["a_ns"]).sum()))
+    if left_ns > _LEFT_RATIO * lived.duration_ns:
+        gap_ns = max(gap_ns, left_ns)
+    if not gap_ns:
+        return text
+    said = text if 2 * gap_ns < lived.duration_ns else f"in {format_ns(lived.duration_ns - gap_ns)}: {text}"
+    return f"{said}; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them"
+
+
+def _count(calls: Iterable[OpShare], kind: Kind) -> float:
+    return sum(one.count for one in calls if kind_of_op(one.source, one.op) & kind)
+
+
+def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
+    """Of processes that launch, and have neither steps nor waits that end one."""
+    if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
+        return
+    drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
+    profiled = {report.process.process for report in evidence.profiles.reports}
+    for number, process in evidence.processes.items():
+        is_told = number in evidence.lanes or number in evidence.waiting or number in profiled
+        if not process.is_target or is_told:
+            continue
+        calls, lived = evidence.ops((evidence.window,), number), _lived(evidence, process)
+        launches = round(_count(calls, Kind.LAUNCH))
+        syncs = round(_count(calls, Kind.DRAIN))
+        is_unseen = 2 * evidence.gaps.missing_ns((LAUNCHES,), (lived,)) > lived.duration_ns
+        if (launches or (is_unseen and calls)) and (not syncs or number in drained):
+            text = without_syncs() if is_unseen else without_steps(launches, syncs=syncs)
+            yield ProcessVerdict(
+                process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
+            )
