@@ -170,6 +170,10 @@ def test_a_copy_stream_is_not_the_one_that_paces(tmp_path: Path) -> None:
     assert paced(tmp_path, Step(empty_ms=0.5, busy_ms=5.5, launches=1), stream=7)
 
 
+def test_a_stream_that_is_waited_for_several_times_a_second_is_exact(tmp_path: Path) -> None:
+    assert not paced(tmp_path, Step(empty_ms=0.5, busy_ms=120.0, launches=3_060))  # one wait in twenty steps
+
+
 def test_a_wait_in_a_hundred_steps_ends_no_step(tmp_path: Path) -> None:
     assert paced(tmp_path, Step(empty_ms=0.5, busy_ms=609.0, launches=15_300))
 
