@@ -44,6 +44,16 @@ INLINE struct host_blocks *blocks_of(u32 slot, const struct process *process)
 	return blocks;
 }
 
+/* Those of the process that has a slot; NULL where none has. */
+INLINE struct host_blocks *blocks_at(u32 slot)
+{
+	struct process *process;
+
+	slot &= MAX_PROCESSES - 1;
+	process = bpf_map_lookup_elem(&processes, &slot);
+	return process ? blocks_of(slot, process) : NULL;
+}
+
 /* Memory whose copies need not wait: pinned, or managed, which is no plain memory of the host. */
 INLINE bool is_block_kind(u32 kind)
 {
@@ -52,12 +62,8 @@ INLINE bool is_block_kind(u32 kind)
 
 GLOBAL int add_host_block(u32 slot, u64 begin, u64 bytes)
 {
-	struct process *process;
-	struct host_blocks *blocks;
+	struct host_blocks *blocks = blocks_at(slot);
 
-	slot &= MAX_PROCESSES - 1;
-	process = bpf_map_lookup_elem(&processes, &slot);
-	blocks = process ? blocks_of(slot, process) : NULL;
 	if (!blocks)
 		return 0;
 	for (int i = 0; i < HOST_BLOCKS; i++) {
@@ -74,12 +80,8 @@ GLOBAL int add_host_block(u32 slot, u64 begin, u64 bytes)
 
 GLOBAL int drop_host_block(u32 slot, u64 begin)
 {
-	struct process *process;
-	struct host_blocks *blocks;
+	struct host_blocks *blocks = blocks_at(slot);
 
-	slot &= MAX_PROCESSES - 1;
-	process = bpf_map_lookup_elem(&processes, &slot);
-	blocks = process ? blocks_of(slot, process) : NULL;
 	if (!blocks)
 		return 0;
 	for (int i = 0; i < HOST_BLOCKS; i++) {
