@@ -95,6 +95,11 @@ class CallStack:
         return not self.python and not any(text in self.note for text in _UNKNOWN)
 
     @property
+    def is_a_librarys(self) -> bool:
+        """Whether no line of the user's own is in it, and none can be missing: a library's thread, compiled or not."""
+        return self.is_frameless or bool(self.own and not self.own.is_own)
+
+    @property
     def issuer(self) -> NativePlace | None:
         """The native function that called into CUDA or NCCL."""
         return next((place for place in self.native if not _CUDA.match(place.file)), None)
