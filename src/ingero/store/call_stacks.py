@@ -17,7 +17,7 @@ from ingero.store.records import Stack
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
 )
-# What torch.compile has written: named after its content, in a folder named after the name (torch/_inductor/codecache.py)
+# What torch.compile has written: named after its content, in a folder named after the name (torch/_inductor)
 _COMPILED = re.compile(r"/(?P<two>[a-z2-7]{2})/c(?P=two)[a-z2-7]{49}\.py$")
 # Users have files of these names, too; nothing that waits for a GPU is in the library's.
 _USERS_NAMES = frozenset({"code", "profile", "test"})

@@ -1,8 +1,8 @@
 """Who waited for a thread: sleeps that another thread of the process ended, and the line where the sleeper was.
 
-Autograd's and NCCL's threads have no Python frames, or a compiler's; the line that a person can change is that of the thread that waits
-for them. It counts only where three facts meet: the sleep spans the call, the calling thread ended the sleep, and the
-sleeper was looked at in that very sleep.
+Autograd's and NCCL's threads have no Python frames, or a compiler's; the line that a person can change is that of the
+thread that waits for them. It counts only where three facts meet: the sleep spans the call, the calling thread ended
+the sleep, and the sleeper was looked at in that very sleep.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class Waiters:
         count = sum(one.count for one in times if one.stack_hash in of_library)
         if count > _MOST_CALLS:
             return [PlacedTime(one) for one in times], (
-                f"{format_count(count)} recorded calls of threads without the user's own lines are too many to look for the "
-                "threads that waited for them: ask about a shorter time"
+                f"{format_count(count)} recorded calls of threads without the user's own lines are too many to look "
+                "for the threads that waited for them: ask about a shorter time"
             )
         waited = self.calls(of_library) if of_library else []
         book.read(one.waiter.stack_hash for one in waited)
