@@ -17,10 +17,13 @@ from ingero.store.records import Stack
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
 )
+# What torch.compile has written: named after its content, in a folder named after the name (torch/_inductor)
+_COMPILED = re.compile(r"/(?P<two>[a-z2-7]{2})/c(?P=two)[a-z2-7]{49}\.py$")
 # Users have files of these names, too; nothing that waits for a GPU is in the library's.
 _USERS_NAMES = frozenset({"code", "profile", "test"})
 _LIBRARIES = (frozenset({"torch", "functorch", "triton", "numpy"}) | sys.stdlib_module_names) - _USERS_NAMES
 _TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in angle brackets: code made by a library
+_STRING = "<string>"
 _CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
 
 _AT_ONCE = 5000
@@ -41,7 +44,8 @@ class PythonPlace:
         """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
         if self.file.startswith("<"):
             return bool(_TYPED.match(self.file))
-        return self.file != "?" and not _INSTALLED.search(self.file) and not _is_cut_library(self.file)
+        is_librarys = _INSTALLED.search(self.file) or _COMPILED.search(self.file) or _is_cut_library(self.file)
+        return self.file != "?" and not is_librarys
 
     @property
     def short(self) -> str:
@@ -83,7 +87,7 @@ class CallStack:
     @property
     def own(self) -> PythonPlace | None:
         """The innermost line of the user's own code; where there is none, the innermost line."""
-        return next((place for place in self.python if place.is_own), self.python[0] if self.python else None)
+        return own_place(self.python)
 
     @property
     def is_frameless(self) -> bool:
@@ -91,9 +95,24 @@ class CallStack:
         return not self.python and not any(text in self.note for text in _UNKNOWN)
 
     @property
+    def is_a_librarys(self) -> bool:
+        """Whether no line of the user's own is in it, and none can be missing: a library's thread, compiled or not."""
+        return self.is_frameless or bool(self.own and not self.own.is_own)
+
+    @property
     def issuer(self) -> NativePlace | None:
         """The native function that called into CUDA or NCCL."""
         return next((place for place in self.native if not _CUDA.match(place.file)), None)
+
+
+def own_place(places: Sequence[PythonPlace]) -> PythonPlace | None:
+    """Of a stack, innermost first, the innermost line of the user's own code; where there is none, the innermost line.
+
+    `<string>` is the user's where the program itself is (`python -c`), else what a library has compiled.
+    """
+    is_typed = bool(places) and places[-1].file == _STRING
+    own = (place for place in places if place.is_own and (is_typed or place.file != _STRING))
+    return next(own, places[0] if places else None)
 
 
 def _is_cut_library(file: str) -> bool:
