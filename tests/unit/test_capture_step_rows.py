@@ -88,6 +88,12 @@ def test_only_a_launch_names_a_kernel() -> None:
     assert [row["function"] for row in rows(batch)] == [0, 1]
 
 
+def test_whether_launches_waited_or_were_slow_may_not_be_known() -> None:
+    batch = steps(2)
+    batch["is_queue_unknown"][1] = 1
+    assert [bool(row["flags"] & EpochFlag.UNTIMED) for row in rows(batch)] == [False, True]
+
+
 def test_what_was_not_traced_is_in_the_flags() -> None:
     (row,) = rows(steps(1), changed=True, untimed=True)
     assert row["flags"] == EpochFlag.STEP | EpochFlag.COVERAGE_CHANGED | EpochFlag.UNTIMED

@@ -450,7 +450,8 @@ struct step_record {
 	u16 process_slot;
 	u8 flags; /* enum epoch_flag: EPOCH_INCOMPLETE */
 	u8 is_synced; /* the stream was done at some moment of it, and the program knew */
-	u8 pad[6];
+	u8 is_queue_unknown; /* whether launches waited for room or were slow by themselves is not known */
+	u8 pad[5];
 };
 
 /* ring `sequence`: one enqueue or wait of a process whose step is sought; in the order of returns */

@@ -48,7 +48,8 @@ class StepRows:
         host, blocked, kinds = with_other_threads(batch)
         flags = batch["flags"].astype(np.int64) | int(EpochFlag.STEP)
         flags |= self._is_changed(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
-        flags |= self._is_untimed(begin, end) * int(EpochFlag.UNTIMED)
+        is_untimed = self._is_untimed(begin, end) | (batch["is_queue_unknown"] != 0)
+        flags |= is_untimed * int(EpochFlag.UNTIMED)
         how = {False: self._sink.intern("repetition"), True: self._sink.intern("both")}
         rows = tables.STEPS.rows(
             len(batch),

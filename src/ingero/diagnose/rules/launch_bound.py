@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import INSIDE, Growth, claim, growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.threads import runs_the_step
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
-_MOST = 0.5  # of the loss
 _INSIDE_LAUNCHES = ("memory-pressure", "page-fault-storm")  # they slow whatever touches memory, launches among it
 
 
@@ -58,18 +56,12 @@ def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
 
 
 def _claims_of_steps(case: Case, grown: Growth) -> dict[Bucket, int]:
-    """In the thread that makes the marker's call, and while that waits for one that launches.
-
-    Where that is most of the loss, some of the slow launches were taken for waits for room in the queue.
-    """
+    """In the thread that makes the marker's call, and while that waits for one that launches."""
     own = claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_INSIDE_LAUNCHES)
     others = case.take_path(runs_the_step(case))
     left_ns = max(grown.grown_ns - sum(own.values()), 0)
     scale = min(1.0, left_ns / max(sum(others.values()), 1))
-    own |= {bucket: int(ns * scale) for bucket, ns in others.items() if ns * scale >= 1}
-    if sum(own.values()) >= _MOST * case.loss_ns:
-        own |= case.take((Part.DEVICE,), (DEVICE,), grown.grown_ns - sum(own.values()))
-    return own
+    return own | {bucket: int(ns * scale) for bucket, ns in others.items() if ns * scale >= 1}
 
 
 RULE = Rule(
@@ -78,6 +70,7 @@ RULE = Rule(
     order=55,
     needs=("epochs", "op_stats", "launches", "launch_times"),
     shows="exact counts and sums of launches per step, and checkpoints of their times within the step",
-    limits="what of a slower launch is the driver's own is not told apart",
+    limits="what of a slower launch is the driver's own is not told apart; of a loop that never pauses it is not known "
+    "whether its launches are slow or wait for room in the queue",
     find=find,
 )
