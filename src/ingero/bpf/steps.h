@@ -20,7 +20,7 @@ struct step_counts {
 	u64 syncs;
 	u64 to_gpu_bytes;
 	u64 to_host_bytes;
-	u64 blocked_ns[BLOCKED_KINDS]; /* of all threads */
+	u64 shared_ns[BLOCKED_KINDS]; /* blocked in other threads, while the marker's slept */
 	u64 unknown; /* launches that waited for room, or took so long by themselves */
 };
 
@@ -29,6 +29,7 @@ struct step_account {
 	u64 generation; /* of the marker that began it; 0: none has begun */
 	u64 begin_ns;
 	u64 begin_flaws;
+	u64 shared_until_ns; /* so far such time is counted: of several threads none twice */
 	struct step_counts counts;
 	struct step_counts at_begin;
 	struct clocks clocks;  /* of the marker's thread */
@@ -119,6 +120,36 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 }
 
 /*
+ * Another thread than the marker's, such as autograd's, was blocked for `waited_ns` in a call that returns now. As far as
+ * the marker's thread has been asleep since then, it waited for the GPU with it; had it been woken meanwhile, it did not
+ * wait for this one.
+ */
+GLOBAL int share_blocked(struct open_call *call, struct snapshot *at, u32 place, u64 waited_ns)
+{
+	u32 slot = place >> 8, kind = place & (BLOCKED_KINDS - 1);
+	struct step_account *account = step_account_of(slot);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	u64 from;
+
+	if (!call || !at || !account || !process || process->marker_tid == (u32)bpf_get_current_pid_tgid())
+		return 0;
+	from = READ_ONCE(process->marker_asleep_ns);
+	if (!from)
+		return 0;
+	if (from < call->start_ns)
+		from = call->start_ns;
+	if (from < account->shared_until_ns)
+		from = account->shared_until_ns;
+	if (from >= at->now_ns)
+		return 0;
+	account->shared_until_ns = at->now_ns;
+	if (waited_ns > at->now_ns - from)
+		waited_ns = at->now_ns - from;
+	__sync_fetch_and_add(&account->counts.shared_ns[kind], waited_ns);
+	return 0;
+}
+
+/*
  * A call that may have waited for the GPU has returned. Of its time only that in which the thread polled, slept or gave
  * the CPU away is such a wait: while it was runnable, throttled, stopped or waited for a disk or the kernel, another GPU
  * would not have made it faster.
@@ -155,7 +186,7 @@ GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct sn
 	thread->blocked.ns[CLOCK(STATE_YIELDED)] += spent[CLOCK(STATE_YIELDED)];
 	thread->blocked.ns[CLOCK(STATE_SLEEP)] += spent[CLOCK(STATE_SLEEP)];
 	thread->blocked_ns[kind & (BLOCKED_KINDS - 1)] += waited;
-	__sync_fetch_and_add(&account->counts.blocked_ns[kind & (BLOCKED_KINDS - 1)], waited);
+	share_blocked(call, at, slot << 8 | kind, waited);
 	if (waited >= BLOCKED_MIN_NS && kind != BLOCKED_ALLOC)
 		note_mark(call, at, slot << 8 | kind, waited);
 	return 0;
@@ -210,7 +241,7 @@ GLOBAL int fill_step(struct step_record *step, struct step_account *account, str
 	step->is_queue_unknown = now->unknown != before->unknown;
 	for (int i = 0; i < BLOCKED_KINDS; i++) {
 		step->blocked_ns[i] = thread->blocked_ns[i] - account->own_blocked_ns[i];
-		step->other_blocked_ns[i] = now->blocked_ns[i] - before->blocked_ns[i] - step->blocked_ns[i];
+		step->shared_ns[i] = now->shared_ns[i] - before->shared_ns[i];
 	}
 	subtract(step->blocked_clock_ns, &thread->blocked, &account->blocked);
 	for (int i = 0; i < CLOCKS; i++)
@@ -268,6 +299,7 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 		}
 	}
 	account->generation = process->marker_generation;
+	thread->marks_steps = process->marker_tid;
 	return begin_step(account, thread, call, slot);
 }
 
@@ -308,6 +340,7 @@ INLINE void forget_steps(struct process *process, u32 slot)
 	struct step_account *account = step_account_of(slot);
 
 	process->watch = 0;
+	process->marker_asleep_ns = 0;
 	if (account)
 		__builtin_memset(account, 0, sizeof(*account));
 }

@@ -95,12 +95,13 @@ def _step_type(op: int, launches: int, copies: int, collectives: int) -> str:
 def with_other_threads(batch: Array) -> tuple[Array, Array, Array]:
     """Host and blocked clocks of the marker's thread (n, CLOCKS), and for what it was blocked (n, BLOCKED_KINDS).
 
-    A thread that sleeps while another one, as autograd's, is blocked for the GPU is blocked with it.
+    A thread that sleeps while another one, as autograd's, is blocked for the GPU is blocked with it. For how long is
+    measured; more than its sleep it can only be where the kernel side has repaired that.
     """
     host, blocked = (batch[f"{part}_clock_ns"].astype(np.int64) for part in ("host", "blocked"))
-    kinds, others = (batch[name].astype(np.int64) for name in ("blocked_ns", "other_blocked_ns"))
-    for kind in range(len(BLOCKED_KINDS)):
-        shared = np.minimum(host[:, _SLEEP], np.maximum(others[:, kind], 0))
+    kinds = batch["blocked_ns"].astype(np.int64)
+    for kind, measured in enumerate(batch["shared_ns"].astype(np.int64).T):
+        shared = np.minimum(host[:, _SLEEP], measured)
         host[:, _SLEEP] -= shared
         blocked[:, _SLEEP] += shared
         kinds[:, kind] += shared
