@@ -137,4 +137,4 @@ class EpochFlag(enum.IntFlag):
     COVERAGE_CHANGED = 1 << 10  # what is traced changed within it: compare it with no other
     STEP = 1 << 11  # a step found by repetition: E is the host's part, X what its thread was blocked for the GPU
     ENQUEUES_UNSEEN = 1 << 12  # launches or copies were not traced: E is the host's part until the sync, X the wait
-    UNTIMED = 1 << 13  # launches had no durations: what they were blocked on a full queue is not known
+    UNTIMED = 1 << 13  # what launches were blocked on a full queue is not known: no durations, or each was slow

@@ -80,6 +80,16 @@ def test_the_marker_is_a_rare_call_and_the_wait_that_for_a_full_queue(recording:
     assert launch > 0.9 * blocked > 0
 
 
+def test_a_thread_that_sleeps_while_autograds_is_blocked_for_the_gpu_shares_that(recording: tuple[Path, Path]) -> None:
+    """The main thread marks the steps; autograd's launches the backward pass, and waits for room in the queue."""
+    ((shared, launch, whole),) = rows(
+        recording[0],
+        "SELECT sum(blocked_sleep_ns), sum(blocked_launch_ns), sum(blocked_ns) FROM steps WHERE syncs = 0",
+    )
+    assert 0 < shared <= whole
+    assert launch > 0.9 * whole
+
+
 def test_a_stop_is_in_the_hosts_part_of_its_step_and_is_told(recording: tuple[Path, Path]) -> None:
     ((stopped,),) = rows(recording[0], "SELECT max(host_stopped_ns) FROM steps")
     assert stopped > 0.9 * STOPPED_S * 1e9

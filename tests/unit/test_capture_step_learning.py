@@ -125,3 +125,34 @@ def test_a_search_that_finds_nothing_better_keeps_the_steps_that_still_come() ->
     learner.add_calls(records([(LAUNCH, int(one), 1) for one in np.random.default_rng(2).integers(1, 99, 500)]), 0)
     learner.look(WINDOW_NS)
     assert (learner.phase, learner.marker) == (Phase.FOLLOWING, marker)
+
+
+def phases(counts: tuple[int, ...]) -> Array:
+    """Steps of 1 ms, between them evaluations that copy nothing."""
+    evaluation = [one for one in STEP if one[0] == LAUNCH][:3]
+    parts = [part for count in counts for part in (*[STEP] * count, *[evaluation] * 10)]
+    found = records([call for part in parts for call in part])
+    number = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    found["start_ns"] += (number * 1_000_000).astype(np.uint64)
+    return found
+
+
+def test_a_window_with_several_phases_has_a_marker_and_the_work_of_a_step_without_one() -> None:
+    learner = Learner(0)
+    learner.add_calls(phases((30, 25, 33, 28)), 0)
+    learner.look(WINDOW_NS)
+    assert learner.phase is Phase.TRYING
+    marker = learner.wish().marker
+    assert marker is not None
+    assert marker.op == COPY
+    for _ in range(3):
+        learner.step(TYPE, len(STEP), WINDOW_NS)
+    assert learner.is_believed
+
+
+def test_a_window_in_vain_says_why() -> None:
+    learner = Learner(0)
+    calls = [(LAUNCH, int(kernel), 1) for kernel in np.random.default_rng(1).integers(1, 500, 4000)]
+    learner.add_calls(records(calls), 0)
+    learner.look(WINDOW_NS)
+    assert learner.why_not == "nothing repeats in its calls"

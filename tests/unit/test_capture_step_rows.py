@@ -57,10 +57,11 @@ def test_a_row_adds_up_to_its_step() -> None:
     assert sum(row[f"blocked_{kind}_ns"] for kind in BLOCKED_KINDS) == 1_000_000
 
 
-@pytest.mark.parametrize(("other_ns", "shared_ns"), [(2_000_000, 2_000_000), (9_000_000, 3_000_000)])
-def test_a_sleeper_is_blocked_with_the_thread_that_launches_for_it(other_ns: int, shared_ns: int) -> None:
+@pytest.mark.parametrize(("measured_ns", "shared_ns"), [(2_000_000, 2_000_000), (9_000_000, 3_000_000)])
+def test_a_sleeper_is_blocked_with_the_thread_that_launches_for_it(measured_ns: int, shared_ns: int) -> None:
+    """As long as was measured; more than it slept only if its sleep was repaired."""
     batch = steps(1)
-    batch["other_blocked_ns"][:, BLOCKED_KINDS.index("launch")] = other_ns
+    batch["shared_ns"][:, BLOCKED_KINDS.index("launch")] = measured_ns
     host, blocked, kinds = with_other_threads(batch)
     assert host[0, SLEEP] == 3_000_000 - shared_ns
     assert blocked[0, SLEEP] == kinds[0, BLOCKED_KINDS.index("launch")] == shared_ns
@@ -86,6 +87,12 @@ def test_only_a_launch_names_a_kernel() -> None:
     batch = steps(2)
     batch["function"], batch["op"][1] = 1, LAUNCH
     assert [row["function"] for row in rows(batch)] == [0, 1]
+
+
+def test_whether_launches_waited_or_were_slow_may_not_be_known() -> None:
+    batch = steps(2)
+    batch["is_queue_unknown"][1] = 1
+    assert [bool(row["flags"] & EpochFlag.UNTIMED) for row in rows(batch)] == [False, True]
 
 
 def test_what_was_not_traced_is_in_the_flags() -> None:

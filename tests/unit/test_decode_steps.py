@@ -133,3 +133,71 @@ def test_two_threads_that_launch_in_turn_are_one_sequence() -> None:
     steps = found(made)
     assert steps.count == 10
     assert {marker.tid for marker in steps.markers} == {MAIN, AUTOGRAD}
+
+
+EVALUATION = [*FORWARD, 30]
+SHAPES = ([COPY, *FORWARD, *BACKWARD, 20], [COPY, *FORWARD, 5, 6, *BACKWARD, 20], [COPY, *FORWARD, 7, *BACKWARD, 20])
+
+
+def in_phases(steps: list[int], other: list[int], counts: Iterable[int]) -> Array:
+    """So many steps, then other work, and so on."""
+    return calls([key for count in counts for key in (*steps * count, *other)], pauses_ns={COPY: 50_000})
+
+
+def test_training_and_evaluation_in_turn_have_the_steps_of_the_training() -> None:
+    counts = (40, 37, 44)
+    steps = found(in_phases(STEP, [*EVALUATION * 20, SYNC], counts))
+    usual = np.bincount(steps.kind).max()
+    assert usual == sum(counts) - len(counts)  # behind the last step of a phase comes the evaluation
+    assert steps.period == len(STEP)
+    assert [(marker.key, marker.is_launch) for marker in steps.markers] == [(COPY, False)]
+
+
+def test_phases_that_are_all_alike_are_no_steps_themselves() -> None:
+    steps = found(in_phases(STEP, [COPY + 1, *EVALUATION] * 20, (40, 40, 40, 40)))
+    assert (steps.period, steps.markers[0].key) == (len(STEP), COPY)
+    assert steps.count == 159
+
+
+def test_evaluations_that_copy_their_batch_as_well_have_steps_of_their_own_kind() -> None:
+    steps = found(in_phases(STEP, [COPY, *EVALUATION] * 20, (40, 37, 44)))
+    assert steps.markers[0].key == COPY
+    assert len(set(steps.kind.tolist())) == 2
+    assert steps.count == 121 + 60 - 2  # of the first the begin, of the last the end was not seen
+
+
+def test_steps_of_several_shapes_between_evaluations_are_cut_by_the_copy_of_their_batch() -> None:
+    order = np.random.default_rng(5).integers(0, 3, 121).tolist()
+    keys: list[int] = []
+    for step, shape in enumerate(order):
+        keys += [*SHAPES[shape], *(EVALUATION * 15 if step in {39, 76, 120} else [])]
+    steps = found(calls(keys, pauses_ns={COPY: 50_000}))
+    assert (steps.period, steps.markers[0].key) == (0, COPY)
+    assert steps.count == 120
+    assert sorted(np.bincount(steps.kind).tolist())[:-3] == [2]  # those with an evaluation behind them
+
+
+def test_accumulated_gradients_between_evaluations_are_a_step_with_their_optimizer() -> None:
+    turn = [*[COPY, *FORWARD, *BACKWARD] * 4, 20, 21, 22]
+    steps = found(in_phases(turn, EVALUATION * 20, (12, 10, 13)))
+    assert steps.period == len(turn)
+    assert np.bincount(steps.kind).max() == 35 - 3
+
+
+def test_a_short_unmarked_phase_every_few_steps_hides_no_marker() -> None:
+    """Logging that launches something now and then, never the same number of times."""
+    keys: list[int] = []
+    for count in (5, 7, 4, 6, 9, 5, 3, 8, 5, 6, 7):
+        keys += [*STEP * count, *[60 + count % 3] * (count % 4 + 1)]
+    steps = found(calls(keys, pauses_ns={COPY: 50_000}))
+    assert steps.markers[0].key == COPY
+    assert np.bincount(steps.kind).max() == 65 - 11
+
+
+def test_calls_between_which_nothing_comes_again_mark_nothing() -> None:
+    """A copy every now and then among launches in no order."""
+    random = np.random.default_rng(4)
+    keys: list[int] = []
+    for _ in range(60):
+        keys += [COPY, *random.integers(0, 40, int(random.integers(10, 40))).tolist()]
+    assert find_steps(calls(keys)) is None

@@ -138,6 +138,8 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		note_blocked(thread, call, &at, slot);
 	if (unlikely(call->watch & WATCH_SEQUENCE))
 		write_sequence(call, slot, at.now_ns);
+	if (likely(COOKIE_KIND(call->cookie) & KIND_ENQUEUE))
+		note_enqueued(slot, call, at.now_ns, duration);
 	if (likely(COOKIE_KIND(call->cookie) & KIND_LAUNCH)) {
 		thread->last_launch_ns = duration >> 32 ? ~0U : duration;
 		if (likely(call->function))

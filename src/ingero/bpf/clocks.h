@@ -161,6 +161,8 @@ struct thread {
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
 	u8 woken_kind; /* who ended the last sleep; `waker_kind` may be of a waking that ended none */
 	u32 moves_asleep; /* to another run queue */
+	u32 marks_steps;  /* its own tid, once it has called a step marker; 0: never */
+	u32 pad;
 	u64 offcpu_head; /* written by the switch-in */
 	u64 offcpu_tail; /* written by whoever empties */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */

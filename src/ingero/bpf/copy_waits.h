@@ -77,6 +77,19 @@ INLINE bool is_queue_full(const struct thread *thread, const struct open_call *c
 	       may_be_full(slot, call->stream_slot);
 }
 
+/* What an enqueue takes these days by what launches do, on the call's stream or the first with launches; 0: not known. */
+INLINE u64 enqueue_cost(const struct open_call *call, u32 slot)
+{
+	const struct lane *lane = lane_at(slot, call->stream_slot);
+	int other;
+
+	if (lane && !lane->times.cost_ns) {
+		other = launching_lane(slot);
+		lane = other < 0 ? NULL : lane_at(slot, other);
+	}
+	return !lane ? 0 : lane->times.cost_with_room_ns ?: lane->times.cost_ns;
+}
+
 /* Whether the call took so long by itself that it has waited for the device: not for a CPU, a page or another thread. */
 INLINE bool has_waited(const struct thread *thread, const struct open_call *call, const struct snapshot *at, u32 slot)
 {
@@ -88,7 +101,7 @@ INLINE bool has_waited(const struct thread *thread, const struct open_call *call
 			own_ns -= at->clocks.ns[i] - call->clocks.ns[i];
 	if ((s64)own_ns <= WAITED_NS || (has_slept && thread->woken_kind == WAKER_THREAD))
 		return false;
-	return !is_queue_full(thread, call, slot);
+	return own_ns > 2 * enqueue_cost(call, slot) && !is_queue_full(thread, call, slot);
 }
 
 /* Whether a copy of pageable memory to the device was one that waits for its stream first. */

@@ -442,7 +442,7 @@ struct step_record {
 	u64 host_clock_ns[CLOCKS];    /* marker's thread, outside calls that waited for the GPU */
 	u64 blocked_clock_ns[CLOCKS]; /* inside them */
 	u64 blocked_ns[BLOCKED_KINDS];
-	u64 other_blocked_ns[BLOCKED_KINDS]; /* of the process's other threads */
+	u64 shared_ns[BLOCKED_KINDS]; /* that other threads of the process were, while its own slept outside calls */
 	u32 pid;
 	u32 tid;
 	s32 device; /* -1: not known */
@@ -450,7 +450,8 @@ struct step_record {
 	u16 process_slot;
 	u8 flags; /* enum epoch_flag: EPOCH_INCOMPLETE */
 	u8 is_synced; /* the stream was done at some moment of it, and the program knew */
-	u8 pad[6];
+	u8 is_queue_unknown; /* whether launches waited for room or were slow by themselves is not known */
+	u8 pad[5];
 };
 
 /* ring `sequence`: one enqueue or wait of a process whose step is sought; in the order of returns */
@@ -802,6 +803,7 @@ struct process {
 	u64 program_ns; /* when this program began; 0: not seen */
 	s32 captures;	/* streams whose calls are captured into a graph instead of run */
 	u32 pad2;
+	u64 marker_asleep_ns; /* since when the thread of its step marker has been asleep outside calls; 0: it is not */
 };
 
 /* what the task iterator `dump_threads` writes for each tracked thread */

@@ -10,6 +10,7 @@
 #pragma once
 #include "cells.h"
 #include "clocks.h"
+#include "launch_times.h"
 #include "ops_gen.h"
 #include "settings.h"
 
@@ -40,7 +41,7 @@ struct lane {
 	u32 first_tid;
 	u64 mark_ns; /* the last mark (marks.h), and for how long calls have waited for the stream since */
 	u64 waited_ns;
-	u64 pad;
+	struct launch_times times;
 	u64 checkpoint_ns[CHECKPOINTS];
 	struct clocks close_clocks; /* of the thread that drained */
 	struct clocks first_clocks; /* of the thread that enqueued first */
@@ -132,6 +133,33 @@ INLINE bool may_be_full(u32 slot, s32 index)
 	struct lane *lane = index >= 0 ? lane_at(slot, index) : NULL;
 
 	return lane && READ_ONCE(lane->begin) - READ_ONCE(lane->waited) >= FULL_QUEUE_OPERATIONS;
+}
+
+GLOBAL int end_lesson(struct lane *lane, u64 now)
+{
+	if (lane)
+		learn_launch_cost(&lane->times, READ_ONCE(lane->launches), now);
+	return 0;
+}
+
+/* An enqueue has returned: how long launches take is learned. Threads that race for a lane lose a launch of a lesson. */
+INLINE void note_enqueued(u32 slot, const struct open_call *call, u64 now, u64 duration)
+{
+	struct lane *lane = call->stream_slot >= 0 ? lane_at(slot, call->stream_slot) : NULL;
+	bool is_short;
+	u64 waited;
+
+	if (unlikely(!lane))
+		return;
+	if (unlikely(!(COOKIE_KIND(call->cookie) & KIND_LAUNCH))) {
+		lane->times.returned_ns += duration; /* a pause is the host's time between launches, without copies in it */
+		return;
+	}
+	waited = READ_ONCE(lane->waited);
+	is_short = waited && READ_ONCE(lane->begin) - waited < FULL_QUEUE_OPERATIONS;
+	if (unlikely(note_launch_time(&lane->times, READ_ONCE(lane->launches), call->start_ns, duration, is_short)))
+		end_lesson(lane, now);
+	lane->times.returned_ns = now;
 }
 
 /* An enqueue begins: position, class, checkpoints. Returns whether it is the first of its epoch. */

@@ -115,6 +115,24 @@ INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u
 	thread->throttled_at_off_ns = NO_THROTTLED_CLOCK;
 }
 
+/*
+ * The thread of a step marker falls asleep, or is woken (0): another thread that is blocked for the GPU meanwhile shares
+ * that with it. Inside a call of its own the sleep is that call's.
+ */
+NOINLINE int note_marker_asleep(struct thread *thread, u64 since_ns)
+{
+	u32 slot = thread->process_slot;
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+
+	if (!process || process->marker_tid != thread->marks_steps)
+		return 0;
+	for (int i = 0; i < OPEN_CALLS; i++)
+		if (thread->calls[i].sp)
+			since_ns = 0;
+	WRITE_ONCE(process->marker_asleep_ns, since_ns);
+	return 0;
+}
+
 /* Ends a sleep at its waking, or at `limit` if none was seen since it began. */
 INLINE void end_sleep(struct thread *thread, u8 state, u64 limit)
 {
@@ -123,6 +141,8 @@ INLINE void end_sleep(struct thread *thread, u8 state, u64 limit)
 	if (end <= since || end > limit)
 		end = limit;
 	add_clock(thread, state, end - since);
+	if (unlikely(thread->marks_steps))
+		note_marker_asleep(thread, 0);
 	thread->state = STATE_RUNQ;
 	thread->since_ns = end;
 	note_woken(thread, state, end);
@@ -306,6 +326,8 @@ NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct 
 	thread->last_futex = state == STATE_SLEEP ? futex_of(task) : 0;
 	if (state == STATE_RUNQ)
 		thread->preemptions++;
+	if (unlikely(thread->marks_steps) && state == STATE_SLEEP)
+		note_marker_asleep(thread, now);
 	if (!is_sleep(state))
 		note_throttled_clock(thread, task);
 	if (state == STATE_RUNQ || state == STATE_YIELDED)

@@ -14,19 +14,14 @@
 #include "marks.h"
 #include "ops_gen.h"
 
-/*
- * A call that only enqueues returns within 30 us: on five kinds of GPU 97.5 % of the launches that took longer waited for
- * room in the queue, and of those between 20 and 30 us most did not. The time that a drain without a wait takes, too.
- */
-#define BLOCKED_MIN_NS 30000
-
 struct step_counts {
 	u64 copies;
 	u64 collectives;
 	u64 syncs;
 	u64 to_gpu_bytes;
 	u64 to_host_bytes;
-	u64 blocked_ns[BLOCKED_KINDS]; /* of all threads */
+	u64 shared_ns[BLOCKED_KINDS]; /* blocked in other threads, while the marker's slept */
+	u64 unknown; /* launches that waited for room, or took so long by themselves */
 };
 
 /* How far things were as the running step began; `counts` go on. */
@@ -34,6 +29,7 @@ struct step_account {
 	u64 generation; /* of the marker that began it; 0: none has begun */
 	u64 begin_ns;
 	u64 begin_flaws;
+	u64 shared_until_ns; /* so far such time is counted: of several threads none twice */
 	struct step_counts counts;
 	struct step_counts at_begin;
 	struct clocks clocks;  /* of the marker's thread */
@@ -124,6 +120,36 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 }
 
 /*
+ * Another thread than the marker's, such as autograd's, was blocked for `waited_ns` in a call that returns now. As far as
+ * the marker's thread has been asleep since then, it waited for the GPU with it; had it been woken meanwhile, it did not
+ * wait for this one.
+ */
+GLOBAL int share_blocked(struct open_call *call, struct snapshot *at, u32 place, u64 waited_ns)
+{
+	u32 slot = place >> 8, kind = place & (BLOCKED_KINDS - 1);
+	struct step_account *account = step_account_of(slot);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	u64 from;
+
+	if (!call || !at || !account || !process || process->marker_tid == (u32)bpf_get_current_pid_tgid())
+		return 0;
+	from = READ_ONCE(process->marker_asleep_ns);
+	if (!from)
+		return 0;
+	if (from < call->start_ns)
+		from = call->start_ns;
+	if (from < account->shared_until_ns)
+		from = account->shared_until_ns;
+	if (from >= at->now_ns)
+		return 0;
+	account->shared_until_ns = at->now_ns;
+	if (waited_ns > at->now_ns - from)
+		waited_ns = at->now_ns - from;
+	__sync_fetch_and_add(&account->counts.shared_ns[kind], waited_ns);
+	return 0;
+}
+
+/*
  * A call that may have waited for the GPU has returned. Of its time only that in which the thread polled, slept or gave
  * the CPU away is such a wait: while it was runnable, throttled, stopped or waited for a disk or the kernel, another GPU
  * would not have made it faster.
@@ -131,7 +157,7 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
 {
 	struct step_account *account = step_account_of(slot);
-	u64 spent[CLOCKS], waited;
+	u64 spent[CLOCKS], waited, own;
 	u32 kind;
 
 	if (!thread || !call || !at || !account)
@@ -143,11 +169,24 @@ GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct sn
 		return 0;
 	subtract(spent, &at->clocks, &call->clocks);
 	waited = spent[CLOCK(STATE_RUN)] + spent[CLOCK(STATE_YIELDED)] + spent[CLOCK(STATE_SLEEP)];
+	if (kind == BLOCKED_LAUNCH) {
+		struct lane *lane = lane_at(slot, call->stream_slot);
+		s64 for_room = lane ? waited_for_room(&lane->times, waited) : -1;
+
+		if (for_room < 0)
+			__sync_fetch_and_add(&account->counts.unknown, 1);
+		if (for_room <= 0)
+			return 0;
+		own = waited - for_room;
+		own = own > spent[CLOCK(STATE_RUN)] ? spent[CLOCK(STATE_RUN)] : own;
+		spent[CLOCK(STATE_RUN)] -= own;
+		waited -= own;
+	}
 	thread->blocked.ns[CLOCK(STATE_RUN)] += spent[CLOCK(STATE_RUN)];
 	thread->blocked.ns[CLOCK(STATE_YIELDED)] += spent[CLOCK(STATE_YIELDED)];
 	thread->blocked.ns[CLOCK(STATE_SLEEP)] += spent[CLOCK(STATE_SLEEP)];
 	thread->blocked_ns[kind & (BLOCKED_KINDS - 1)] += waited;
-	__sync_fetch_and_add(&account->counts.blocked_ns[kind & (BLOCKED_KINDS - 1)], waited);
+	share_blocked(call, at, slot << 8 | kind, waited);
 	if (waited >= BLOCKED_MIN_NS && kind != BLOCKED_ALLOC)
 		note_mark(call, at, slot << 8 | kind, waited);
 	return 0;
@@ -199,9 +238,10 @@ GLOBAL int fill_step(struct step_record *step, struct step_account *account, str
 	step->syncs = now->syncs - before->syncs;
 	step->to_gpu_bytes = now->to_gpu_bytes - before->to_gpu_bytes;
 	step->to_host_bytes = now->to_host_bytes - before->to_host_bytes;
+	step->is_queue_unknown = now->unknown != before->unknown;
 	for (int i = 0; i < BLOCKED_KINDS; i++) {
 		step->blocked_ns[i] = thread->blocked_ns[i] - account->own_blocked_ns[i];
-		step->other_blocked_ns[i] = now->blocked_ns[i] - before->blocked_ns[i] - step->blocked_ns[i];
+		step->shared_ns[i] = now->shared_ns[i] - before->shared_ns[i];
 	}
 	subtract(step->blocked_clock_ns, &thread->blocked, &account->blocked);
 	for (int i = 0; i < CLOCKS; i++)
@@ -259,6 +299,7 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 		}
 	}
 	account->generation = process->marker_generation;
+	thread->marks_steps = process->marker_tid;
 	return begin_step(account, thread, call, slot);
 }
 
@@ -299,6 +340,7 @@ INLINE void forget_steps(struct process *process, u32 slot)
 	struct step_account *account = step_account_of(slot);
 
 	process->watch = 0;
+	process->marker_asleep_ns = 0;
 	if (account)
 		__builtin_memset(account, 0, sizeof(*account));
 }

@@ -60,6 +60,7 @@ class Learner:
     def __init__(self, now_ns: int) -> None:
         self.phase = Phase.LOOKING  # from its first call on
         self.marker: MarkerCall | None = None
+        self.why_not = ""  # nothing was found in the last window
         self._until_ns = now_ns
         self._pause_ns = _PAUSE_NS
         self._window_calls, self._began_ns, self._looked_ns = WINDOW_CALLS, now_ns, now_ns
@@ -128,10 +129,12 @@ class Learner:
         for part in (records, records[len(records) // 2 :]):
             calls = search_calls(part)
             found = find_steps(calls)
-            if found is None or (not is_over and found.count < _SURE_STEPS) or _step_ns(found) < MIN_STEP_NS:
-                continue
-            best = _best_marker(calls, found)
-            if best:
+            best = _best_marker(calls, found) if found else None
+            if found is None or best is None:
+                self.why_not = "no call comes once in what repeats" if found else "nothing repeats in its calls"
+            elif _step_ns(found) < MIN_STEP_NS:
+                self.why_not = f"what repeats takes less than {MIN_STEP_NS / 1e6} ms"
+            elif is_over or found.count >= _SURE_STEPS:
                 self._believe(found, best, calls, part)
                 return True
         return False
@@ -139,8 +142,9 @@ class Learner:
     def _believe(self, found: Steps, best: Marker, calls: Array, records: Array) -> None:
         marker = marker_call(records, best.key, best.tid)
         self._is_pattern_known = marker == self.marker  # what it comes to is what the program does
-        begin, end = int(found.first[0]), int(np.searchsorted(calls["start_ns"], found.cut_ns[-1]))
-        self._work = float(calls["is_enqueue"][begin:end].sum()) / found.count
+        end = int(np.searchsorted(calls["start_ns"], found.cut_ns[-1]))
+        enqueued = np.append(0, np.cumsum(calls["is_enqueue"]))
+        self._work = float(np.median(np.diff(enqueued[np.append(found.first, end)])))  # of a step without a phase in it
         self.marker, self.phase, self._records = marker, Phase.TRYING, []
         self._trials, self._since_step = [], 0
         self._recent.clear()

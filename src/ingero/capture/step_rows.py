@@ -48,7 +48,8 @@ class StepRows:
         host, blocked, kinds = with_other_threads(batch)
         flags = batch["flags"].astype(np.int64) | int(EpochFlag.STEP)
         flags |= self._is_changed(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
-        flags |= self._is_untimed(begin, end) * int(EpochFlag.UNTIMED)
+        is_untimed = self._is_untimed(begin, end) | (batch["is_queue_unknown"] != 0)
+        flags |= is_untimed * int(EpochFlag.UNTIMED)
         how = {False: self._sink.intern("repetition"), True: self._sink.intern("both")}
         rows = tables.STEPS.rows(
             len(batch),
@@ -94,12 +95,13 @@ def _step_type(op: int, launches: int, copies: int, collectives: int) -> str:
 def with_other_threads(batch: Array) -> tuple[Array, Array, Array]:
     """Host and blocked clocks of the marker's thread (n, CLOCKS), and for what it was blocked (n, BLOCKED_KINDS).
 
-    A thread that sleeps while another one, as autograd's, is blocked for the GPU is blocked with it.
+    A thread that sleeps while another one, as autograd's, is blocked for the GPU is blocked with it. For how long is
+    measured; more than its sleep it can only be where the kernel side has repaired that.
     """
     host, blocked = (batch[f"{part}_clock_ns"].astype(np.int64) for part in ("host", "blocked"))
-    kinds, others = (batch[name].astype(np.int64) for name in ("blocked_ns", "other_blocked_ns"))
-    for kind in range(len(BLOCKED_KINDS)):
-        shared = np.minimum(host[:, _SLEEP], np.maximum(others[:, kind], 0))
+    kinds = batch["blocked_ns"].astype(np.int64)
+    for kind, measured in enumerate(batch["shared_ns"].astype(np.int64).T):
+        shared = np.minimum(host[:, _SLEEP], measured)
         host[:, _SLEEP] -= shared
         blocked[:, _SLEEP] += shared
         kinds[:, kind] += shared

@@ -2,7 +2,8 @@
 
 A program's loop enqueues the same calls on its main stream in the same order, step after step. In recordings of real
 training the period of that sequence is the step that the program marked itself, to the call (docs/adr/0044). Steps of
-several kinds in no order have no period; then a call that comes once in each of them cuts them.
+several kinds in no order have no period; then a call that comes once in each of them cuts them. So it does where phases
+of other work move the steps behind them out of their period.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ MIN_MATCH = 0.95  # of the calls equal to those one period earlier; real program
 _BETTER_MATCH = 0.002  # a longer period that fits better by this is the step, and the shorter one a layer of the model
 _MOST_CANDIDATES = 256  # periods that are compared: the step's is among the gaps of calls that come once a step
 _MOST_KINDS = 4  # of steps; what lies between two calls of one kind of step is of ever more
+_MIN_REGULAR_STEPS = 8  # of few kinds, where other work lies between them: more than a chance, or a turn of such phases
+_MOST_REGULAR = 0.8  # of the pieces between two marker calls
+_MOST_PARTS = 8  # usual pieces; what is as long as more of them has a phase in it, however often it came
+_MIN_REGULAR_MATCH = 0.5  # of the calls; the rest are phases
 _MOST_COME_AGAIN = 0.95  # of the calls are in steps whose kind came again
 
 
@@ -52,10 +57,10 @@ class Steps:
     """What repeats. stream: the one whose enqueues were compared.
 
     period: enqueues on that stream in a step; 0 where steps are of several kinds. match: share of them that are equal
-    to those a period earlier. first: of each step the index of its first call. cut_ns: where steps begin, and behind
-    the last one where that ends. A step begins when the last call of the one before has returned; the first one seen,
-    with its first call, unless it was cut. kind: of each step, equal numbers for equal work. markers: calls that come
-    once a step, best first; none where each comes more often.
+    to those a period earlier, or in steps whose kind came again. first: of each step the index of its first call.
+    cut_ns: where steps begin, and behind the last one where that ends. A step begins when the last call of the one
+    before has returned; the first one seen, with its first call, unless it was cut. kind: of each step, equal numbers
+    for equal work. markers: calls that come once a step, best first; none where each comes more often.
     """
 
     stream: int
@@ -79,8 +84,24 @@ def find_steps(calls: Array) -> Steps | None:
         return None
     places = np.flatnonzero(calls["is_enqueue"] & (calls["stream"] == stream))
     sequence = np.unique(calls["key"][places], return_inverse=True)[1].astype(np.int32)
-    period, match = _period(sequence)
     is_launch = calls["is_launch"][places]
+    found = _all_alike(calls, places, sequence, is_launch, stream)
+    if found and found.markers and not found.markers[0].is_launch:
+        return found
+    other = _between_regular_calls(calls, places, sequence, is_launch, stream)
+    return other if other and _is_better(other, found) else found
+
+
+def _is_better(other: Steps, found: Steps | None) -> bool:
+    """Whether other steps have a marker, or one that is no launch, without being several of those found."""
+    if found is None or not found.markers:
+        return True
+    return not other.markers[0].is_launch and 2 * other.count > found.count
+
+
+def _all_alike(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> Steps | None:
+    """Steps that make up nearly all of the calls: one period, or few kinds in no order."""
+    period, match = _period(sequence)
     if match < MIN_MATCH:
         return _of_several_kinds(calls, places, sequence, is_launch, stream)
     if _is_within_a_step(sequence, _usual(sequence, period), is_launch):
@@ -245,8 +266,62 @@ def _kinds(sequence: Array, at: Array) -> tuple[Array, float] | None:
 
     None where that is too little, or of too many kinds.
     """
-    weights = np.random.default_rng(0).integers(1, 2**61, int(sequence.max()) + 1)
-    sums = np.append(0, np.cumsum(weights[sequence]))  # wraps around, which is as good for telling sets apart
-    kinds, kind, repeats = np.unique(np.diff(sums[at]), return_inverse=True, return_counts=True)
+    kind, repeats = _alike(_sums(sequence)[at])
     match = float(np.diff(at)[repeats[kind] >= MIN_STEPS].sum() / len(sequence))
-    return (kind, match) if len(kinds) <= _MOST_KINDS and match >= _MOST_COME_AGAIN else None
+    return (kind, match) if len(repeats) <= _MOST_KINDS and match >= _MOST_COME_AGAIN else None
+
+
+def _sums(sequence: Array) -> Array:
+    """Of a number for each key, up to each place: equal differences between places are equal sets of calls."""
+    weights = np.random.default_rng(0).integers(1, 2**61, int(sequence.max()) + 1)
+    return np.append(0, np.cumsum(weights[sequence]))  # wraps around, which is as good for telling sets apart
+
+
+def _alike(sums: Array) -> tuple[Array, Array]:
+    """The kind of what lies between each two places with these sums, and how often each kind came."""
+    _, kind, repeats = np.unique(np.diff(sums), return_inverse=True, return_counts=True)
+    return kind, repeats
+
+
+def _between_regular_calls(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> Steps | None:
+    """Steps between two calls of one kind, where phases of other work lie between them: evaluations, a checkpoint.
+
+    Each phase moves what repeats out of step, so that no period holds over all of them. The rarest call qualifies that
+    nearly always comes again after one of few kinds of work; a piece with a phase in it is a step of a kind of its own.
+    """
+    names, sums = _names(calls), _sums(sequence)
+    counts = np.bincount(names)
+    of_name = np.split(np.argsort(names, kind="stable"), np.cumsum(counts)[:-1])
+    is_place = np.zeros(len(calls), bool)
+    is_place[places] = True
+    enqueued = np.append(0, np.cumsum(is_place))  # on the stream, before each call
+    common = np.flatnonzero(counts > _MIN_REGULAR_STEPS).tolist()
+    for name in sorted(common, key=lambda one: (counts[one], bool(calls["is_launch"][of_name[one][0]]))):
+        first = of_name[name]
+        at = enqueued[first]
+        kind, repeats = _alike(sums[at])
+        lengths = np.diff(at)
+        is_regular = (repeats[kind] >= MIN_STEPS) & (lengths <= _MOST_PARTS * np.median(lengths))
+        match = float(lengths[is_regular].sum() / len(sequence))
+        if not _are_regular(is_regular, len(np.unique(kind[is_regular])), match):
+            continue
+        inside = sequence[np.flatnonzero(np.repeat(is_regular, lengths)) + at[0]]
+        if not _is_within_a_step(sequence, inside, is_launch):
+            usual = np.unique(lengths[is_regular])
+            period = int(usual[0]) if len(usual) == 1 else 0
+            return _cut_at(calls, first, kind, stream, period=period, match=match)
+    return None
+
+
+def _are_regular(is_regular: Array, kinds: int, match: float) -> bool:
+    """Whether most pieces, and most calls, are of few kinds of work that came again."""
+    is_often = is_regular.sum() >= _MIN_REGULAR_STEPS and is_regular.mean() >= _MOST_REGULAR
+    return bool(is_often) and kinds <= _MOST_KINDS and match >= _MIN_REGULAR_MATCH
+
+
+def _cut_at(calls: Array, at: Array, kind: Array, stream: int, *, period: int, match: float) -> Steps:
+    """Steps that begin with these calls of one name, which is their marker."""
+    ends = np.maximum.accumulate(calls["end_ns"])
+    marker = _marker(calls[at[0]], int(at[0]), at)
+    cut_ns = np.where(at > 0, ends[at - 1], calls["start_ns"][at])
+    return Steps(stream=stream, period=period, match=match, first=at[:-1], cut_ns=cut_ns, kind=kind, markers=(marker,))

@@ -23,6 +23,7 @@ from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces
 from ingero.diagnose.profile.report import Profiles, profiles
+from ingero.diagnose.run_ahead import joined, joined_like
 from ingero.diagnose.step_lanes import pacing_lanes
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
@@ -252,7 +253,8 @@ class Evidence:
         synced = judged_alone(self.read_lanes(), self._launches)
         profiled = {report.process.process for report in self.profiles.reports}  # of these the GPU's time is measured
         steps = [lane for lane in self.read_step_lanes() if lane.process not in profiled]
-        return pacing_lanes(_usable(synced), _usable(steps))
+        lanes = pacing_lanes(_usable(synced), _usable(steps)).items()
+        return {number: replace(one, epochs=joined(one.epochs)) if one.is_steps else one for number, one in lanes}
 
     def _launches(self, process: int) -> float:
         calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []
@@ -296,8 +298,7 @@ class Evidence:
         Where the size limit has taken them, they are made from what is left: without clocks.
         """
         if self.main_lanes[process].is_steps:  # kept apart: as time goes on a process may be judged by the other kind
-            steps = self._reads.get(window, -process, lambda: self._fed(self._read_steps(window, process), process))
-            return self._as_paced(steps, process)
+            return self._as_paced(self._joined_steps(window, process), process)
         return self._reads.get(window, process, lambda: self._fed(self._read_epochs(window, process), process))
 
     def feeding(self, process: int) -> Feeding:
@@ -310,6 +311,14 @@ class Evidence:
 
     def _fed(self, epochs: Array, process: int) -> Array:
         return self.feeding(process).as_one(epochs) if self.has_offcpu else epochs
+
+    def _joined_steps(self, window: Window, process: int) -> Array:
+        short = self.lane_in(window, process)
+        is_joined = len(short) > 0 and bool(short["joined"].any())
+        if is_joined:  # the first may have begun with steps that ended before the window
+            window = Window(begin_ns=min(window.begin_ns, int(short["a_ns"][0]) + 1), end_ns=window.end_ns)
+        steps = self._reads.get(window, -process, lambda: self._fed(self._read_steps(window, process), process))
+        return joined_like(steps, short) if is_joined else steps
 
     def _read_steps(self, window: Window, process: int) -> Array:
         steps: Array = self.reader.steps(window, process=process)

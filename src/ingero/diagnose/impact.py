@@ -50,7 +50,7 @@ def _lengths(epochs: Array) -> Array:
 
 
 def _rate(epochs: Array) -> float:
-    return len(epochs) * 1e9 / max(int(_lengths(epochs).sum()), 1)
+    return (len(epochs) + int(epochs["joined"].sum())) * 1e9 / max(int(_lengths(epochs).sum()), 1)
 
 
 def _quantile(epochs: Array, at: float) -> int:

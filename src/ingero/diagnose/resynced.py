@@ -102,7 +102,7 @@ def _regimes(epochs: Array, seconds: Array) -> tuple[Array, Array, float] | None
     """
     launches = np.bincount(seconds, weights=epochs["launches"])
     # a step by repetition that is never waited for ends all the same: with its waits it is one more
-    drains = np.bincount(seconds, weights=1 + epochs["syncs"]) / np.maximum(launches, 1)
+    drains = np.bincount(seconds, weights=1 + epochs["joined"] + epochs["syncs"]) / np.maximum(launches, 1)
     busy = launches >= _BUSY * np.median(launches[launches > 0])
     least = float(np.quantile(drains[busy], 0.1))
     few, many = busy & (drains <= _SAME_DRAINS * least), busy & (drains >= MORE_DRAINS * least)
@@ -120,8 +120,12 @@ def _regimes(epochs: Array, seconds: Array) -> tuple[Array, Array, float] | None
 
 def _times(steps: Array, few: Array, many: Array) -> float:
     """How many times as many syncs a step has; 0 where most have none: then the steps themselves were cut otherwise."""
-    now, before = (float(steps["syncs"][chosen].sum()) / max(int(chosen.sum()), 1) for chosen in (many, few))
+    now, before = (_syncs_a_step(steps[chosen]) for chosen in (many, few))
     return min(now / max(before, 1 / _MOST_TIMES), _MOST_TIMES) if now >= _SYNCS_A_STEP else 0.0
+
+
+def _syncs_a_step(steps: Array) -> float:
+    return float(steps["syncs"].sum()) / max(len(steps) + int(steps["joined"].sum()), 1)
 
 
 def _pace_ns(epochs: Array) -> float:

@@ -8,8 +8,7 @@ from ingero.store.lanes import Lane
 
 _MOST_LAUNCHES = 0.5  # of a process's, on a stream that paces it
 _SYNCS_A_STEP = 0.5  # at least, unless intervals are short: one sync in a hundred steps ends no step
-# Longer ones would show a stall too late. Steps between two syncs that are this near do not tell a stall that run-ahead
-# hides: what one of them loses the one that waits gets back, and those two are not of one type.
+# Longer ones would show a stall too late; steps that repay each other are judged together then (run_ahead.py).
 _LONGEST_NS = 250_000_000
 
 

@@ -92,7 +92,7 @@ def _pace_words(steps: Array, utilization: Utilization | None) -> str:
     if paced is PacedBy.GPU and utilization and utilization.contradicts(GPU_BOUND):
         return f"{blocked}, but not GPU-bound all the time"
     words = {PacedBy.HOST: "host-bound", PacedBy.GPU: "GPU-bound", PacedBy.MIXED: "paced by host and GPU in turn"}
-    unknown = "what sets its pace is not known: its launches were not timed"
+    unknown = "what sets its pace is not known: whether its launches waited for the GPU was not seen"
     return f"{words[paced]}: {blocked}" if paced in words else unknown
 
 

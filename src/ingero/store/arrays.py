@@ -56,7 +56,7 @@ _CALL_NUMBERS = (
 )
 _LANE_NUMBERS = (
     *("a_ns", "f_ns", "s_ns", "r_ns", "b_ns", "e_ns", "x_ns", "p_ns", "class_key", "flags", "launches", "a_tid"),
-    *("empty_sleep_ns", "syncs"),
+    *("empty_sleep_ns", "syncs", "joined"),
 )
 _EPOCH_PARTS = ("empty", "enqueue", "drain")
 _SECOND_NUMBERS = ("start_ns", "period_ns", "process", "threads", "switches", "preemptions", "major_faults")
@@ -70,7 +70,8 @@ EPOCH_DTYPE = np.dtype(
 )
 
 # One epoch of a lane in short: what finding lost time needs. Fields mean what they do in EPOCH_DTYPE; empty_sleep_ns is
-# the clock `sleep` of the empty part, -1 where not recorded; syncs: those in a step by repetition, 0 of an epoch.
+# the clock `sleep` of the empty part, -1 where not recorded; syncs: those in a step by repetition, 0 of an epoch;
+# joined: how many more steps are judged with it (`diagnose.run_ahead`).
 LANE_DTYPE = np.dtype([(name, "<i8") for name in _LANE_NUMBERS])
 
 # One mark of progress; is_full: of a launch that waited for room in the queue. queued: 0 where it is not known.
@@ -136,7 +137,7 @@ EPOCH_COLUMNS = ", ".join(
     [f"e.{name}" for name in _EPOCH_NUMBERS]
     + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _EPOCH_PARTS for clock in CLOCK_COLUMNS]
 )
-LANE_COLUMNS = ", ".join([*_LANE_NUMBERS[:-2], f"coalesce(empty_sleep_ns, {NOT_RECORDED})"])
+LANE_COLUMNS = ", ".join([*_LANE_NUMBERS[:-3], f"coalesce(empty_sleep_ns, {NOT_RECORDED})"])
 SAMPLE_COLUMNS = ", ".join(_SAMPLE_NUMBERS)
 CLOCK_SECOND_COLUMNS = ", ".join(
     (columns(_SECOND_NUMBERS[:-1]), f"coalesce(major_faults, {NOT_RECORDED})", *CLOCK_COLUMNS)

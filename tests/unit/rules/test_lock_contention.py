@@ -44,6 +44,17 @@ def test_the_holder_of_a_lock_is_named_with_both_lines(tmp_path: Path) -> None:
     assert incident.evidence["waits at"] == "main() at /srv/job/train.py:95"
 
 
+def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: Path) -> None:
+    """As autograd's, whose backward pass the main thread sleeps through: in either kind of interval."""
+
+    def launching(scene: Scene, trainer: Actor) -> None:
+        waiting(scene, trainer, LOCK)
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.call(trainer, "cudaLaunchKernel", second + 0.5, 0.01, tid=HOLDER)
+
+    assert "lock-contention" not in causes(diagnosed(tmp_path, launching))
+
+
 def test_a_holder_that_was_sampled_only_beside_the_waits_is_named_with_its_line(tmp_path: Path) -> None:
     def seldom(scene: Scene, trainer: Actor) -> None:
         """1 ms in each step for a thread that sleeps with the lock in hand, sampled while nobody waits for it."""

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import INSIDE, Growth, claim, growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
-_MOST = 0.5  # of the loss
 _INSIDE_LAUNCHES = ("memory-pressure", "page-fault-storm")  # they slow whatever touches memory, launches among it
 
 
@@ -48,20 +46,12 @@ def find(case: Case) -> Iterator[Finding]:
 def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
     """Of the time while it was enqueued, and of that before the first launch of a step what one launch takes."""
     if case.is_of_steps:
-        return _claims_of_steps(case, grown)
+        return claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_INSIDE_LAUNCHES)
     enqueuing = claim(case, (Part.ENQUEUE,), grown, told_by=_INSIDE_LAUNCHES)
     if not enqueuing:
         return {}
     first_ns = grown.grown_ns / max(1.0, *(one.count for one in grown.changes))
     return enqueuing | case.take((Part.EMPTY,), INSIDE, first_ns)
-
-
-def _claims_of_steps(case: Case, grown: Growth) -> dict[Bucket, int]:
-    """Where launching is most of the loss, some of the slow launches were taken for waits for room in the queue."""
-    own = claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_INSIDE_LAUNCHES)
-    if sum(own.values()) >= _MOST * case.loss_ns:
-        own |= case.take((Part.DEVICE,), (DEVICE,), grown.grown_ns - sum(own.values()))
-    return own
 
 
 RULE = Rule(
@@ -70,6 +60,7 @@ RULE = Rule(
     order=55,
     needs=("epochs", "op_stats", "launches", "launch_times"),
     shows="exact counts and sums of launches per step, and checkpoints of their times within the step",
-    limits="what of a slower launch is the driver's own is not told apart",
+    limits="what of a slower launch is the driver's own is not told apart; of a loop that never pauses it is not known "
+    "whether its launches are slow or wait for room in the queue",
     find=find,
 )
