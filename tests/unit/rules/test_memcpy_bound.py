@@ -97,6 +97,45 @@ def test_how_it_is_known_that_memory_is_pageable_is_said(told: HostMemory, by: s
     assert diagnosed_file(tmp_path / "copies.db").incidents[0].evidence["pageable by"] == by
 
 
+def batches(folder: Path, *regimes: tuple[float, float, float], slept: bool = True) -> Diagnosis:
+    """The only wait of a step is the pageable copy of its batch, which then copies. Regimes: begin, GPU and copy in ms.
+
+    The epochs are as decoding leaves them: each begins with the copy. A thread that did not sleep has polled.
+    """
+    with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for (begin, gpu_ms, copy_ms), end in zip(regimes, [*(one[0] for one in regimes[1:]), LENGTH_S], strict=True):
+            waited_ms = gpu_ms - 1
+            calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (1.0, waited_ms + copy_ms)}
+            step = Step(empty_ms=0, enqueue_ms=1 + copy_ms, busy_ms=gpu_ms + copy_ms, late_ms=0.01, size_bytes=BYTES)
+            made = scene.train(
+                trainer, begin, end, step, drain_op="cudaMemcpyAsync", calls=calls, sizes={"cudaMemcpyAsync": BYTES}
+            )
+            clocks = {"run_ns": int(copy_ms * 1e6), "sleep_ns": int(waited_ms * 1e6)}
+            clocks = clocks if slept else {"run_ns": sum(clocks.values()), "sleep_ns": 0}
+            for _, _, ended_s in made[::20]:
+                told = {"arg0": BYTES, "arg1": int(HostMemory.PAGEABLE), "arg2": TO_DEVICE} | clocks
+                scene.call(trainer, "cudaMemcpyAsync", ended_s - waited_ms / 1e3, waited_ms + copy_ms, **told)
+    return diagnosed_file(folder / "copies.db")
+
+
+def test_what_a_copy_ran_after_it_had_slept_is_what_its_bytes_took(tmp_path: Path) -> None:
+    diagnosis = batches(tmp_path, (0, 6, 1.4), (QUIET_S, 6, 3.4))
+    assert causes(diagnosis) == ["memcpy-bound"]
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(2 / 9.4, rel=0.05)
+    assert diagnosis.incidents[0].evidence["direction"] == "from host to device"
+
+
+def test_what_a_copy_slept_before_is_the_device(tmp_path: Path) -> None:
+    diagnosis = batches(tmp_path, (0, 6, 1.4), (QUIET_S, 8, 1.4))
+    assert causes(diagnosis) == ["gpu-slower"]
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(2 / 9.4, rel=0.05)
+
+
+def test_copies_that_polled_are_no_copying_as_long_as_the_fastest_is_as_fast_as_before(tmp_path: Path) -> None:
+    assert causes(batches(tmp_path, (0, 6, 1.4), (QUIET_S, 8, 1.4), slept=False)) == ["gpu-slower"]
+
+
 def waiting_copies(folder: Path, *, recorded_bytes: int, fastest_ms: float) -> Diagnosis:
     """Thirty asynchronous copies a step, that come to wait longer; most bytes stay on the device."""
     with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
