@@ -148,7 +148,7 @@ GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct sn
 	thread->blocked.ns[CLOCK(STATE_SLEEP)] += spent[CLOCK(STATE_SLEEP)];
 	thread->blocked_ns[kind & (BLOCKED_KINDS - 1)] += waited;
 	__sync_fetch_and_add(&account->counts.blocked_ns[kind & (BLOCKED_KINDS - 1)], waited);
-	if (waited >= BLOCKED_MIN_NS && kind != BLOCKED_ALLOC)
+	if (waited >= BLOCKED_MIN_NS && kind != BLOCKED_ALLOC && call->waits != WAITS_OLDER)
 		note_mark(call, at, slot << 8 | kind, waited);
 	return 0;
 }
