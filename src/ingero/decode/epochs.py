@@ -25,6 +25,7 @@ NEVER_POLLED_NS = 5_000  # descheduled this soon after entry: it had not looked 
 SLEEPER_SHARE = 0.2  # a lane whose drains sleep: one that did not sleep did not wait
 POINT_RATIO = 0.005  # two epochs of the same work take the same time within 1 %
 UNBELIEVABLE_SHARE = 0.5  # of a device this much slower than ever it is rather believed that the thread had not polled
+LEAST_NS_PER_BYTE = 1 / 32  # no thread copies its memory faster
 _RUN, _SLEEP = CLOCKS.index("run"), CLOCKS.index("sleep")
 KEPT_SHARE = 0.7  # three in ten may be delayed by what checkpoints do not show; a slower device shows in half
 HISTORY = 64  # epochs that a smaller batch is filled up to; more would hide that the device has changed
@@ -100,7 +101,9 @@ class Lane:
         if not is_copy.any():
             return np.zeros(len(batch), np.int64)
         size_bytes = np.maximum(batch["copied_bytes"].astype(np.float64), 1)
-        self._ns_per_byte = min(self._ns_per_byte, float((longest / size_bytes)[is_copy].min()))
+        is_whole = is_copy & ((batch["flags"] & EpochFlag.INCOMPLETE) == 0)
+        fastest = float((longest / size_bytes)[is_whole].min(initial=np.inf))
+        self._ns_per_byte = min(self._ns_per_byte, max(fastest, LEAST_NS_PER_BYTE))
         least = np.minimum(size_bytes * self._ns_per_byte, longest)
         copied: Array = np.where(is_copy, np.where(is_known, longest, least), 0).astype(np.int64)
         return copied

@@ -99,6 +99,7 @@ RULE = Rule(
     shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a device that becomes slower little by little looks like work that "
-    "grows, unless its driver says why; of a rank nothing is said where NCCL was not traced: it may wait for another",
+    "grows, unless its driver says why; a slower link looks the same where threads poll in pageable copies that wait "
+    "first; of a rank nothing is said where NCCL was not traced: it may wait for another",
     find=find,
 )
