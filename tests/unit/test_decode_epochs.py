@@ -350,6 +350,19 @@ def test_a_copy_that_polled_copied_for_at_least_what_the_fastest_took() -> None:
     assert found.is_estimated.tolist() == [True, True, False]
 
 
+def test_a_thread_that_was_descheduled_while_it_copied_had_waited_before() -> None:
+    """Off from 4 to 9 ms while it polled, ready at 6; half of the copy; off from 9.5 to 12 ms; the rest."""
+    usual = [spun(k * 7 * MS, b=7 * MS) for k in range(5)]
+    idle = spun(35 * MS, s=6 * MS, b=7 * MS)
+    late = copy(42 * MS, s=2 * MS, b=12_500 * US, off=9_500 * US, on=12 * MS, run=3 * MS, runq=7_500 * US)
+    cut, found = parted(*usual, idle, late)
+    begun = 42 * MS - MS  # of the epoch: with the copy before
+    assert found.low[-1] == 42 * MS + 2 * MS
+    assert found.high[-1] == 42 * MS + 9 * MS
+    assert found.ready[-1] == pytest.approx(begun + 7 * MS, abs=100 * US)
+    assert cut["return_ns"][-1] == 42 * MS + 11_500 * US  # late by 5.5 ms
+
+
 def test_a_slower_device_shows_in_the_wait_before_a_copy_that_polled() -> None:
     steady = [spun(k * 6 * MS, b=6 * MS) for k in range(20)]
     slower = [spun(120 * MS + k * 9 * MS, b=9 * MS) for k in range(20)]

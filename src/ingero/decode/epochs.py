@@ -69,7 +69,7 @@ class Lane:
         What the copy took then counts in the next epoch, whose first work it is: as the clocks of the thread do that
         copied. Where it slept, all that it ran after its wake-up; where it polled, what its bytes take at the least,
         as the fastest copy of this stream so far shows. A thread copies while it runs: what kept it from running, or
-        from going on at once, stays with the wait.
+        from going on at once, stays with the wait, so that it may have been off its CPU after the cut.
         """
         batch = batch.copy()
         copied = self._copied_ns(batch)
@@ -86,8 +86,6 @@ class Lane:
         batch["begin_ns"] -= more.astype(np.uint64)
         batch["drain_clock_ns"][:, _RUN] -= copied.astype(np.uint64)
         batch["return_ns"] -= copied.astype(np.uint64)
-        for name in ("last_off_ns", "last_on_ns", "away_ns"):  # what kept it from copying kept it from going on
-            batch[name] = np.minimum(batch[name], batch["return_ns"])
         return batch
 
     def _copied_ns(self, batch: Array) -> Array:
@@ -157,8 +155,12 @@ def _bounds(epochs: Array) -> Readiness:
     high[surely_ready] = on[surely_ready]
     unpolled = descheduled & (off - drain < NEVER_POLLED_NS)
     low[unpolled | held_up] = drain[unpolled | held_up]
+    # it was last off the CPU while it copied: how much of that it had done by then it had not waited
+    cut_short = ~woken & (on > back)
+    low[cut_short] = drain[cut_short]
+    high[cut_short] = np.maximum(off - (on - back), drain)[cut_short]
     low, high = np.maximum(low, first), np.maximum(high, first)
-    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled)
+    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled | cut_short)
 
 
 def _have_slept(epochs: Array) -> Array:

@@ -11,12 +11,14 @@ import numpy as np
 
 from ingero.diagnose import memory
 from ingero.diagnose.cases import Case, OpChange
+from ingero.diagnose.model import Fix
 from ingero.events import CLOCKS, HostMemory
 from ingero.ops import BY_CODE, MemoryKind, Source
 from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+LINK = Fix(text="look at the link", command="nvidia-smi -q | grep -A9 'PCIe Generation'")
 _MOSTLY = 0.5  # of the recorded bytes, before they have a direction
 _CALL_NS = 20_000  # that a copy of nothing takes
 _RATED_BYTES = 64 << 10  # smaller copies tell more of the call than of the link
