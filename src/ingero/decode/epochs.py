@@ -156,7 +156,7 @@ def _bounds(epochs: Array) -> Readiness:
     unpolled = descheduled & (off - drain < NEVER_POLLED_NS)
     low[unpolled | held_up] = drain[unpolled | held_up]
     # it was last off the CPU while it copied: how much of that it had done by then it had not waited
-    cut_short = ~woken & (on > back)
+    cut_short = ~woken & (on > back + SPIN_NS)
     low[cut_short] = drain[cut_short]
     high[cut_short] = np.maximum(off - (on - back), drain)[cut_short]
     low, high = np.maximum(low, first), np.maximum(high, first)
