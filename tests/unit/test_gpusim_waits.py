@@ -93,7 +93,7 @@ def test_up_to_two_mib_are_taken_along_while_no_more_than_one_such_copy_is_on_it
     assert len(rig.truth().syncs) == 0  # how far the stream was is not what the third had waited for
 
 
-@pytest.mark.parametrize(("way", "least_ms"), [("in", 5.5), ("out", 1.0)])  # out may be descheduled meanwhile
+@pytest.mark.parametrize(("way", "least_ms"), [("in", 5.5), ("out", 0)])  # one that wakes late finds them all there
 def test_a_thread_that_sleeps_for_the_stream_copies_while_it_runs(rig: Rig, way: str, least_ms: float) -> None:
     """64 MiB, of which 12 move in a millisecond: once asleep, behind a kernel of 30 ms."""
     slept, ran_ms = rig.run(
