@@ -18,6 +18,7 @@ pytestmark = pytest.mark.integration
 STEPS = 5
 CUT = STEPS - 1  # epochs of a stream that each step ends: the first has no beginning
 TO_DEVICE, TO_HOST, INSIDE = 1, 2, 3  # cudaMemcpyKind
+BATCH = 4 << 20  # bytes, too many to be taken along at once
 
 _LIBRARY = """
 #include <stddef.h>
@@ -128,20 +129,23 @@ SEEN_WHOLE = {
     ),
     "a result into pinned memory": Copy(memory="pinned", kind=TO_HOST, epochs=0, told=HostMemory.PINNED),
     "a few bytes to the device": Copy(memory="pageable", kind=TO_DEVICE, epochs=0, told=HostMemory.PAGEABLE),
-    "a few bytes to the device that waited": Copy(
-        memory="pageable", kind=TO_DEVICE, waits_us=500, epochs=CUT, flags=_BEFORE, told=HostMemory.PAGEABLE
+    "a few bytes to the device that waited, nobody saw for what": Copy(
+        memory="pageable", kind=TO_DEVICE, waits_us=500, epochs=0, told=HostMemory.PAGEABLE
+    ),
+    "as many bytes to the device as are taken along": Copy(
+        memory="pageable", kind=TO_DEVICE, bytes=2 << 20, waits_us=400, epochs=0, told=HostMemory.PAGEABLE
     ),
     "a batch to the device": Copy(
         memory="pageable",
         kind=TO_DEVICE,
-        bytes=256 << 10,
-        waits_us=12,
+        bytes=BATCH,
+        waits_us=200,
         epochs=CUT,
         flags=_BEFORE,
         told=HostMemory.PAGEABLE,
     ),
     "more bytes to the device than the host can copy so soon": Copy(
-        memory="pageable", kind=TO_DEVICE, bytes=2 << 20, epochs=0, told=HostMemory.PAGEABLE
+        memory="pageable", kind=TO_DEVICE, bytes=BATCH, epochs=0, told=HostMemory.PAGEABLE
     ),
     "bytes of the device": Copy(memory="pageable", kind=INSIDE, waits_us=500, epochs=0, told=HostMemory.UNKNOWN),
     "a result in a captured graph": Copy(memory="captured", kind=TO_HOST, epochs=0, told=HostMemory.PAGEABLE),
@@ -152,7 +156,19 @@ SEEN_LATE = {
     ),
     "a result at once": Copy(memory="pageable", kind=TO_HOST, epochs=0, told=HostMemory.UNKNOWN),
     "a batch that waited": Copy(
-        memory="pageable", kind=TO_DEVICE, waits_us=500, epochs=CUT, flags=_BEFORE, told=HostMemory.SEEMS_PAGEABLE
+        memory="pageable",
+        kind=TO_DEVICE,
+        bytes=BATCH,
+        waits_us=500,
+        epochs=CUT,
+        flags=_BEFORE,
+        told=HostMemory.SEEMS_PAGEABLE,
+    ),
+    "a few bytes to the device that waited, nobody saw for what": Copy(
+        memory="pageable", kind=TO_DEVICE, waits_us=500, epochs=0, told=HostMemory.SEEMS_PAGEABLE
+    ),
+    "bytes to the device that are taken along, or pinned": Copy(
+        memory="pageable", kind=TO_DEVICE, bytes=2 << 20, waits_us=400, epochs=0, told=HostMemory.UNKNOWN
     ),
     "a pinned result that was held up": Copy(
         memory="pinned", kind=TO_HOST, waits_us=500, epochs=0, told=HostMemory.PINNED

@@ -10,7 +10,6 @@ import pytest
 
 from ingero.demo.scene import BEGIN_NS, Scene, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
-from ingero.diagnose.engine import diagnose
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis, FindingKind
 from ingero.diagnose.pacing import PacedBy, paced_by
@@ -217,14 +216,3 @@ def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: P
             scene.off_cpu(trainer, begin_s + 0.0061, begin_s + 0.0065, "sleep", waker=trainer, tid=autograd)
             scene.call(trainer, "cudaLaunchKernel", begin_s + 0.001, 0.01, tid=autograd)
     assert "lock-contention" not in causes(diagnosed_file(tmp_path / "scene.db"))
-
-
-@pytest.mark.parametrize(("flags", "incidents"), [(0, 1), (int(EpochFlag.BEFORE_COPY | EpochFlag.ESTIMATED), 0)])
-def test_a_late_return_of_a_copy_that_is_only_bounded_is_no_bottleneck(
-    tmp_path: Path, flags: int, incidents: int
-) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        step = Step(empty_ms=0.1, busy_ms=4.0, late_ms=2.5, flags=flags)
-        scene.train(scene.process(100, "python"), 0, LENGTH_S, step)
-    with open_reader(tmp_path / "scene.db") as reader:
-        assert len(diagnose(reader, ALL).incidents) == incidents

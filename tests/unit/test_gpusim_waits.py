@@ -11,7 +11,7 @@ BUSY, DONE = 600, 0  # cudaErrorNotReady, cudaSuccess
 MS = 1_000_000
 
 COPIES = """
-    BYTES = 1 << 20
+    BYTES = 4 << 20
     IN, OUT, INSIDE = 1, 2, 3
     pageable, registered = c.create_string_buffer(BYTES), c.create_string_buffer(BYTES)
     pinned = c.c_void_p()
@@ -51,17 +51,72 @@ def test_an_asynchronous_copy_waits_for_the_stream_if_its_memory_is_pageable(
 def test_a_copy_from_pageable_memory_begins_after_its_wait_and_ends_the_epoch_before(rig: Rig) -> None:
     rig.run(
         """
-        error, device = malloc(1 << 20)
-        host = c.create_string_buffer(1 << 20)
+        error, device = malloc(4 << 20)
+        host = c.create_string_buffer(4 << 20)
         for _ in range(3):
             launch(kernel(20 * MS))
-            check(runtime.cudaMemcpyAsync(device, c.addressof(host), 1 << 20, 1, None))
+            check(runtime.cudaMemcpyAsync(device, c.addressof(host), 4 << 20, 1, None))
         """
     )
     seen = rig.truth()
     assert seen.drains["enqueues"].tolist() == [1, 2, 2]  # the copy is the first of what follows
     assert (seen.drains["first_enqueue_ns"][1:] >= seen.drains["return_ns"][:-1]).all()
     assert (seen.syncs["return_ns"] >= seen.syncs["device_end_ns"]).all()
+
+
+@pytest.mark.parametrize(
+    ("kib", "expected"),
+    [(64, [BUSY] * 5), (1024, [BUSY, BUSY, DONE, DONE, DONE]), (2048, [BUSY, BUSY, DONE, DONE, DONE])],
+)
+def test_up_to_two_mib_are_taken_along_while_no_more_than_one_such_copy_is_on_its_way(
+    rig: Rig, kib: int, expected: list[int]
+) -> None:
+    """As on an H200: of 24 in a row the third waited for the kernel before them."""
+    assert (
+        rig.run(
+            """
+            BYTES = int(sys.argv[1]) << 10
+            error, device = malloc(BYTES)
+            host = c.create_string_buffer(BYTES)
+            launch(kernel(PLUG_NS, "plug"))
+            plug = c.c_void_p(recorded_event())
+            found = []
+            for _ in range(5):
+                check(runtime.cudaMemcpyAsync(device, c.addressof(host), BYTES, 1, None))
+                found.append(runtime.cudaEventQuery(plug))
+            print(json.dumps(found))
+            """,
+            str(kib),
+        )
+        == expected
+    )
+    assert len(rig.truth().syncs) == 0  # how far the stream was is not what the third had waited for
+
+
+@pytest.mark.parametrize(("way", "least_ms"), [("in", 5.5), ("out", 0)])  # one that wakes late finds them all there
+def test_a_thread_that_sleeps_for_the_stream_copies_while_it_runs(rig: Rig, way: str, least_ms: float) -> None:
+    """64 MiB, of which 12 move in a millisecond: once asleep, behind a kernel of 30 ms."""
+    slept, ran_ms = rig.run(
+        """
+        import resource, time
+        BYTES = 64 << 20
+        error, device = malloc(BYTES)
+        host = c.create_string_buffer(BYTES)
+        check(runtime.cudaStreamSynchronize(None))
+        launch(kernel(30 * MS))
+        before, ran = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, time.thread_time_ns()
+        to, source, kind = {
+            "in": (device, c.addressof(host), 1), "out": (c.addressof(host), device, 2),
+        }[sys.argv[1]]
+        check(runtime.cudaMemcpyAsync(to, source, BYTES, kind, None))
+        ran = time.thread_time_ns() - ran
+        print(json.dumps([resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before, ran / MS]))
+        """,
+        way,
+        sched="block",
+    )
+    assert slept == 1
+    assert least_ms <= ran_ms < 20
 
 
 def test_a_copy_to_pageable_memory_returns_a_little_after_its_end(rig: Rig) -> None:

@@ -85,9 +85,11 @@ def _faults() -> Iterator[Scenario]:
         for kind in (*EVERYWHERE, *(ON_THESE if name in WIDELY else ())):
             for dose in (*(LOW_DOSES if kind in AT_LOW_DOSES and name in WIDELY[:2] else ()), *DOSES):
                 yield _on(name, kind, dose)
-    for kind in IN_EVERY_SCHED:
-        for sched in SCHEDS:
+    for sched in SCHEDS:
+        for kind in IN_EVERY_SCHED:
             yield _on("nosync", kind, 0.50, sched)
+        for kind in (*IN_EVERY_SCHED, "pcie_slow"):  # a thread that polls does not show when it began to copy
+            yield _on("batchcopy", kind, 0.50, sched)
 
 
 def _of_host_and_inference() -> Iterator[Scenario]:

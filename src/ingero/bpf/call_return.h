@@ -127,7 +127,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 	if (unlikely(call->waits)) {
 		if (call->waits == WAITS_PERHAPS)
 			judge_copy(thread, call, &at, slot);
-		if (call->waits && !ret)
+		if (call->waits && call->waits != WAITS_OLDER && !ret)
 			end_wait(thread, call, &at, slot);
 	}
 	if (unlikely(is_flawed(call->flaws, at.flaws)))

@@ -40,6 +40,7 @@ enum wait_kind {
 	WAITS_ALL,	/* for `covered` */
 	WAITS_PERHAPS,	/* whether it has waited for `covered` shows at its return (copy_waits.h) */
 	WAITS_BEFORE,	/* for `covered`, and then it enqueued something itself */
+	WAITS_OLDER,	/* for something of its stream, nobody saw what, and then it enqueued something itself */
 };
 
 /* Where the bytes of a copy go, as far as the call says so. */

@@ -548,6 +548,7 @@ GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snap
 	if (epoch) {
 		fill_epoch(epoch, lane, thread, call, at);
 		epoch->size_bytes -= own;
+		epoch->copied_bytes = own;
 		epoch->stream_slot = index;
 		epoch->are_enqueues_unseen = is_unseen;
 		if (!is_unseen && has_uncovered_work(slot, index))

@@ -187,7 +187,7 @@ GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct sn
 	thread->blocked.ns[CLOCK(STATE_SLEEP)] += spent[CLOCK(STATE_SLEEP)];
 	thread->blocked_ns[kind & (BLOCKED_KINDS - 1)] += waited;
 	share_blocked(call, at, slot << 8 | kind, waited);
-	if (waited >= BLOCKED_MIN_NS && kind != BLOCKED_ALLOC)
+	if (waited >= BLOCKED_MIN_NS && kind != BLOCKED_ALLOC && call->waits != WAITS_OLDER)
 		note_mark(call, at, slot << 8 | kind, waited);
 	return 0;
 }

@@ -252,7 +252,7 @@ class RowMaker:
         places = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
         by_lane = np.argsort(places, kind="stable")
         batch, places = batch[by_lane], places[by_lane]
-        rows = self._epoch_rows(batch, self._judged(batch, places))
+        rows = self._epoch_rows(*self._judged(batch, places))
         self._sink.append(tables.EPOCHS, rows)
         return rows
 
@@ -268,16 +268,20 @@ class RowMaker:
             owner = self._lanes[place] = (pid, stream, Lane())
         return owner[2]
 
-    def _judged(self, batch: Array, places: Array) -> Readiness:
-        """When the device was ready in each epoch; those of a place, which may change hands, stand together."""
+    def _judged(self, batch: Array, places: Array) -> tuple[Array, Readiness]:
+        """The epochs without what copies took, and when the device was ready in each.
+
+        Those of a place, which may change hands, stand together.
+        """
         owners = np.stack([places, batch["pid"].astype(np.int64), batch["stream"].view(np.int64)])
         begins = np.flatnonzero((np.diff(owners, prepend=-1) != 0).any(axis=0)).tolist()
-        lanes = [batch[begin:end] for begin, end in zip(begins, [*begins[1:], len(batch)], strict=True)]
-        found = [
-            self._lane(int(places[begin]), int(lane["pid"][0]), int(lane["stream"][0])).judge(lane)
-            for begin, lane in zip(begins, lanes, strict=True)
-        ]
-        return Readiness.joined(found)
+        parted, found = [], []
+        for begin, end in zip(begins, [*begins[1:], len(batch)], strict=True):
+            mine = batch[begin:end]
+            lane = self._lane(int(places[begin]), int(mine["pid"][0]), int(mine["stream"][0]))
+            parted.append(lane.parted(mine))
+            found.append(lane.judge(parted[-1]))
+        return np.concatenate(parted), Readiness.joined(found)
 
     def _epoch_rows(self, batch: Array, judged: Readiness) -> Rows:
         a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "drain_ns", "return_ns"))

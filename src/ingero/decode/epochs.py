@@ -9,7 +9,7 @@ the host was late with its launches. The rules and their error are measured in d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ NEVER_POLLED_NS = 5_000  # descheduled this soon after entry: it had not looked 
 SLEEPER_SHARE = 0.2  # a lane whose drains sleep: one that did not sleep did not wait
 POINT_RATIO = 0.005  # two epochs of the same work take the same time within 1 %
 UNBELIEVABLE_SHARE = 0.5  # of a device this much slower than ever it is rather believed that the thread had not polled
-_SLEEP = CLOCKS.index("sleep")
+LEAST_NS_PER_BYTE = 1 / 32  # no thread copies its memory faster
+_RUN, _SLEEP = CLOCKS.index("run"), CLOCKS.index("sleep")
 KEPT_SHARE = 0.7  # three in ten may be delayed by what checkpoints do not show; a slower device shows in half
 HISTORY = 64  # epochs that a smaller batch is filled up to; more would hide that the device has changed
 
@@ -59,10 +60,55 @@ class Lane:
     def __init__(self) -> None:
         self._recent: Array | None = None
         self._usual_busy_ns: dict[bytes, float] = {}
+        self._ns_per_byte = np.inf
+        self._copied = (0, 0)
+
+    def parted(self, batch: Array) -> Array:
+        """The epochs (`struct epoch_record`), each that a copy ended cut where that went over from waiting to copying.
+
+        What the copy took then counts in the next epoch, whose first work it is: as the clocks of the thread do that
+        copied. Where it slept, all that it ran after its wake-up; where it polled, what its bytes take at the least,
+        as the fastest copy of this stream so far shows. A thread copies while it runs: what kept it from running, or
+        from going on at once, stays with the wait, so that it may have been off its CPU after the cut.
+        """
+        batch = batch.copy()
+        copied = self._copied_ns(batch)
+        before = np.concatenate([[self._copied], np.column_stack([batch["return_ns"], copied])])[:-1]
+        self._copied = (int(batch["return_ns"][-1]), int(copied[-1]))
+        more = np.where(before[:, 0] == batch["begin_ns"], before[:, 1], 0)
+        is_first = batch["first_ns"] == batch["begin_ns"]
+        for part, chosen, unknown in (
+            ("enqueue_clock_ns", is_first, EpochFlag.X_OTHER_THREAD),
+            ("empty_clock_ns", ~is_first, EpochFlag.E_OTHER_THREAD),
+        ):
+            batch[part][:, _RUN] += np.where(chosen & ((batch["flags"] & unknown) == 0), more, 0).astype(np.uint64)
+        batch["first_ns"] -= np.where(is_first, more, 0).astype(np.uint64)
+        batch["begin_ns"] -= more.astype(np.uint64)
+        batch["drain_clock_ns"][:, _RUN] -= copied.astype(np.uint64)
+        batch["return_ns"] -= copied.astype(np.uint64)
+        return batch
+
+    def _copied_ns(self, batch: Array) -> Array:
+        """For how long the copies copied that waited first; 0 for other drains."""
+        is_copy = (batch["flags"] & EpochFlag.BEFORE_COPY) != 0
+        has_slept = _have_slept(batch)
+        is_known = has_slept | (_have_slept(self._beside_recent(batch)).mean() > SLEEPER_SHARE)
+        ran = batch["drain_clock_ns"][:, _RUN].astype(np.int64)
+        since = np.where(has_slept, batch["woken_ns"], batch["drain_ns"]).astype(np.int64)
+        longest = np.clip(np.minimum(ran, batch["return_ns"].astype(np.int64) - since), 0, None)
+        if not is_copy.any():
+            return np.zeros(len(batch), np.int64)
+        size_bytes = np.maximum(batch["copied_bytes"].astype(np.float64), 1)
+        is_whole = is_copy & ((batch["flags"] & EpochFlag.INCOMPLETE) == 0)
+        fastest = float((longest / size_bytes)[is_whole].min(initial=np.inf))
+        self._ns_per_byte = min(self._ns_per_byte, max(fastest, LEAST_NS_PER_BYTE))
+        least = np.minimum(size_bytes * self._ns_per_byte, longest)
+        copied: Array = np.where(is_copy, np.where(is_known, longest, least), 0).astype(np.int64)
+        return copied
 
     def judge(self, batch: Array) -> Readiness:
         """When the device was ready in each epoch (`struct epoch_record`); batches come in the order of time."""
-        window = batch if self._recent is None else np.concatenate([self._recent, batch])[-max(HISTORY, len(batch)) :]
+        window = self._beside_recent(batch)
         self._recent = window[-HISTORY:].copy()  # a part of it would keep all of it
         bounds = _bounds(window)
         work = work_keys(window)
@@ -70,7 +116,10 @@ class Lane:
             members = np.asarray([other == key for other in work])
             if bounds.is_estimated[members].any() or key not in self._usual_busy_ns:
                 self._usual_busy_ns[key] = _estimate(window, bounds, members, self._usual_busy_ns.get(key))
-        return bounds[len(window) - len(batch) :]
+        return _with_unseen_copies(window, bounds)[len(window) - len(batch) :]
+
+    def _beside_recent(self, batch: Array) -> Array:
+        return batch if self._recent is None else np.concatenate([self._recent, batch])[-max(HISTORY, len(batch)) :]
 
 
 def work_keys(epochs: Array) -> list[bytes]:
@@ -90,7 +139,7 @@ def _bounds(epochs: Array) -> Readiness:
     off, on = epochs["last_off_ns"].astype(np.int64), epochs["last_on_ns"].astype(np.int64)
     on = np.where((on < off) & (off > drain), back, on)  # its switch-in was missed
     woken = (epochs["flags"] & EpochFlag.WOKEN) != 0
-    slept = woken & (epochs["drain_clock_ns"][:, _SLEEP] > 0)
+    slept = _have_slept(epochs)
     # where drains sleep, one in which only the kernel or a disk held the thread up did not: it looked when it could
     held_up = woken & ~slept & (len(epochs) > 0 and slept.mean() > SLEEPER_SHARE)
     woken &= ~held_up
@@ -106,12 +155,26 @@ def _bounds(epochs: Array) -> Readiness:
     high[surely_ready] = on[surely_ready]
     unpolled = descheduled & (off - drain < NEVER_POLLED_NS)
     low[unpolled | held_up] = drain[unpolled | held_up]
-    # a copy to the device that waited went over to copying at some time before it returned
-    then_copied = ((epochs["flags"] & EpochFlag.BEFORE_COPY) != 0) & ~no_wait
-    low[then_copied] = drain[then_copied]
+    # it was last off the CPU while it copied: how much of that it had done by then it had not waited
+    cut_short = ~woken & (on > back + SPIN_NS)
+    low[cut_short] = drain[cut_short]
+    high[cut_short] = np.maximum(off - (on - back), drain)[cut_short]
     low, high = np.maximum(low, first), np.maximum(high, first)
-    is_estimated = descheduled | then_copied
-    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=is_estimated)
+    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled | cut_short)
+
+
+def _have_slept(epochs: Array) -> Array:
+    slept: Array = ((epochs["flags"] & EpochFlag.WOKEN) != 0) & (epochs["drain_clock_ns"][:, _SLEEP] > 0)
+    return slept
+
+
+def _with_unseen_copies(epochs: Array, judged: Readiness) -> Readiness:
+    """Ready at its entry at the earliest: a thread that polled may have copied for longer than the fastest did."""
+    is_copy = (epochs["flags"] & (EpochFlag.BEFORE_COPY | EpochFlag.WOKEN)) == EpochFlag.BEFORE_COPY
+    unseen = is_copy & ~judged.is_no_wait
+    earliest = np.maximum(epochs["drain_ns"], epochs["first_ns"]).astype(np.int64)
+    judged.low[unseen] = np.minimum(judged.low, earliest)[unseen]
+    return replace(judged, is_estimated=judged.is_estimated | unseen)
 
 
 def _estimate(epochs: Array, bounds: Readiness, members: Array, usual_busy_ns: float | None) -> float:

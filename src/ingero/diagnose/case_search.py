@@ -22,7 +22,7 @@ from ingero.diagnose.stretches import MIN_LOSS_NS, ONE_LOSS_NS, Stretch, begins_
 from ingero.diagnose.timeline import timeline
 from ingero.diagnose.unseen_work import is_host_paced, is_unseen
 from ingero.diagnose.utilization import Utilization, utilization_of
-from ingero.events import CLOCKS, EpochFlag
+from ingero.events import CLOCKS
 from ingero.store.records import Process, Window
 from ingero.store.spans import Spans
 
@@ -33,7 +33,6 @@ WORK_RATIO = 0.25  # of all time computing and launching, before that is called 
 _DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 _BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
 _HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry
-_COPIED_AFTER = int(EpochFlag.BEFORE_COPY | EpochFlag.ESTIMATED)
 _CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 
 
@@ -243,7 +242,7 @@ def _host_lengths(epochs: Array) -> dict[Part, Array]:
     return {
         Part.EMPTY: np.where(is_unseen(epochs) & ~is_host_paced(epochs), 0, epochs["e_ns"]),
         Part.ENQUEUE: np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0),
-        Part.LATE: _late_ns(epochs),
+        Part.LATE: epochs["p_ns"],
     }
 
 
@@ -265,13 +264,6 @@ def _launching_ns(epochs: Array, lengths: Array) -> int:
     """Computing where launches were not traced: it may be launching, and the GPU busy meanwhile."""
     mine = is_unseen(epochs) & (lengths > 0)
     return int(np.maximum(epochs["empty_clock_ns"][mine, CLOCKS.index("run")], 0).sum())
-
-
-def _late_ns(epochs: Array) -> Array:
-    """P where it is known: a copy that first waited returns later than the GPU was ready by what it copied, too."""
-    is_bounded = (epochs["flags"] & _COPIED_AFTER) == _COPIED_AFTER
-    late: Array = np.where(is_bounded, 0, epochs["p_ns"])
-    return late
 
 
 def host_share(epochs: Array) -> dict[Bucket, int]:

@@ -11,12 +11,14 @@ import numpy as np
 
 from ingero.diagnose import memory
 from ingero.diagnose.cases import Case, OpChange
-from ingero.events import HostMemory
+from ingero.diagnose.model import Fix
+from ingero.events import CLOCKS, HostMemory
 from ingero.ops import BY_CODE, MemoryKind, Source
 from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+LINK = Fix(text="look at the link", command="nvidia-smi -q | grep -A9 'PCIe Generation'")
 _MOSTLY = 0.5  # of the recorded bytes, before they have a direction
 _CALL_NS = 20_000  # that a copy of nothing takes
 _RATED_BYTES = 64 << 10  # smaller copies tell more of the call than of the link
@@ -57,28 +59,46 @@ class Moved:
 
 def moved_in_case(case: Case, copies: OpChange) -> Moved:
     """Per epoch of the case."""
-    return _moved(case, copies, (case.window,), (copies.count, copies.size_bytes, copies.ns), _SLOWEST_NS_PER_BYTE)
+    rows = _recorded(case, copies, (case.window,))
+    figures = copies.count, copies.size_bytes, copies.ns
+    return _moved(case, copies, (case.window,), figures, rows, _paces(case, copies)[0])
 
 
 def moved_usually(case: Case, copies: OpChange) -> Moved:
     """Per epoch of the reference; where no copy of it tells how fast the link was, it was as fast as in the case."""
+    rows = _recorded(case, copies, case.baselines)
     figures = copies.usual_count, copies.usual_bytes, copies.usual_ns
-    in_case = _ns_per_byte(_between(copies, _recorded(case, copies, (case.window,))), _SLOWEST_NS_PER_BYTE)
-    return _moved(case, copies, case.baselines, figures, in_case)
+    return _moved(case, copies, case.baselines, figures, rows, _paces(case, copies)[1])
+
+
+def _paces(case: Case, copies: OpChange) -> tuple[float, float]:
+    """Nanoseconds a byte in the case and in the reference; equal where either is only known to be no more than that.
+
+    A slower link cannot be told from a slower GPU then, and both are as fast as the fastest copy of all.
+    """
+    now = _pace(copies, _recorded(case, copies, (case.window,)), _SLOWEST_NS_PER_BYTE)
+    before = _pace(copies, _recorded(case, copies, case.baselines), now.ns_per_byte)
+    if now.is_bound or before.is_bound:
+        return (min(now.ns_per_byte, before.ns_per_byte),) * 2
+    return now.ns_per_byte, before.ns_per_byte
 
 
 def _moved(
-    case: Case, copies: OpChange, windows: Sequence[Window], figures: tuple[float, float, float], ns_per_byte: float
+    case: Case,
+    copies: OpChange,
+    windows: Sequence[Window],
+    figures: tuple[float, float, float],
+    rows: Array,
+    ns_per_byte: float,
 ) -> Moved:
     count, of_all_bytes, ns = figures
-    rows = _recorded(case, copies, windows)
     between = _between(copies, rows)
     of_bytes = _exact_share(case, copies, windows) or _share(
         np.maximum(between["arg0"], 1), np.maximum(rows["arg0"], 1)
     )
     size_bytes = of_all_bytes * of_bytes
     of_calls = _share(np.ones(len(between)), np.ones(len(rows)))
-    link_ns = size_bytes * _ns_per_byte(between, ns_per_byte) + count * of_calls * _CALL_NS
+    link_ns = size_bytes * ns_per_byte + count * of_calls * _CALL_NS
     return Moved(way=_way(copies, between), bytes=size_bytes, transfer_ns=min(ns, link_ns) if size_bytes else 0.0)
 
 
@@ -132,15 +152,35 @@ def _way(copies: OpChange, between: Array) -> Way:
     return Way.UNKNOWN
 
 
-def _ns_per_byte(between: Array, otherwise: float) -> float:
-    """Of the fastest recorded copy that waited for its bytes, of the way and memory that most bytes have."""
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """is_bound: its copies have polled, for the work before them or while they copied."""
+
+    ns_per_byte: float
+    is_bound: bool = False
+
+
+def _pace(copies: OpChange, rows: Array, otherwise: float) -> _Pace:
+    """Of the copies of the way and memory that most bytes have: the usual one, or the fastest that may have waited.
+
+    In an asynchronous call from or to pageable memory the thread copies while it runs. Where it slept, it waited for
+    the work before it, and what it ran is what the bytes took; where it polled, both are in it.
+    """
+    between = _between(copies, rows)
     sizes, took = between["arg0"], np.maximum(between["duration_ns"], 1)
+    ran, slept = (between["clock_ns"][:, CLOCKS.index(name)] for name in ("run", "sleep"))
+    copies_itself = np.isin(between["arg1"], list(_TOLD)) & (ran > 0) & ("Async" in copies.totals.name)
+    took = np.where(copies_itself, ran, took)
     rated = (sizes >= _RATED_BYTES) & (sizes <= took * _FASTEST_BYTES_PER_NS)
     if not rated.any():
-        return otherwise
-    kinds, sizes, took = between["arg2"][rated] << 8 | between["arg1"][rated], sizes[rated], took[rated]
-    most = max(np.unique(kinds).tolist(), key=lambda kind: int(sizes[kinds == kind].sum()))
-    return min(float((took / sizes)[kinds == most].min()), _SLOWEST_NS_PER_BYTE)
+        return _Pace(otherwise)
+    kinds = between["arg2"] << 8 | between["arg1"]
+    most = max(np.unique(kinds[rated]).tolist(), key=lambda kind: int(sizes[rated & (kinds == kind)].sum()))
+    mine = rated & (kinds == most)
+    paces, has_slept = took[mine] / sizes[mine], (copies_itself & (slept > 0))[mine]
+    if has_slept.any():
+        return _Pace(min(float(np.median(paces[has_slept])), _SLOWEST_NS_PER_BYTE))
+    return _Pace(min(float(paces.min()), _SLOWEST_NS_PER_BYTE), is_bound=bool(copies_itself[mine].all()))
 
 
 def pageable_by(case: Case, copies: OpChange) -> Pageable:

@@ -240,7 +240,7 @@ _COLUMNS: Mapping[str, str] = {
     # of epochs
     "a_ns": "return of the drain before; NULL: there was none",
     "a_tid": "thread of the drain before",
-    "b_ns": "return of this drain",
+    "b_ns": "return of this drain; of a copy to the device that waited first, when it began to copy",
     "b_tid": "thread of this drain",
     "e_ns": "device empty: nothing was enqueued (f_ns - a_ns); with the flag enqueues_unseen the host's part, from one "
     "sync's return to the next one's entry",

@@ -8,7 +8,7 @@ import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import Diagnosis
-from ingero.events import HostMemory
+from ingero.events import EpochFlag, HostMemory
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 USUAL = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpy": (1.0, 2.0), "cudaStreamSynchronize": (1.0, 3.0)}
@@ -95,6 +95,58 @@ def test_how_it_is_known_that_memory_is_pageable_is_said(told: HostMemory, by: s
         steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
         scene.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg1=int(told), arg2=TO_DEVICE)
     assert diagnosed_file(tmp_path / "copies.db").incidents[0].evidence["pageable by"] == by
+
+
+def batches(folder: Path, *regimes: tuple[float, float, float], slept: bool = True) -> Diagnosis:
+    """The only wait of a step is the pageable copy of its batch, which then copies. Regimes: begin, GPU and copy in ms.
+
+    The epochs are as decoding leaves them: each begins with the copy. A thread that did not sleep has polled, and
+    copied for as long as the fastest at the least.
+    """
+    with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for (begin, gpu_ms, copy_ms), end in zip(regimes, [*(one[0] for one in regimes[1:]), LENGTH_S], strict=True):
+            waited_ms = gpu_ms - 1
+            calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (1.0, waited_ms + copy_ms)}
+            flags = int(EpochFlag.BEFORE_COPY if slept else EpochFlag.BEFORE_COPY | EpochFlag.ESTIMATED)
+            parts = {
+                "enqueue_ms": 1 + (copy_ms if slept else min(one[2] for one in regimes)),
+                "busy_ms": gpu_ms + copy_ms,
+                "late_ms": 0.01,
+            }
+            step = Step(empty_ms=0, size_bytes=BYTES, flags=flags, **parts)
+            made = scene.train(
+                trainer, begin, end, step, drain_op="cudaMemcpyAsync", calls=calls, sizes={"cudaMemcpyAsync": BYTES}
+            )
+            clocks = {"run_ns": int(copy_ms * 1e6), "sleep_ns": int(waited_ms * 1e6)}
+            clocks = clocks if slept else {"run_ns": sum(clocks.values()), "sleep_ns": 0}
+            for _, _, ended_s in made[::20]:
+                told = {"arg0": BYTES, "arg1": int(HostMemory.PAGEABLE), "arg2": TO_DEVICE} | clocks
+                scene.call(trainer, "cudaMemcpyAsync", ended_s - waited_ms / 1e3, waited_ms + copy_ms, **told)
+    return diagnosed_file(folder / "copies.db")
+
+
+def test_what_a_copy_ran_after_it_had_slept_is_what_its_bytes_took(tmp_path: Path) -> None:
+    diagnosis = batches(tmp_path, (0, 6, 1.4), (QUIET_S, 6, 3.4))
+    assert causes(diagnosis) == ["memcpy-bound"]
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(2 / 9.4, rel=0.05)
+    assert diagnosis.incidents[0].evidence["direction"] == "from host to device"
+
+
+def test_what_a_copy_slept_before_is_the_device(tmp_path: Path) -> None:
+    diagnosis = batches(tmp_path, (0, 6, 1.4), (QUIET_S, 8, 1.4))
+    assert causes(diagnosis) == ["gpu-slower"]
+    assert "link" not in diagnosis.incidents[0].summary
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(2 / 9.4, rel=0.05)
+
+
+@pytest.mark.parametrize("slower", [(QUIET_S, 8, 1.4), (QUIET_S, 6, 3.4)])
+def test_of_copies_that_polled_it_is_not_known_whether_the_device_or_the_link_was_slower(
+    tmp_path: Path, slower: tuple[float, float, float]
+) -> None:
+    diagnosis = batches(tmp_path, (0, 6, 1.4), slower, slept=False)
+    assert causes(diagnosis) == ["gpu-slower"]
+    assert ", or the link to it, took" in diagnosis.incidents[0].summary
 
 
 def waiting_copies(folder: Path, *, recorded_bytes: int, fastest_ms: float) -> Diagnosis:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.copies import LINK
 from ingero.diagnose.device_seconds import awaits_samples, since_last_sample_ns
 from ingero.diagnose.devices import gpu_name
 from ingero.diagnose.excess import DEVICE
@@ -15,11 +16,13 @@ from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.pauses import paused
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.stolen import stolen
+from ingero.events import EpochFlag
 
 CAUSE = "gpu-slower"
 _STOLEN = 0.2  # of the loss, by a hypervisor
 _ALONE = 4  # times as much as the epochs before and after it
-_MOSTLY = 0.5  # of the device's lost time
+_MOSTLY = 0.5  # of the device's lost time; of the epochs
+_POLLED_COPY = int(EpochFlag.BEFORE_COPY | EpochFlag.ESTIMATED)
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -37,12 +40,13 @@ def find(case: Case) -> Iterator[Finding]:
     usual = sum(one.reference.x_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
     root, name = gpu_name(case.evidence, case.process, case.device)
+    may_be_link = _may_be_the_link(case)
     yield Finding(
         cause=CAUSE,
         resource="gpu",
         root=root,
-        summary=f"{case.who} lost {case.amount(lost)} because {name} took {seen / max(usual, 1):.1f} times as "
-        "long for the same work, and the host did not cause it",
+        summary=f"{case.who} lost {case.amount(lost)} because {name}{', or the link to it,' if may_be_link else ''} "
+        f"took {seen / max(usual, 1):.1f} times as long for the same work, and the host did not cause it",
         claims=claims,
         chain=(
             Link(
@@ -57,9 +61,15 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(
                 text="look at clocks, power and other users of the device", command="nvidia-smi -q -d PERFORMANCE,CLOCK"
             ),
+            *((LINK,) if may_be_link else ()),
         ),
         evidence={"slowdown": round(seen / max(usual, 1), 3)},
     )
+
+
+def _may_be_the_link(case: Case) -> bool:
+    """Whether most epochs end in a pageable copy that polled: it waited, then copied, and nothing parts the two."""
+    return float(np.mean((case.epochs["flags"] & _POLLED_COPY) == _POLLED_COPY)) > _MOSTLY
 
 
 def _own_ns(case: Case) -> float:
@@ -99,6 +109,7 @@ RULE = Rule(
     shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a device that becomes slower little by little looks like work that "
-    "grows, unless its driver says why; of a rank nothing is said where NCCL was not traced: it may wait for another",
+    "grows, unless its driver says why; a slower link looks the same where threads poll in pageable copies that wait "
+    "first; of a rank nothing is said where NCCL was not traced: it may wait for another",
     find=find,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import Growth, growth
 from ingero.diagnose.cases import Case, OpChange
-from ingero.diagnose.copies import Moved, Pageable, Way, moved_in_case, moved_usually, pageable_by
+from ingero.diagnose.copies import LINK, Moved, Pageable, Way, moved_in_case, moved_usually, pageable_by
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
@@ -88,7 +88,6 @@ def _words(copies: OpChange, way: Way, pageable: Pageable) -> str:
 
 def _fixes(way: Way) -> tuple[Fix, ...]:
     """What makes such copies faster, and what lets the host go on meanwhile."""
-    link = Fix(text="look at the link", command="nvidia-smi -q | grep -A9 'PCIe Generation'")
     if way is Way.TO_HOST:
         return (
             Fix(
@@ -96,12 +95,12 @@ def _fixes(way: Way) -> tuple[Fix, ...]:
                 command="host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True); host.copy_(x, non_blocking=True)",
             ),
             Fix(text="or copy less, or less often: reduce on the device first"),
-            link,
+            LINK,
         )
     return (
         Fix(text="pinned memory", command="DataLoader(pin_memory=True)"),
         Fix(text="asynchronous copies", command="x.to('cuda', non_blocking=True)"),
-        link,
+        LINK,
     )
 
 
@@ -116,8 +115,10 @@ RULE = Rule(
     needs=("epochs", "op_stats", "copies"),
     shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
     limits="only bytes between host and device count, and only the time that the fastest recorded copy of the case "
-    "would take for them; copies of megabytes that all wait for a device that became slower look like slow ones; of "
-    "copies that do not block only the size is known: a slow one looks like a slower device; that memory is not pinned "
-    "is known where all allocations were traced, or where an asynchronous copy waited; else it is not known",
+    "would take for them, or, of pageable ones that slept first, what they ran; of asynchronous pageable ones "
+    "that polled only more bytes count, for they may have waited; blocking ones of megabytes that all wait for"
+    " a device that became slower look like slow ones; of copies that do not block only the size is known: a "
+    "slow one looks like a slower device; that memory is not pinned is known where all allocations were "
+    "traced, or where an asynchronous copy waited; else it is not known",
     find=find,
 )

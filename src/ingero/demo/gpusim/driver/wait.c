@@ -215,7 +215,7 @@ static void position_release(struct position *position)
 	pthread_mutex_unlock(&queue_lock);
 }
 
-int wait_for_stream(struct stream *stream, int64_t *end_ns)
+static int wait_in_mode(struct stream *stream, enum wait_mode mode, int64_t *end_ns)
 {
 	struct position position;
 	int error;
@@ -225,12 +225,32 @@ int wait_for_stream(struct stream *stream, int64_t *end_ns)
 	pthread_mutex_lock(&queue_lock);
 	position = position_now(stream);
 	pthread_mutex_unlock(&queue_lock);
-	error = wait_until(stream->context, context_mode(stream->context), position_reached, &position, end_ns);
+	error = wait_until(stream->context, mode, position_reached, &position, end_ns);
 	gpusim_truth_sync(stream->context->device, (uintptr_t)stream->handle, *end_ns);
 	if (!error)
 		record_drain(&position, *end_ns);
 	position_release(&position);
 	return error;
+}
+
+int wait_for_stream(struct stream *stream, int64_t *end_ns)
+{
+	return wait_in_mode(stream, context_mode(stream->context), end_ns);
+}
+
+int wait_until_past(struct moment *moment)
+{
+	struct context *context = moment->stream->context;
+	int64_t end_ns;
+
+	return wait_until(context, context_mode(context), moment_reached, moment, &end_ns);
+}
+
+int wait_for_bytes(struct stream *stream, struct moment *before, int64_t *end_ns)
+{
+	int error = wait_until_past(before);
+
+	return error ? error : wait_in_mode(stream, WAIT_SPIN, end_ns);
 }
 
 static int all_positions(struct context *context, struct position **positions)

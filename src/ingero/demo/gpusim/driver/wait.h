@@ -18,6 +18,12 @@ int wait_for_stream(struct stream *stream, int64_t *end_ns);	/* @end_ns: when it
 int wait_for_context(struct context *context, bool is_drain);
 int wait_for_moment(struct moment *moment, uint64_t begun, bool block);
 
+/* Without a record: what is waited for lies inside the driver. */
+int wait_until_past(struct moment *moment);
+
+/* A copy to pageable memory: as asked until the work @before it has ended, and then the thread copies, too. */
+int wait_for_bytes(struct stream *stream, struct moment *before, int64_t *end_ns);
+
 /* A short pause for a launch that finds the queue full. */
 int wait_for_room(struct context *context);
 
