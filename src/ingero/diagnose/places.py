@@ -17,7 +17,7 @@ from ingero.diagnose.model import CodeLine
 from ingero.diagnose.waits import Segment
 from ingero.events import THREAD_STATES
 from ingero.store.arrays import OFFCPU_DTYPE, SAMPLE_DTYPE
-from ingero.store.call_stacks import CallStack, PythonPlace
+from ingero.store.call_stacks import CallStack, PythonPlace, own_place
 from ingero.store.records import Window
 from ingero.store.spans import Spans as WindowSpans
 
@@ -71,7 +71,7 @@ class Stay:
         if self.stack is None:
             return None
         frames = _of_this_process(self.stack.python)
-        own = next((place for place in frames if place.is_own), frames[0] if frames else None)
+        own = own_place(frames)
         if own:
             return _line(own)
         native = self.stack.issuer

@@ -17,9 +17,12 @@ from ingero.store.records import Stack
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
 )
+# What torch.compile writes: named by a hash in base 32, in a folder of its first digits (torch/_inductor/codecache.py).
+_COMPILED = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
 # Users have files of these names, too; nothing that waits for a GPU is in the library's.
 _USERS_NAMES = frozenset({"code", "profile", "test"})
 _LIBRARIES = (frozenset({"torch", "functorch", "triton", "numpy"}) | sys.stdlib_module_names) - _USERS_NAMES
+_TEXT = "<string>"  # given to exec(), or python -c
 _TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in angle brackets: code made by a library
 _CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
 
@@ -38,10 +41,11 @@ class PythonPlace:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
+        """Whether it may be in the user's own code: neither in an installed package nor in the standard library."""
         if self.file.startswith("<"):
             return bool(_TYPED.match(self.file))
-        return self.file != "?" and not _INSTALLED.search(self.file) and not _is_cut_library(self.file)
+        is_library = _INSTALLED.search(self.file) or _COMPILED.search(self.file) or _is_cut_library(self.file)
+        return self.file != "?" and not is_library
 
     @property
     def short(self) -> str:
@@ -83,7 +87,7 @@ class CallStack:
     @property
     def own(self) -> PythonPlace | None:
         """The innermost line of the user's own code; where there is none, the innermost line."""
-        return next((place for place in self.python if place.is_own), self.python[0] if self.python else None)
+        return own_place(self.python)
 
     @property
     def is_frameless(self) -> bool:
@@ -91,9 +95,30 @@ class CallStack:
         return not self.python and not any(text in self.note for text in _UNKNOWN)
 
     @property
+    def lacks_own(self) -> bool:
+        """Whether its thread was at no line of the user's own, as autograd's; not, that its frames are unknown."""
+        return self.is_frameless or (bool(self.python) and not any(own_marks(self.python)))
+
+    @property
     def issuer(self) -> NativePlace | None:
         """The native function that called into CUDA or NCCL."""
         return next((place for place in self.native if not _CUDA.match(place.file)), None)
+
+
+def own_marks(places: Sequence[PythonPlace]) -> list[bool]:
+    """Of each frame of a stack, whether it is the user's own code.
+
+    Text that was given to exec() is only where the program is text itself (python -c), and its outermost frame so:
+    libraries make functions of text, too, as Triton's launchers are.
+    """
+    is_text = bool(places) and places[-1].file == _TEXT
+    return [place.is_own and (is_text or place.file != _TEXT) for place in places]
+
+
+def own_place(places: Sequence[PythonPlace]) -> PythonPlace | None:
+    """The innermost of these frames that is the user's own code; where none is, the innermost."""
+    own = (place for place, is_own in zip(places, own_marks(places), strict=True) if is_own)
+    return next(own, places[0] if places else None)
 
 
 def _is_cut_library(file: str) -> bool:
