@@ -67,7 +67,7 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     for one in mine:
         by_thread[one.tid] += one.duration_ns
     partner = by_thread.most_common(1)[0][0]
-    if kind is Wait.LOCK and case.is_of_steps and partner in launching(case):
+    if kind is Wait.LOCK and partner in launching(case):
         return None  # autograd's thread: what it does is the step
     asleep = _waiting(case)
     items = matching(asleep, waits_for_items)
