@@ -78,9 +78,9 @@ def find_steps(calls: Array) -> Steps | None:
     stream = main_stream(calls)
     if stream is None:
         return None
-    places = np.flatnonzero(calls["is_enqueue"] & (calls["stream"] == stream))
-    sequence = np.unique(calls["key"][places], return_inverse=True)[1].astype(np.int32)
-    is_launch = calls["is_launch"][places]
+    places: Array = np.flatnonzero(calls["is_enqueue"] & (calls["stream"] == stream))
+    sequence: Array = np.unique(calls["key"][places], return_inverse=True)[1].astype(np.int32)
+    is_launch: Array = calls["is_launch"][places]
     period, match, is_between = _period(sequence, is_launch)
     places, sequence, is_launch = (one[~is_between] for one in (places, sequence, is_launch))
     if match < MIN_MATCH:
