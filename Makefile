@@ -70,8 +70,8 @@ integration: build ## the tests that need root: real probes, real scheduler, sim
 check: lint types imports generated unit ## everything that needs no root
 
 test: setup ## all tests; of the labelled runs seven
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types imports generated build
-	$(BIN)/pytest tests/unit -n auto
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint imports generated build
+	@$(MAKE) --no-print-directory -j2 types unit # mypy takes a minute of one core
 	$(run-integration)
 
 demo: build ## record a training loop while CPU hogs disturb it, and explain the recording

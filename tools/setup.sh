@@ -40,11 +40,13 @@ fi
 [ "${1:-}" != system ] || exit 0
 
 prometheus=build/prometheus # unpacked, because the installed package starts a server; the tests take the programs only
+unpacking=
 if ! has promtool && [ ! -x $prometheus/usr/bin/promtool ] && has apt-get && has dpkg-deb; then
-	say "unpacking prometheus into $prometheus"
+	say "unpacking prometheus into $prometheus, beside what follows"
 	mkdir -p $prometheus
 	(cd $prometheus && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) \
-		>/dev/null 2>&1 || say "  it could not be had; tests that need it are skipped (apt-get update may help)"
+		>/dev/null 2>&1 &
+	unpacking=$!
 fi
 
 stamp=.venv/.installed
@@ -63,4 +65,7 @@ fi
 if ! has clang && [ -z "${BPF_CLANG:-}" ] && ! .venv/bin/python -c 'import ziglang' 2>/dev/null; then
 	say "installing the BPF compiler (ziglang) into .venv"
 	.venv/bin/python -m pip install --quiet ziglang
+fi
+if [ -n "$unpacking" ]; then
+	wait "$unpacking" || say "prometheus could not be had; tests that need it are skipped (apt-get update may help)"
 fi

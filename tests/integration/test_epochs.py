@@ -98,8 +98,12 @@ def print_loss(case: str, found: Loss, step_loss_ns: float) -> None:
 
 
 @pytest.fixture(scope="module", params=MODES)
-def waiting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """One way to wait, undisturbed and beside four hogs."""
+def waiting(
+    request: pytest.FixtureRequest, fault_run: Callable[[str], Recording], tmp_path_factory: pytest.TempPathFactory
+) -> Recording:
+    """One way to wait, undisturbed and beside four hogs; the run of the usual loop is one that blocks."""
+    if request.param == "block":
+        return fault_run("usual loop")
     with recorded(tmp_path_factory.mktemp(request.param), request.param) as (run, recordings):
         run.phase("baseline", BASELINE_S)
         run.phase("hogs", FAULT_S, run.hogs())
@@ -196,6 +200,7 @@ FAULT_RUNS = {
             "slow worker": lambda run: run.host(worker_sleep_ms=20),
             "slower device": lambda run: run.device(kernel_scale=1.8),
             "slow launches": lambda run: run.device(launch_us=60),
+            "hogs": Run.hogs,
         }
     ),
     "large batches": FaultRun(
@@ -231,7 +236,7 @@ def fault_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Recor
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [(n, f) for n, plan in FAULT_RUNS.items() for f in plan.faults if f not in ("nothing", "hidden stalls")],
+    [(n, f) for n, plan in FAULT_RUNS.items() for f in plan.faults if f not in ("nothing", "hidden stalls", "hogs")],
 )
 def test_loss_to_a_fault_is_what_the_steps_lost(fault_run: Callable[[str], Recording], name: str, fault: str) -> None:
     recording = fault_run(name)

@@ -23,6 +23,7 @@ from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.gpusim.truth import read_all
+from ingero.demo.workloads import steps
 from ingero.demo.workloads.program import Program
 from ingero.events import EpochFlag
 from ingero.ops import BY_NAME, Kind, Source
@@ -77,6 +78,10 @@ def governed(folder: Path, pid: int, mode: ProbeMode | None = None, *, with_stac
     ):
         recorder.start()
         yield Governed(recorder, database)
+
+
+def run_script(recording: Governed, script: Iterator[None]) -> None:
+    recording.record(until=lambda: not len(recording.recorder.targets), each_second=lambda: next(script, None))
 
 
 def torture(folder: Path, modes: Sequence[Rungs], kind: ProbeMode | None = None) -> tuple[Path, Counter[str]]:
@@ -151,12 +156,13 @@ PHASES: dict[str, Rungs] = {
 }
 UNSEEN = ("off", "events off, too")
 COMPLETE = ("all", "counted", "events at the driver", "all again")
-PHASE_SECONDS, MIN_EPOCHS = 2, 20
+PROBED_SECONDS = 2  # the driver's calls are probed when its library has been seen
+MIN_EPOCHS, PHASE_STEPS = 20, 100
 LOOPS: dict[str, Sequence[str]] = {
     "waits for its stream": (),
     "waits for events of two streams": ("--drain", "event", "--streams", "ordered"),
 }
-CHANGE_NS = 1_000_000_000  # some epochs end before and after a change, even on a busy machine
+CHANGE_NS = 300_000_000  # some epochs end before and after a change, even on a busy machine
 CLOCK_STEP_NS = 1000  # an account is whole but for what its own reading takes
 BUSY_RATIO = 0.03  # launches that are only counted cost less, and the simulator's clock sees what they cost
 
@@ -177,20 +183,25 @@ def phased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         with governed(folder, int(program.wait_for("loaded")[0])) as recording:
             run = Run(program, knobs=knobs, host_knobs=host_knobs, log=log, timers=timers)
 
+            def phase() -> Iterator[None]:
+                """So many steps, and long enough that the surroundings of two changes have nothing in common."""
+                count, until_ns = len(steps.read(log)) + PHASE_STEPS, time.monotonic_ns() + 2 * CHANGE_NS
+                while len(steps.read(log)) < count or time.monotonic_ns() < until_ns:
+                    yield
+
             def script() -> Iterator[None]:
-                yield from [None] * PHASE_SECONDS  # the driver's calls are probed when its library has been seen
+                yield from [None] * PROBED_SECONDS
                 for name, wanted in PHASES.items():
                     begin_ns = time.monotonic_ns()
                     recording.recorder.governor.apply(wanted, name)
                     run.bounds[f"to {name}"] = begin_ns - CHANGE_NS, time.monotonic_ns() + CHANGE_NS
                     begin_ns = time.monotonic_ns()
-                    yield from [None] * PHASE_SECONDS
+                    yield from phase()
                     run.bounds[name] = begin_ns, time.monotonic_ns()
                 program.stop()
 
-            steps = script()
             gate.touch()
-            recording.record(until=lambda: not len(recording.recorder.targets), each_second=lambda: next(steps, None))
+            run_script(recording, script())
         return load(recording.database, read_all(truth), run)
 
 
@@ -266,10 +277,6 @@ def test_epochs_that_span_a_change_are_flagged(phased: Recording) -> None:
 
 
 # What is attached again
-
-
-def run_script(recording: Governed, script: Iterator[None]) -> None:
-    recording.record(until=lambda: not len(recording.recorder.targets), each_second=lambda: next(script, None))
 
 
 def counted(database: Path) -> int:

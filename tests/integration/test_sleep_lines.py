@@ -51,17 +51,20 @@ def sleeps(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Sleep]]:
         rows, book = reader.offcpu_rows(window), StackBook(reader)
         book.read(rows["stack_hash"].tolist())
         first = min(begin for _, _, begin, _ in truth) + _FIRST_NS
+        of_thread = {thread: _by_middle(rows[rows["tid"] == thread]) for thread in {thread for thread, *_ in truth}}
         for thread, line, begin, end in truth:
             if begin >= first:
-                for row in _inside(rows, thread, begin, end):
-                    found[thread].append(Sleep(thread, line, _outer_line(book, int(row["stack_hash"]))))
+                middle, hashes = of_thread[thread]
+                inside = slice(np.searchsorted(middle, begin, "right"), np.searchsorted(middle, end, "left"))
+                found[thread] += [Sleep(thread, line, _outer_line(book, int(one))) for one in hashes[inside]]
     return found
 
 
-def _inside(rows: np.ndarray[Any, Any], thread: int, begin: int, end: int) -> Any:
-    mine = rows[rows["tid"] == thread]
-    middle = mine["start_ns"] + mine["duration_ns"] // 2
-    return mine[(middle > begin) & (middle < end)]
+def _by_middle(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The middle of each interval, in order, and the stack that is kept of it."""
+    middle = rows["start_ns"] + rows["duration_ns"] // 2
+    order = np.argsort(middle)
+    return middle[order], rows["stack_hash"][order]
 
 
 def _outer_line(book: StackBook, stack_hash: int) -> int:

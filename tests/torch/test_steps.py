@@ -211,7 +211,7 @@ def test_every_launch_has_a_line_of_the_program_or_of_nobody(name: str, run_of: 
         for is_main, stack_hash, count in stacks:
             stack = book.of(stack_hash)
             assert stack is not None
-            is_own = not stack.lacks_own
+            is_own = not stack.is_a_librarys
             assert not is_own or (stack.own and stack.own.file == str(_PROGRAM))
             lines[bool(is_main), is_own] += count
     print(f"\n{name}: launches by (main thread, own line): {dict(lines)}")

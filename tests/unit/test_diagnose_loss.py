@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ingero.diagnose.case_search import at_most_idle
 from ingero.diagnose.loss import Reference, host_paced_ns, loss, references
+from ingero.diagnose.model import Bucket, Part
+from ingero.diagnose.utilization import Utilization
 from ingero.store.arrays import CHECKPOINTS, EPOCH_DTYPE
 
 MS = 1_000_000
@@ -146,3 +150,24 @@ def test_parts_add_up_to_the_growth_of_the_length(
     expected_ns = sum(sum(lengths) - median_ms for lengths in stretch) * MS
     assert found.loss_ns == pytest.approx(expected_ns, abs=2)
     assert found.host_low_ns <= found.host_high_ns
+
+
+USED = Utilization(share=0.7, error=0.05, is_shared=False)
+
+
+@pytest.mark.parametrize(
+    ("used", "enqueuing_ns"),
+    [
+        (None, 800),
+        (USED, 250),  # 35 of 100 may have been idle, 10 of them with nothing enqueued
+        (replace(USED, is_shared=True), 250),
+        (replace(USED, share=0.02), 800),
+        (replace(USED, share=1.0), 0),
+    ],
+)
+def test_a_host_that_is_too_slow_is_charged_with_what_nvml_leaves_idle(
+    used: Utilization | None, enqueuing_ns: int
+) -> None:
+    lost = {Bucket(Part.EMPTY, "run"): 100, Bucket(Part.ENQUEUE, "run"): 800}
+    found = at_most_idle(lost, 1000, used)
+    assert found == {Bucket(Part.EMPTY, "run"): 100, Bucket(Part.ENQUEUE, "run"): pytest.approx(enqueuing_ns, abs=1)}

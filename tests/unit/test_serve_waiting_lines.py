@@ -119,5 +119,5 @@ def test_of_too_many_calls_nobody_is_looked_for_and_the_answers_say_so(
     monkeypatch.setattr(waiters, "_MOST_CALLS", 2)
     tree = get(client, "tree?process=1")
     assert "waiting" not in {kind for kind, _, _ in steps(tree["root"])}
-    assert tree["note"].startswith("3 recorded calls of threads at no line of your own are too many")
+    assert tree["note"].startswith("3 recorded calls of threads without the user's own lines are too many")
     assert "too many" in content(call_tool(server_of(reader.path), "get_stacks"))["note"]

@@ -34,17 +34,26 @@ TEXTS: tuple[str, ...] = tuple(
     for level in LEVELS
 )
 
-OVER_SECONDS, RECENT_SECONDS = 3, 5  # of the last seconds, that many were over the budget
+OVER_SECONDS, RECENT_SECONDS = 3, 5  # of the last seconds, that many were over the budget with nothing saved
+# The budget of so many seconds may be spent at once. A program that is seen for the first time costs the agent one to
+# three seconds of CPU once, for its unwinding tables, symbols and places of calls (a PyTorch loop on an H100); what is
+# given up for that is missing in the minute in which somebody looks.
+SAVED_SECONDS = 60.0
 RETURN_BELOW = 0.5  # of the budget: one level less may take twice as much
 CALM_S, MAX_CALM_S = 10.0, 160.0
-RELAPSE_S = 60.0  # over the budget so soon after a return: the next one waits twice as long
+RELAPSE_S = 2 * SAVED_SECONDS  # over the budget so soon after a return: the next one waits twice as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thrift:
-    """What is in force, and what led to it. Times in s of any clock that only goes forward."""
+    """What is in force, and what led to it. Times in s of any clock that only goes forward.
+
+    saved_s: seconds of the whole budget that were not used.
+    """
 
     level: int = 0
+    saved_s: float = SAVED_SECONDS
+    decided_s: float | None = None
     recent: tuple[bool, ...] = ()
     calm_since_s: float | None = None
     returned_s: float | None = None
@@ -54,7 +63,10 @@ class Thrift:
 
 def decide(before: Thrift, cpu_ratio: float, now_s: float, budget_ratio: float) -> Thrift:
     """What is to be in force after a second in which the agent used `cpu_ratio` of a core."""
-    after = replace(before, recent=(*before.recent, cpu_ratio > budget_ratio)[-RECENT_SECONDS:])
+    elapsed_s = 1.0 if before.decided_s is None else now_s - before.decided_s
+    saved_s = min(max(before.saved_s + elapsed_s * (1 - cpu_ratio / budget_ratio), 0.0), SAVED_SECONDS)
+    is_over = cpu_ratio > budget_ratio and not saved_s
+    after = replace(before, saved_s=saved_s, decided_s=now_s, recent=(*before.recent, is_over)[-RECENT_SECONDS:])
     if sum(after.recent) >= OVER_SECONDS:
         return _spend_less(after, cpu_ratio, now_s, budget_ratio)
     if not before.level or cpu_ratio > RETURN_BELOW * budget_ratio:

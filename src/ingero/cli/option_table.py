@@ -193,7 +193,7 @@ OPTIONS: tuple[Option, ...] = (
             "percent; 0: each second."),
     _option("heartbeat", _duration_s, "60s", "D", "With --deadband: store one at least this often."),
     _option("max-overhead", _ratio, "2%", "P", "What tracing may cost the busiest traced thread; 0: no limit."),
-    _option("max-cpu", _ratio, "5%", "P", "What ingero itself may use of one core; 0: no limit."),
+    _option("max-cpu", _ratio, "5%", "P", "What ingero may use of one core, averaged over a minute; 0: no limit."),
     _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
     _option("node", _node, "", "N", "Name of this machine in the recording. Default: its host name."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "

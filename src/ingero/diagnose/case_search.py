@@ -21,6 +21,7 @@ from ingero.diagnose.samples import sample_windows, weighted_windows
 from ingero.diagnose.stretches import MIN_LOSS_NS, ONE_LOSS_NS, Stretch, begins_to_lose, excess_ns, lossy_stretches
 from ingero.diagnose.timeline import timeline
 from ingero.diagnose.unseen_work import is_host_paced, is_unseen
+from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.events import CLOCKS, EpochFlag
 from ingero.store.records import Process, Window
 from ingero.store.spans import Spans
@@ -196,14 +197,18 @@ class _Lane:
         seen, waited = float(sum(one.sum() for one in _host_lengths(epochs).values())), float(waits[is_as_ever].sum())
         scale = waited / seen if len(epochs) < len(members) and seen else 1.0
         against_zero = {bucket: int(ns * scale) for bucket, ns in against_zero.items()}
-        wall, lost = int(self._elapsed_ns[is_as_ever].sum()), sum(against_zero.values())
+        window = Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1)
+        wall = int(self._elapsed_ns[is_as_ever].sum())
+        used = utilization_of(self._evidence, self._process, int(epochs["device"][0]), (window,))
+        against_zero = at_most_idle(against_zero, wall, used)
+        lost = sum(against_zero.values())
         if lost < max(BOTTLENECK_RATIO * wall, MIN_LOSS_NS):
             return None
         return Case(
             evidence=self._evidence,
             process=self._process,
             kind=FindingKind.BOTTLENECK,
-            window=Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1),
+            window=window,
             epochs=epochs,
             epoch_count=len(members),
             usual=self._usual,
@@ -240,6 +245,20 @@ def _host_lengths(epochs: Array) -> dict[Part, Array]:
         Part.ENQUEUE: np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0),
         Part.LATE: _late_ns(epochs),
     }
+
+
+def at_most_idle(lost: dict[Bucket, int], wall_ns: int, used: Utilization | None) -> dict[Bucket, int]:
+    """The same, with no more of [f, s] than leaves the GPU the time in which NVML has seen a kernel run.
+
+    What the GPU did between the launches of a host that is too slow is not known: nothing, or most of the work. Where
+    several processes use it, the host is charged only with what it was idle for all of them.
+    """
+    enqueuing_ns = sum(ns for bucket, ns in lost.items() if bucket.part is Part.ENQUEUE)
+    if used is None or not enqueuing_ns:
+        return lost
+    idle_ns = wall_ns * (1 - max(used.share - used.error, 0.0)) - (sum(lost.values()) - enqueuing_ns)
+    scale = min(max(idle_ns / enqueuing_ns, 0.0), 1.0)
+    return {bucket: int(ns * scale) if bucket.part is Part.ENQUEUE else ns for bucket, ns in lost.items()}
 
 
 def _launching_ns(epochs: Array, lengths: Array) -> int:

@@ -33,7 +33,6 @@ from ingero.diagnose.profile.verdict import not_in_a_profile
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
-from ingero.diagnose.threads import runs_the_step
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_percent
@@ -161,8 +160,6 @@ def _computed_ns(finding: Finding) -> int:
 def _no_fault_ns(case: Case) -> float:
     """Of what is left, the time that a CPU took longer for the same work, as usual, and the device for more work."""
     slower_ns = sum(max(case.left.get(Bucket(part, "run"), 0), 0) for part in (Part.EMPTY, Part.ENQUEUE))
-    if case.is_of_steps:  # a thread that launches for the one that sleeps took longer
-        slower_ns += sum(case.take_path(runs_the_step(case)).values())
     device_ns = max(case.left.get(Bucket(Part.DEVICE, DEVICE), 0), 0)
     found = 0.0
     if case.kind is FindingKind.INCIDENT and slower_ns:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.feeding import Feeding, feeding_threads
 from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
@@ -106,6 +107,7 @@ class Evidence:
         self._ops: dict[tuple[tuple[Window, ...], int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
+        self._feeding: dict[int, Feeding] = {}
         self._offcpu = OffcpuBlocks(reader.offcpu_rows)
         self._samples: dict[tuple[tuple[Window, ...], int], Array] = {}
         self._waiters: dict[tuple[int, int, int], Waiters] = {}
@@ -306,9 +308,20 @@ class Evidence:
         Where the size limit has taken them, they are made from what is left: without clocks.
         """
         if self.main_lanes[process].is_steps:  # kept apart: as time goes on a process may be judged by the other kind
-            steps = self._reads.get(window, -process, lambda: self._read_steps(window, process))
+            steps = self._reads.get(window, -process, lambda: self._fed(self._read_steps(window, process), process))
             return self._as_paced(steps, process)
-        return self._reads.get(window, process, lambda: self._read_epochs(window, process))
+        return self._reads.get(window, process, lambda: self._fed(self._read_epochs(window, process), process))
+
+    def feeding(self, process: int) -> Feeding:
+        """The threads of a process that launch: within a case launches may be given up, so those of all the window."""
+        if process not in self._feeding:
+            launching = self.reader.launching_threads(self.window, process=process)
+            names = [(one.tid, one.name) for one in self._every_thread if one.process == process]
+            self._feeding[process] = Feeding(feeding_threads(launching, names), self.waits.path)
+        return self._feeding[process]
+
+    def _fed(self, epochs: Array, process: int) -> Array:
+        return self.feeding(process).as_one(epochs) if self.has_offcpu else epochs
 
     def _read_steps(self, window: Window, process: int) -> Array:
         steps: Array = self.reader.steps(window, process=process)

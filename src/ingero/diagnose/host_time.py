@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ingero.diagnose.model import Bucket, FindingKind, Part
-from ingero.diagnose.places import RUN, Doing, Spent, Stay, host_spans, spent, stays
+from ingero.diagnose.places import RUN, SLEEP, Doing, Spent, Stay, host_spans, spent, stays
+from ingero.store.records import Window
 
 if TYPE_CHECKING:
     from ingero.diagnose.cases import Case
@@ -73,8 +75,25 @@ def count_of(found: Sequence[Stay]) -> int:
 def host_stays(case: Case) -> HostStays:
     """The samples of a case, in the epochs that lost most: half of all others are beyond their median, too."""
     lossy = case.epochs[holding(_looked_at_share(case), case.excess_ns)]
-    now = stays(case.evidence, case.process.process, (case.window,), host_spans(lossy), RUN)
-    return HostStays(now, *_usual_stays(case, len(lossy)))
+    return HostStays(_feeding_stays(case, (case.window,), lossy), *_usual_stays(case, len(lossy)))
+
+
+def _feeding_stays(case: Case, windows: Sequence[Window], epochs: Array) -> list[Stay]:
+    """Where the threads that feed the device ran: each in its own part of the step, and while another waited for it.
+
+    One without frames of Python is at the line that waits for it.
+    """
+    process, own = case.process.process, host_spans(epochs)
+    found = stays(case.evidence, process, windows, own, RUN)
+    meanwhile = case.evidence.feeding(process).spans(epochs)
+    if not meanwhile:
+        return found
+    asleep = (one.stack for one in stays(case.evidence, process, windows, own, SLEEP))
+    waiting = next((stack for stack in asleep if stack and stack.python), None)
+    beside = stays(case.evidence, process, windows, meanwhile, RUN)
+    return found + [
+        one if one.stack and one.stack.python else replace(one, stack=waiting or one.stack) for one in beside
+    ]
 
 
 def holding(share: float, excess_ns: Array) -> Array:
@@ -115,5 +134,5 @@ def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:
     """The same in the reference, and by what to multiply it for so many epochs."""
     process = case.process.process
     usual = np.concatenate([case.evidence.no_epochs, *(case.evidence.epochs(one, process) for one in case.baselines)])
-    before = stays(case.evidence, process, case.baselines, host_spans(usual), RUN)
+    before = _feeding_stays(case, case.baselines, usual)
     return before, epochs / max(len(usual), 1)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ingero.diagnose.feeding import EMPTY, ENQUEUE, WORTH_NS, Ends
 from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.diagnose.offcpu_blocks import BLOCK_NS
 from ingero.diagnose.roles import data_workers
 from ingero.diagnose.usual_work import Growth, Steps, beyond_usual, work_growth
 from ingero.diagnose.waits import Segment
-from ingero.events import EpochFlag
 
 if TYPE_CHECKING:
     from ingero.diagnose.cases import Case
@@ -25,23 +25,7 @@ WAITS = ("sleep", *BLOCKED)  # states that a path explains
 _MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
 _MOST_BLOCKS = 8  # of BLOCK_NS, whose intervals off the CPU are read for that
 _MOST_LATE = 2000  # epochs that were picked up late, the latest
-_WORTH_NS = 200_000  # shorter parts hold no recorded interval off the CPU
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """Names of an epoch's fields: the length of a part, whose waits are meant, and where it begins and ends."""
-
-    length: str
-    tid: str
-    begin: str
-    end: str
-
-
-_PARTS: Mapping[Part, _Ends] = {
-    Part.EMPTY: _Ends("e_ns", "a_tid", "a_ns", "f_ns"),  # of the draining thread
-    Part.ENQUEUE: _Ends("x_ns", "f_tid", "f_ns", "s_ns"),  # of the enqueuing one
-}
+_PARTS: Mapping[Part, Ends] = {Part.EMPTY: EMPTY, Part.ENQUEUE: ENQUEUE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +59,7 @@ def paths(case: Case, part: Part, chosen: Array, growth: Growth) -> Paths:
 
 def late_waits(case: Case) -> list[Segment]:
     """Waits of the draining thread between the device's end and its return, of the epochs picked up latest."""
-    late = case.epochs[case.epochs["p_ns"] > _WORTH_NS]
+    late = case.epochs[case.epochs["p_ns"] > WORTH_NS]
     chosen = late[np.argsort(-late["p_ns"], kind="stable")[:_MOST_LATE]]
     found: list[Segment] = []
     for epoch in chosen:
@@ -110,18 +94,13 @@ def slowest(epochs: Array, excess_ns: Array) -> Array:
     return order
 
 
-def _each(case: Case, ends: _Ends, chosen: Array) -> Iterator[tuple[Any, list[Segment]]]:
+def _each(case: Case, ends: Ends, chosen: Array) -> Iterator[tuple[Any, list[Segment]]]:
+    """The paths without what the clocks of the epochs count as the step's own."""
+    feeding = case.evidence.feeding(case.process.process)
     for index in chosen.tolist():
         epoch = case.epochs[index]
-        if case.excess_ns[index] > 0 and epoch[ends.length] > _WORTH_NS:
-            yield epoch, _path(case, epoch, ends)
-
-
-def _path(case: Case, epoch: Any, ends: _Ends) -> list[Segment]:
-    """Of a step by repetition without the sleeps inside calls that may wait for the GPU: they are no part of these."""
-    begin_ns, end_ns = int(epoch[ends.begin]), int(epoch[ends.end])
-    is_step = bool(epoch["flags"] & int(EpochFlag.STEP))
-    return case.evidence.waits.path(int(epoch[ends.tid]), begin_ns, end_ns, outside_gpu_calls=is_step)
+        if case.excess_ns[index] > 0 and epoch[ends.length] > WORTH_NS:
+            yield epoch, [one for one in feeding.path(epoch, ends) if not feeding.has(one)]
 
 
 def _before(case: Case, piece: Segment, epoch: Any) -> Iterator[Segment]:

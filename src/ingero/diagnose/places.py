@@ -70,8 +70,7 @@ class Stay:
         """The user's own line, else the innermost one; a native function where there is no Python."""
         if self.stack is None:
             return None
-        frames = _of_this_process(self.stack.python)
-        own = own_place(frames)
+        own = own_place(_of_this_process(self.stack.python))
         if own:
             return _line(own)
         native = self.stack.issuer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ingero.diagnose.cases import Case
@@ -67,8 +67,8 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     for one in mine:
         by_thread[one.tid] += one.duration_ns
     partner = by_thread.most_common(1)[0][0]
-    if kind is Wait.LOCK and partner in launching(case):
-        return None  # autograd's thread: what it does is the step
+    if kind is Wait.LOCK and partner in case.evidence.feeding(case.process.process).threads:
+        return None  # what it does is the step
     asleep = _waiting(case)
     items = matching(asleep, waits_for_items)
     if not asleep or max(items, 1 - items) < _CLEAR or (items >= _CLEAR) is not (kind is Wait.ITEM):
@@ -85,17 +85,6 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
         samples=sum(one.count for one in asleep) + count,
         crowd=frozenset() if answers(case).is_own_proven else frozenset(case.job),
     )
-
-
-def runs_the_step(case: Case) -> Callable[[Segment], bool]:
-    """Which pieces of paths are another thread of the process that ran and launches: the step's own work."""
-    threads = launching(case) if case.is_of_steps else set()
-    return lambda one: one.pid == case.process.pid and one.tid in threads and one.depth > 0 and one.state == "run"
-
-
-def launching(case: Case) -> set[int]:
-    """The threads of the process that launch, seen in all of the window: within the case launches may be given up."""
-    return case.evidence.reader.launching_threads(case.evidence.window, process=case.process.process)
 
 
 def running_meanwhile(case: Case, waits: Iterable[Segment], waiters: set[int]) -> tuple[int, list[Stay]]:

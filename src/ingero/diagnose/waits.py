@@ -20,7 +20,7 @@ from ingero.store.arrays import OFFCPU_DTYPE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_DEPTH = 12
+MAX_DEPTH = 64  # hops: a question to another thread and its answer are two
 GIL = "gil"  # the state of a segment that waits for the interpreter lock of its process
 _THREAD = WAKER_KINDS.index("thread")
 _SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
@@ -144,7 +144,8 @@ class Waits:
         is_gil = interval.start_ns in self._gil[interval.tid]
         if interval.waker_kind == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
             first = len(found)
-            self._follow(found, interval, start, woken, depth + 1)
+            reach = begin_ns if depth and self._is_handed_over(interval, depth) else start
+            self._follow(found, interval, reach, woken, depth + 1)
             if is_gil:
                 found[first:] = [_held(one, interval.pid) for one in found[first:]]
         elif is_gil:
@@ -184,7 +185,7 @@ class Waits:
                 found.append(_ran(interval, end, now, depth))
             self._interval(found, interval, begin_ns, end, depth)
             now = max(interval.start_ns, begin_ns)
-            if now <= begin_ns or self._is_handed_over(interval):
+            if now <= begin_ns or self._is_handed_over(interval, depth):
                 return
         if now > begin_ns:
             first = _Interval._make(self._of_thread[tid].rows[0].tolist())
@@ -200,14 +201,18 @@ class Waits:
             pid=pid, tid=tid, process=process, comm=name, state="run", begin_ns=begin_ns, end_ns=at_ns, depth=depth
         )
 
-    def _is_handed_over(self, interval: Any) -> bool:
-        """Whether the path left this thread for its waker: what it did before its sleep is not on the path.
+    def _is_handed_over(self, interval: Any, depth: int) -> bool:
+        """Whether the path leaves this thread for its waker for good: what it did before its sleep is not on the path.
 
-        It stays where the waker was not traced, and in a wait in the kernel, whoever ended that.
+        What the waker did before that sleep began is: an item is late because whoever made it began late or took long,
+        also while the one that fetches it was busy with others. The path stays where the waker was not traced, in a
+        wait in the kernel, whoever ended that, and in one for the interpreter lock, which is wanted only then.
         """
         waker = interval.waker_tid
         is_followed = interval.waker_kind == _THREAD and (waker in self._of_thread or waker in self._threads)
-        return is_followed and _state(interval.state) == "sleep"
+        if not is_followed or depth >= MAX_DEPTH or _state(interval.state) != "sleep":
+            return False
+        return interval.start_ns not in self._gil[interval.tid]
 
 
 def _state(number: int) -> str:

@@ -29,6 +29,8 @@ from ingero.units import format_count, format_moment, format_ns
 
 _MOST_OF_IT = 0.8  # of the time that a process lived, before its account is compared with what others say of it
 _MANY_EPOCHS = 20_000  # read one by one in half a second
+_MOST_OTHERS = 8  # processes without a traced call that are shown in full,
+_MOST_NAMES = 16  # and of the rest by name
 MANY_CALLS = 500_000  # recorded ones; their lines are told in a second
 
 
@@ -195,13 +197,23 @@ def _others(
     clocks: dict[int, ClockTotals],
     book: StackBook,
 ) -> Iterator[str]:
-    """Processes without a traced call, such as data-loading workers: what their threads did."""
+    """Processes without a traced call, such as data-loading workers: what their threads did.
+
+    Those that ran most in full. A compiler's pool of workers is asleep, one for each CPU.
+    """
     quiet = [process for process in processes if process.process not in shown and process.process in clocks]
+    quiet.sort(key=lambda one: -(clocks[one.process].clocks.total_ns - clocks[one.process].clocks.sleep_ns))
     if quiet:
         yield "Other traced processes:"
-    for process in quiet:
+    for process in quiet[:_MOST_OTHERS]:
         spent = quiet_text(clocks[process.process].clocks)
         yield f"  {process.name} [{process.pid}], child of {process.parent_pid}: {spent}"
         yield from (f"  {line}" for line in _outside_calls(reader, window, process, book))
+    rest = quiet[_MOST_OTHERS:]
+    if rest:
+        names = ", ".join(f"{one.name} [{one.pid}]" for one in rest[:_MOST_NAMES]) + (
+            ", ..." if rest[_MOST_NAMES:] else ""
+        )
+        yield f"  {format_count(len(rest))} that ran less: {names}"
     if quiet:
         yield ""

@@ -17,13 +17,13 @@ from ingero.store.records import Stack
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
 )
-# What torch.compile writes: named by a hash in base 32, in a folder of its first digits (torch/_inductor/codecache.py).
-_COMPILED = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
+# What torch.compile has written: named after its content, in a folder named after the name (torch/_inductor)
+_COMPILED = re.compile(r"/(?P<two>[a-z2-7]{2})/c(?P=two)[a-z2-7]{49}\.py$")
 # Users have files of these names, too; nothing that waits for a GPU is in the library's.
 _USERS_NAMES = frozenset({"code", "profile", "test"})
 _LIBRARIES = (frozenset({"torch", "functorch", "triton", "numpy"}) | sys.stdlib_module_names) - _USERS_NAMES
-_TEXT = "<string>"  # given to exec(), or python -c
 _TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in angle brackets: code made by a library
+_STRING = "<string>"
 _CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
 
 _AT_ONCE = 5000
@@ -41,11 +41,11 @@ class PythonPlace:
 
     @property
     def is_own(self) -> bool:
-        """Whether it may be in the user's own code: neither in an installed package nor in the standard library."""
+        """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
         if self.file.startswith("<"):
             return bool(_TYPED.match(self.file))
-        is_library = _INSTALLED.search(self.file) or _COMPILED.search(self.file) or _is_cut_library(self.file)
-        return self.file != "?" and not is_library
+        is_librarys = _INSTALLED.search(self.file) or _COMPILED.search(self.file) or _is_cut_library(self.file)
+        return self.file != "?" and not is_librarys
 
     @property
     def short(self) -> str:
@@ -95,8 +95,8 @@ class CallStack:
         return not self.python and not any(text in self.note for text in _UNKNOWN)
 
     @property
-    def lacks_own(self) -> bool:
-        """Whether its thread was at no line of the user's own, as autograd's; not, that its frames are unknown."""
+    def is_a_librarys(self) -> bool:
+        """Whether no line of the user's own is in it, and none can be missing: a library's thread, compiled or not."""
         return self.is_frameless or (bool(self.python) and not any(own_marks(self.python)))
 
     @property
@@ -108,15 +108,14 @@ class CallStack:
 def own_marks(places: Sequence[PythonPlace]) -> list[bool]:
     """Of each frame of a stack, whether it is the user's own code.
 
-    Text that was given to exec() is only where the program is text itself (python -c), and its outermost frame so:
-    libraries make functions of text, too, as Triton's launchers are.
+    `<string>` is the user's where the program itself is (`python -c`), else what a library has compiled.
     """
-    is_text = bool(places) and places[-1].file == _TEXT
-    return [place.is_own and (is_text or place.file != _TEXT) for place in places]
+    is_typed = bool(places) and places[-1].file == _STRING
+    return [place.is_own and (is_typed or place.file != _STRING) for place in places]
 
 
 def own_place(places: Sequence[PythonPlace]) -> PythonPlace | None:
-    """The innermost of these frames that is the user's own code; where none is, the innermost."""
+    """Of a stack, innermost first, the innermost line of the user's own; where there is none, the innermost line."""
     own = (place for place, is_own in zip(places, own_marks(places), strict=True) if is_own)
     return next(own, places[0] if places else None)
 

@@ -1,8 +1,8 @@
 """Who waited for a thread: sleeps that another thread of the process ended, and the line where the sleeper was.
 
-Autograd's and NCCL's threads have no Python frames, or only those of a compiled backward pass; the line that a person
-can change is that of the thread that waits for them. It counts only where three facts meet: the sleep spans the call,
-the calling thread ended the sleep, and the sleeper was looked at in that very sleep.
+Autograd's and NCCL's threads have no Python frames, or a compiler's; the line that a person can change is that of the
+thread that waits for them. It counts only where three facts meet: the sleep spans the call, the calling thread ended
+the sleep, and the sleeper was looked at in that very sleep.
 """
 
 from __future__ import annotations
@@ -112,19 +112,19 @@ class Waiters:
         return [WaitedCalls(*key, count, sum_ns) for key, (count, sum_ns) in sums.items()]
 
     def placed(self, times: Sequence[StackTime], book: StackBook) -> tuple[list[PlacedTime], str]:
-        """Recorded calls of the process, those without a line of the user's by who waited for them, most time first.
+        """Recorded calls of the process, those without the user's lines by who waited for them, most time first.
 
         Beside them why nobody was looked for; "" where somebody was. The book then has the stacks of all of them.
         """
         book.read(one.stack_hash for one in times)
-        strange = {one.stack_hash for one in times if (stack := book.of(one.stack_hash)) and stack.lacks_own}
-        count = sum(one.count for one in times if one.stack_hash in strange)
+        of_library = {one.stack_hash for one in times if (stack := book.of(one.stack_hash)) and stack.is_a_librarys}
+        count = sum(one.count for one in times if one.stack_hash in of_library)
         if count > _MOST_CALLS:
             return [PlacedTime(one) for one in times], (
-                f"{format_count(count)} recorded calls of threads at no line of your own are too many to look for the "
-                "threads that waited for them: ask about a shorter time"
+                f"{format_count(count)} recorded calls of threads without the user's own lines are too many to look "
+                "for the threads that waited for them: ask about a shorter time"
             )
-        waited = self.calls(strange) if strange else []
+        waited = self.calls(of_library) if of_library else []
         book.read(one.waiter.stack_hash for one in waited)
         with_line = [one for one in waited if (stack := book.of(one.waiter.stack_hash)) and stack.python]
         return sorted(_split(times, with_line), key=lambda one: -one.time.sum_ns), ""

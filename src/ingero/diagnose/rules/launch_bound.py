@@ -9,7 +9,6 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.threads import runs_the_step
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
@@ -58,15 +57,8 @@ def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
 
 
 def _claims_of_steps(case: Case, grown: Growth) -> dict[Bucket, int]:
-    """In the thread that makes the marker's call, and while that waits for one that launches.
-
-    Where that is most of the loss, some of the slow launches were taken for waits for room in the queue.
-    """
+    """Where launching is most of the loss, some of the slow launches were taken for waits for room in the queue."""
     own = claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_INSIDE_LAUNCHES)
-    others = case.take_path(runs_the_step(case))
-    left_ns = max(grown.grown_ns - sum(own.values()), 0)
-    scale = min(1.0, left_ns / max(sum(others.values()), 1))
-    own |= {bucket: int(ns * scale) for bucket, ns in others.items() if ns * scale >= 1}
     if sum(own.values()) >= _MOST * case.loss_ns:
         own |= case.take((Part.DEVICE,), (DEVICE,), grown.grown_ns - sum(own.values()))
     return own

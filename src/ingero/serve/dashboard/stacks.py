@@ -150,7 +150,7 @@ class _Waiters:
     def of(self, call: Call) -> Waiter | None:
         """Where the call's own thread has no frames of the user's own."""
         found = self._book.of(call.stack_hash)
-        if found is None or not found.lacks_own:
+        if found is None or not found.is_a_librarys:
             return None
         if call.process not in self._known:
             self._known[call.process] = Waiters(self._reader, self._window, process=call.process)
