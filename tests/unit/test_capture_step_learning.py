@@ -66,7 +66,16 @@ def test_a_marker_that_never_comes_is_given_up() -> None:
     learner.add_calls(window(20), 0)
     learner.look(SECOND_NS)
     learner.enqueued(1000, 2 * SECOND_NS)
+    learner.enqueued(1000, 3 * SECOND_NS)
     assert learner.marker is None
+
+
+def test_work_of_the_second_in_which_a_marker_is_found_is_not_work_without_steps() -> None:
+    learner = Learner(0)
+    learner.add_calls(window(20), 0)
+    learner.look(SECOND_NS)
+    learner.enqueued(1000, SECOND_NS + 1)
+    assert learner.phase is Phase.TRYING
 
 
 def test_calls_that_repeat_nothing_are_looked_at_again_later() -> None:
@@ -80,6 +89,35 @@ def test_calls_that_repeat_nothing_are_looked_at_again_later() -> None:
     assert learner.phase is Phase.RESTING
     learner.enqueued(1000, 2 * WINDOW_NS)
     assert learner.phase is Phase.LOOKING
+
+
+def test_a_silence_behind_the_first_calls_is_no_part_of_the_window() -> None:
+    """Models are copied to the GPU, then compiled for a minute, then trained."""
+    learner = Learner(0)
+    learner.add_calls(records([(COPY, TO_GPU, 1)] * 10), 0)
+    silent_ns = 2 * WINDOW_NS
+    for at_ns in range(SECOND_NS, silent_ns, SECOND_NS):
+        learner.enqueued(0, at_ns)
+        learner.look(at_ns)
+    assert learner.phase is Phase.LOOKING
+    learner.add_calls(window(20), silent_ns)
+    learner.look(silent_ns)
+    assert learner.phase is Phase.TRYING
+
+
+def test_calls_that_repeat_nothing_are_looked_at_no_longer_for_a_silence_between_them() -> None:
+    random = np.random.default_rng(1)
+    learner = Learner(0)
+    for second in range(1, 6):
+        calls = [(LAUNCH, int(kernel), 1) for kernel in random.integers(1, 500, 100)]
+        learner.add_calls(records(calls), 2 * second * SECOND_NS)
+        for at_ns, count in ((2 * second * SECOND_NS, 100), ((2 * second + 1) * SECOND_NS, 0)):
+            learner.enqueued(count, at_ns)
+            learner.look(at_ns)
+    assert learner.phase is Phase.LOOKING
+    learner.enqueued(100, 14 * SECOND_NS)
+    learner.look(14 * SECOND_NS)
+    assert learner.phase is Phase.RESTING
 
 
 def test_work_without_steps_begins_a_new_search_and_a_stall_does_not() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis, FindingKind
@@ -216,3 +216,44 @@ def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: P
             scene.off_cpu(trainer, begin_s + 0.0061, begin_s + 0.0065, "sleep", waker=trainer, tid=autograd)
             scene.call(trainer, "cudaLaunchKernel", begin_s + 0.001, 0.01, tid=autograd)
     assert "lock-contention" not in causes(diagnosed_file(tmp_path / "scene.db"))
+
+
+def logging_loop(scene: Scene, begin_s: float, end_s: float, *, slow: float = 1.0) -> None:
+    """GPU-bound steps of 30 ms; every hundredth waits for its loss, and behind it the host fills the queue again."""
+    trainer, at_s = scene.process(100, "python") if begin_s == 0 else Actor(number=1, pid=100, name="python"), begin_s
+    usual = RepeatedStep(host_ms=5.0, blocked={"launch": 25.0 * slow}, launches=60)
+    wait = RepeatedStep(host_ms=5.0, blocked={"sync": 510.0 * slow}, launches=60, syncs=1, step_type="with its loss")
+    refill = RepeatedStep(host_ms=5.0, launches=60)
+    while at_s < end_s:
+        for step, count in ((refill, 17), (usual, 82), (wait, 1)):
+            length_s = count * (step.host_ms + sum(step.blocked.values())) / 1e3
+            add_steps(scene, trainer, at_s, at_s + length_s, step)
+            at_s += length_s
+
+
+def test_steps_that_fill_an_emptied_queue_are_no_measure_of_the_gpu(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        logging_loop(scene, 0, LENGTH_S)
+    assert causes(diagnosed_file(tmp_path / "scene.db")) == []
+
+
+def test_a_host_that_becomes_too_slow_to_fill_the_queue_is_judged(tmp_path: Path) -> None:
+    """It reads its loss now and then, and is never blocked in the steps behind."""
+    starved = RepeatedStep(host_ms=45.0, host={"sleep": 40.0}, launches=60)
+    wait = replace(starved, blocked={"sync": 1.0}, syncs=1, step_type="with its loss")
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        logging_loop(scene, 0, LENGTH_S / 2)
+        trainer, at_s = Actor(number=1, pid=100, name="python"), LENGTH_S / 2
+        while at_s < LENGTH_S:
+            for step, count in ((wait, 1), (starved, 99)):
+                length_s = count * (step.host_ms + sum(step.blocked.values())) / 1e3
+                add_steps(scene, trainer, at_s, min(at_s + length_s, LENGTH_S), step)
+                at_s += length_s
+    assert sum(one.lost_ratio for one in diagnosed_file(tmp_path / "scene.db").incidents) > 0.1
+
+
+def test_a_slower_gpu_is_told_of_a_loop_that_empties_its_queue_now_and_then(tmp_path: Path) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        logging_loop(scene, 0, LENGTH_S / 2)
+        logging_loop(scene, LENGTH_S / 2, LENGTH_S, slow=1.5)
+    assert causes(diagnosed_file(tmp_path / "scene.db")) == ["gpu-slower"]

@@ -64,10 +64,24 @@ def test_a_stack_of_packages_alone_is_named_by_its_innermost_line() -> None:
         ("<eval_with_key>.3", False),
         ("<stdin>", True),
         ("<string>", True),
+        ("/tmp/torchinductor_me/bi/cbin2tbnufwegcjzthg4ulpsjw3o6qly4ti4a5pyb6rapparuz65.py", False),
+        ("/srv/cache/bi/cache_of_my_own_model_with_a_rather_long_file_name_x.py", True),
     ],
 )
 def test_installed_packages_and_the_standard_library_are_not_ones_own_code(file: str, is_own: bool) -> None:
     assert PythonPlace(file, 1, "f").is_own is is_own
+
+
+LAUNCHER: Frame = ("<string>", 5, "launcher")
+TYPED: Frame = ("<string>", 1, "<module>")
+
+
+def test_text_that_a_library_made_a_function_of_is_not_ones_own_code() -> None:
+    assert where([LAUNCHER, ITEM, DRAIN], native=()) == "<string>:5 in launcher < ... < train.py:73 in Trainer.drain"
+
+
+def test_a_program_that_is_text_is_ones_own_code() -> None:
+    assert where([ITEM, TYPED], native=()) == "tensor.py:71 in Tensor.item < <string>:1 in <module>"
 
 
 def test_what_is_missing_of_a_stack_is_said() -> None:

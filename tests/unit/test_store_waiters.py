@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,16 +62,17 @@ def call(writer: Writer, at_ms: float, *, tid: int = ENGINE, stack_hash: int = N
     writer.append(tables.EVENTS, row)
 
 
-def stacks(writer: Writer, *, note: str = "") -> None:
+def stacks(writer: Writer, *, note: str = "", called_from: Sequence[str] = ()) -> None:
     native = [{"ip": "0x1", "symbol": "engine_run", "file": "libtorch.so"}]
+    callers = [{"py_file": file, "py_line": 5, "py_func": "launcher"} for file in called_from]
     python = [{"py_file": "/srv/me/train.py", "py_line": 58, "py_func": "step"}]
-    for number, frames, text in ((NATIVE, native, note), (WAITING, python, "")):
+    for number, frames, text in ((NATIVE, [*native, *callers], note), (WAITING, python, "")):
         row = tables.STACKS.rows(1, hash=number, ips="[]", frames=json.dumps(frames), note=text)
         writer.append(tables.STACKS, row)
 
 
 @contextmanager
-def recorded(folder: Path, *fill: Fill, note: str = "") -> Iterator[Reader]:
+def recorded(folder: Path, *fill: Fill, note: str = "", called_from: Sequence[str] = ()) -> Iterator[Reader]:
     path = folder / "recording.db"
     facts = SessionFacts(uuid="u", started_ns=START_NS)
     with Writer(path, session=facts, node="node", clock=lambda: START_NS) as writer:
@@ -81,7 +82,7 @@ def recorded(folder: Path, *fill: Fill, note: str = "") -> Iterator[Reader]:
             1, process=1, session=writer.session, pid=PID, start_ns=START_NS, name="python", is_target=1
         )
         writer.append(tables.PROCESSES, row)
-        stacks(writer, note=note)
+        stacks(writer, note=note, called_from=called_from)
         row = tables.OP_STATS.rows(
             1, session=writer.session, start_ns=START_NS, process=1, source=int(Source.CUDA), op=LAUNCH.code, count=2,
             sum_ns=2 * MS, max_ns=MS,
@@ -171,6 +172,29 @@ def test_the_account_shows_the_waiting_line_marked_as_such(tmp_path: Path) -> No
     assert f"cudaLaunchKernel 1.00 ms at train.py:58 in step {mark} (1 of 2 calls recorded)" in text
     assert "at a thread without Python frames, in engine_run (libtorch.so) (1 of 2 calls recorded)" in text
     assert f"{mark} /srv/me/train.py:58 in step()" in whole
+
+
+def test_a_call_from_a_librarys_python_alone_is_given_the_waiting_line(tmp_path: Path) -> None:
+    files = ("<string>", "/srv/venv/lib/python3.12/site-packages/torch/_inductor/x.py")
+    with recorded(
+        tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30), lambda w: call(w, 20), called_from=files
+    ) as reader:
+        text = account(reader)
+    assert "at train.py:58 in step [Python, of the thread that waits: 100/100]" in text
+
+
+def test_a_call_from_the_users_own_python_keeps_its_line(tmp_path: Path) -> None:
+    files = ("/srv/me/hooks.py",)
+    with recorded(
+        tmp_path,
+        lambda w: sleep(w, 10, 50),
+        lambda w: look(w, 30),
+        lambda w: call(w, 20),
+        called_from=files,
+    ) as reader:
+        text = account(reader)
+    assert "at hooks.py:5 in launcher" in text
+    assert "that waits" not in text
 
 
 def test_a_call_whose_own_frames_are_unknown_is_given_no_other_threads_line(tmp_path: Path) -> None:

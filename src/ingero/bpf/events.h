@@ -317,7 +317,7 @@ enum sample_flag {
 
 /*
  * ring `samples`: a thread that was running outside traced calls, at a tick of its CPU's sampling clock; or one that
- * slept as a call of a thread without Python frames returned (main_thread.h)
+ * slept as a call of another thread returned (main_thread.h)
  */
 struct sample_record {
 	u64 time_ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * A look at the main thread of a process, if it sleeps as a recorded call of a thread without Python frames returns.
- * Such calls, as autograd's, have no line of their own: theirs is that of the thread that waits for them. Whether the main
+ * A look at the main thread of a process, if it sleeps as a recorded call of another thread returns. Such calls, as
+ * autograd's, have no line of the user's: theirs is that of the thread that waits for them. Whether the main
  * thread did, the end of its sleep tells, and who ended it; here nothing is concluded.
  */
 #pragma once

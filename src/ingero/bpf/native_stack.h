@@ -218,7 +218,8 @@ INLINE bool are_stacks_off(void)
 }
 
 /*
- * The stacks of the calling thread, left in `thread`. Returns whether it has no Python frames. A function that the
+ * The stacks of the calling thread, left in `thread`. Returns whether the line that counts may be another thread's: it
+ * has no Python frames, or is not the main thread, as one that runs a compiled backward pass. A function that the
  * verifier checks by itself: inside the generic call program every path to it would be checked again.
  */
 GLOBAL int capture_stacks(u64 caller)
@@ -235,5 +236,5 @@ GLOBAL int capture_stacks(u64 caller)
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	thread->python_stack = capture_python(thread, task, slot, true);
 	thread->native_stack = capture_native(thread, task, slot, thread->python_stack, caller, false);
-	return !thread->python_stack;
+	return !thread->python_stack || task != task->group_leader;
 }

@@ -65,6 +65,8 @@ class Learner:
         self._pause_ns = _PAUSE_NS
         self._window_calls, self._began_ns, self._looked_ns = WINDOW_CALLS, now_ns, now_ns
         self._records: list[Array] = []
+        self._looked_count = 0  # of the window's calls
+        self._second_ns = now_ns
         self._work = 0.0  # enqueues of a step in the window
         self._since_step = 0  # enqueues, in whole seconds without a step
         self._has_stepped = False  # in this second
@@ -78,15 +80,22 @@ class Learner:
         return Wish(calls=self._window_calls if self.phase is Phase.LOOKING else 0, marker=self.marker)
 
     def add_calls(self, records: Array, now_ns: int) -> None:
-        """Takes calls of the window (`struct sequence_record`); it lasts from the first one on."""
+        """Takes calls of the window (`struct sequence_record`); it begins with the first one."""
         if self.phase is not Phase.LOOKING:
             return
         if not self._records:
             self._began_ns = self._looked_ns = now_ns
+            self._looked_count = 0
         self._records.append(records)
 
     def enqueued(self, count: int, now_ns: int) -> None:
-        """Notes how many calls have enqueued something in the last second; the first begin a window."""
+        """Notes how many calls have enqueued something in the last second; the first begin a window.
+
+        A window's time runs while there are calls: a program that compiles its model is silent in between.
+        """
+        if not count:
+            self._began_ns += now_ns - self._second_ns
+        self._second_ns = now_ns
         self._since_step = 0 if self._has_stepped else self._since_step + count
         self._has_stepped = False
         is_due = self.phase is Phase.RESTING and count >= _MIN_CALLS and now_ns >= self._until_ns
@@ -104,9 +113,10 @@ class Learner:
         if not count:
             return
         is_over = count >= self._window_calls or now_ns - self._began_ns >= self._window_ns
-        if not is_over and (count < _MIN_CALLS or now_ns - self._looked_ns < _LOOK_AGAIN_NS):
+        is_due = count >= max(_MIN_CALLS, self._looked_count + 1) and now_ns - self._looked_ns >= _LOOK_AGAIN_NS
+        if not is_over and not is_due:
             return
-        self._looked_ns = now_ns
+        self._looked_ns, self._looked_count = now_ns, count
         if not self._search(np.concatenate(self._records), is_over) and is_over:
             self._give_up(now_ns)
 
@@ -147,6 +157,7 @@ class Learner:
         self._work = float(np.median(np.diff(enqueued[np.append(found.first, end)])))  # of a step without a phase in it
         self.marker, self.phase, self._records = marker, Phase.TRYING, []
         self._trials, self._since_step = [], 0
+        self._has_stepped = True  # of this second's work most was before there was a marker
         self._recent.clear()
 
     def step(self, step_type: str, enqueues: int, now_ns: int) -> None:

@@ -33,6 +33,7 @@ CALL_DTYPE = np.dtype(
 MIN_STEPS = 3  # that must be seen: two are alike by chance
 MIN_MATCH = 0.95  # of the calls equal to those one period earlier; real programs: 0.99 to 1.0, wrong periods below 0.76
 _BETTER_MATCH = 0.002  # a longer period that fits better by this is the step, and the shorter one a layer of the model
+_MOSTLY = 0.5  # of the calls are equal a period earlier where something comes in between now and then
 _MOST_CANDIDATES = 256  # periods that are compared: the step's is among the gaps of calls that come once a step
 _MOST_KINDS = 4  # of steps; what lies between two calls of one kind of step is of ever more
 _MIN_REGULAR_STEPS = 8  # of few kinds, where other work lies between them: more than a chance, or a turn of such phases
@@ -101,7 +102,8 @@ def _is_better(other: Steps, found: Steps | None) -> bool:
 
 def _all_alike(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> Steps | None:
     """Steps that make up nearly all of the calls: one period, or few kinds in no order."""
-    period, match = _period(sequence)
+    period, match, is_between = _period(sequence, is_launch)
+    places, sequence, is_launch = (one[~is_between] for one in (places, sequence, is_launch))
     if match < MIN_MATCH:
         return _of_several_kinds(calls, places, sequence, is_launch, stream)
     if _is_within_a_step(sequence, _usual(sequence, period), is_launch):
@@ -115,11 +117,42 @@ def main_stream(calls: Array) -> int | None:
     return int(streams[counts.argmax()]) if len(streams) else None
 
 
-def _period(sequence: Array) -> tuple[int, float]:
-    """The shortest period that fits as well as any, and the share of calls equal to those one period earlier."""
+def _period(sequence: Array, is_launch: Array) -> tuple[int, float, Array]:
+    """The shortest period that fits as well as any, the share of calls equal to those one period earlier, and which
+    calls only come in between: a look at the loss in every tenth step makes no turn of ten.
+    """
     found = [(lag, _match(sequence, lag)) for lag in _candidates(sequence) if MIN_STEPS * lag <= len(sequence)]
     best = max((match for _, match in found), default=0.0)
-    return min(((lag, match) for lag, match in found if match >= best - _BETTER_MATCH), default=(0, 0.0))
+    chosen = min(((lag, match) for lag, match in found if match >= best - _BETTER_MATCH), default=(0, 0.0))
+    for lag, match in sorted(found):
+        if lag <= chosen[0] and match > _MOSTLY:
+            is_between = _are_between(sequence, is_launch, lag)
+            if is_between is not None:
+                return lag, _match(sequence[~is_between], lag), is_between
+    return *chosen, np.zeros(len(sequence), bool)
+
+
+def _are_between(sequence: Array, is_launch: Array, lag: int) -> Array | None:
+    """Which calls come between two periods, now and then, and are no launches; None if more than those differ.
+
+    Launches would be work of their own: an optimizer behind several backward passes, what follows a model's layers.
+    """
+    most, is_between = max(1, int((1 - MIN_MATCH) * lag)), np.zeros(len(sequence), bool)
+    differs = np.flatnonzero(sequence[lag:] != sequence[:-lag]) + lag
+    while len(differs):
+        at = int(differs[0])
+        before = sequence[at - lag : at]
+        extra = next((n for n in range(1, most + 1) if _are_alike(before, sequence[at + n : at + n + lag])), 0)
+        if not extra or is_launch[at : at + extra].any():
+            return None
+        is_between[at : at + extra] = True
+        differs = differs[np.searchsorted(differs, at + extra + lag) :]
+    return is_between
+
+
+def _are_alike(period: Array, other: Array) -> bool:
+    """Whether another one, which may end early, is nearly the same."""
+    return bool((period[: len(other)] == other).mean() >= MIN_MATCH) if len(other) else True
 
 
 def _match(sequence: Array, lag: int) -> float:

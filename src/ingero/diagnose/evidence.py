@@ -21,7 +21,7 @@ from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
-from ingero.diagnose.pacing import PacedBy, as_paced, paces
+from ingero.diagnose.pacing import PacedBy, as_paced, paces, refills
 from ingero.diagnose.profile.report import Profiles, profiles
 from ingero.diagnose.run_ahead import joined, joined_like
 from ingero.diagnose.step_lanes import pacing_lanes
@@ -275,11 +275,23 @@ class Evidence:
 
     @cached_property
     def lanes(self) -> dict[int, Array]:
-        """The epochs of the main lane of each process in short (`store.arrays.LANE_DTYPE`), by their end."""
+        """The epochs of the main lane of each process in short (`store.arrays.LANE_DTYPE`), by their end.
+
+        Of steps by repetition without those that fill an emptied queue.
+        """
         return {process: self._as_paced(lane.epochs, process) for process, lane in self.main_lanes.items()}
 
+    @cached_property
+    def _refill_ends(self) -> dict[int, Array]:
+        """When the steps ended that fill an emptied queue, of the processes whose steps are found by repetition."""
+        lanes = {process: lane.epochs for process, lane in self.main_lanes.items() if lane.is_steps}
+        return {process: steps["b_ns"][refills(steps, self.paces[process])] for process, steps in lanes.items()}
+
     def _as_paced(self, epochs: Array, process: int) -> Array:
-        return as_paced(epochs, self.paces[process]) if process in self.paces else epochs
+        if process not in self.paces:
+            return epochs
+        judged: Array = epochs[~np.isin(epochs["b_ns"], self._refill_ends[process])]
+        return as_paced(judged, self.paces[process])
 
     @cached_property
     def _lane_ends(self) -> dict[int, Array]:

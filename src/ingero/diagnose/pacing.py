@@ -7,16 +7,19 @@ On 27 recordings of real programs the share of time in calls that waited for the
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.run_ahead import QUEUE_DEPTH
 from ingero.events import EpochFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 HOST_BOUND = 0.08  # of the time blocked, at most
 GPU_BOUND = 0.30  # at least
+_FULL_AFTER = QUEUE_DEPTH / GPU_BOUND  # launches: of so many the GPU works off the rest meanwhile
 
 
 class PacedBy(enum.Enum):
@@ -58,6 +61,25 @@ def paces(steps: Array) -> dict[int, PacedBy]:
     found = {int(key): paced_by(steps[steps["class_key"] == key]) for key in np.unique(steps["class_key"])}
     of_all = paced_by(steps)
     return {key: of_all if pace is PacedBy.UNKNOWN else pace for key, pace in found.items()}
+
+
+def refills(steps: Array, pace: Mapping[int, PacedBy]) -> Array:
+    """Which steps of types that the GPU paces fill its queue: that a wait for the stream has emptied, or at the begin.
+
+    They take as long as the host needs, until one of them has to wait for the GPU: no measure of either. What they are
+    short by, the step that waited was long by. A host that the GPU paces has filled it after so many launches; one that
+    has become slower may never fill it.
+    """
+    is_paced = np.isin(steps["class_key"], [key for key, one in pace.items() if one is PacedBy.GPU])
+    is_untimed = (steps["flags"] & int(EpochFlag.UNTIMED)) != 0  # whether it had to wait is not known
+    has_waited = is_untimed | (steps["x_ns"] > HOST_BOUND * (steps["b_ns"] - steps["a_ns"]))
+    empties = steps["syncs"] > 0
+    last = np.maximum.accumulate(np.where(empties | has_waited, np.arange(len(steps)), -1))
+    is_behind_wait: Array = (last < 0) | empties[last]
+    launches = np.cumsum(steps["launches"])
+    since = launches - np.where(last < 0, 0, launches[last])
+    found: Array = is_paced & ~empties & ~has_waited & is_behind_wait & (since <= _FULL_AFTER)
+    return found
 
 
 def as_paced(steps: Array, pace: dict[int, PacedBy]) -> Array:

@@ -32,7 +32,7 @@ class CallPlaces:
         yield f"at {where_text(stack)}" + (f"  {text}" if text else "")
 
     def _waiter(self, call: Call, stack: CallStack) -> tuple[Waiter | None, CallStack | None]:
-        if not stack.is_frameless:
+        if not stack.is_a_librarys:
             return None, None
         waiter = self._waiters.of(call.tid, call.start_ns, call.start_ns + call.duration_ns)
         return waiter, self._book.of(waiter.stack_hash) if waiter else None

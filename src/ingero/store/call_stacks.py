@@ -97,7 +97,7 @@ class CallStack:
     @property
     def is_a_librarys(self) -> bool:
         """Whether no line of the user's own is in it, and none can be missing: a library's thread, compiled or not."""
-        return self.is_frameless or bool(self.own and not self.own.is_own)
+        return self.is_frameless or (bool(self.python) and not any(own_marks(self.python)))
 
     @property
     def issuer(self) -> NativePlace | None:
@@ -105,13 +105,18 @@ class CallStack:
         return next((place for place in self.native if not _CUDA.match(place.file)), None)
 
 
-def own_place(places: Sequence[PythonPlace]) -> PythonPlace | None:
-    """Of a stack, innermost first, the innermost line of the user's own code; where there is none, the innermost line.
+def own_marks(places: Sequence[PythonPlace]) -> list[bool]:
+    """Of each frame of a stack, whether it is the user's own code.
 
     `<string>` is the user's where the program itself is (`python -c`), else what a library has compiled.
     """
     is_typed = bool(places) and places[-1].file == _STRING
-    own = (place for place in places if place.is_own and (is_typed or place.file != _STRING))
+    return [place.is_own and (is_typed or place.file != _STRING) for place in places]
+
+
+def own_place(places: Sequence[PythonPlace]) -> PythonPlace | None:
+    """Of a stack, innermost first, the innermost line of the user's own; where there is none, the innermost line."""
+    own = (place for place, is_own in zip(places, own_marks(places), strict=True) if is_own)
     return next(own, places[0] if places else None)
 
 

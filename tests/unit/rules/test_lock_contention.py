@@ -145,3 +145,13 @@ def test_without_samples_it_is_not_evaluated(tmp_path: Path) -> None:
 def test_a_loop_of_asyncio_waits_for_what_its_thread_makes(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, SELECT))
     assert causes(diagnosis) == ["data-starvation"]
+
+
+def test_a_thread_that_launches_for_the_one_that_sleeps_holds_no_lock(tmp_path: Path) -> None:
+    """Autograd's, in a loop that is waited for once a step: what it does is the step."""
+
+    def autograd(scene: Scene, trainer: Actor) -> None:
+        waiting(scene, trainer, LOCK)
+        scene.call(trainer, "cudaLaunchKernel", QUIET_S + 0.5, 0.01, tid=HOLDER)
+
+    assert "lock-contention" not in causes(diagnosed(tmp_path, autograd))

@@ -72,6 +72,9 @@ def build_for_torch(torch_lib: Path, destination: Path) -> Path:
     destination.mkdir(parents=True, exist_ok=True)
     for path in build.build().glob("lib*.so*"):
         shutil.copy2(path, destination)
+    link = destination / "libcuda.so"  # what Triton links its launchers with
+    link.unlink(missing_ok=True)
+    link.symlink_to("libcuda.so.1")
     imports = _imports(libraries)
     simulated = {library.soname for library in build.LIBRARIES}
     for soname in sorted(_needed(libraries) - simulated):

@@ -13,7 +13,7 @@ from ingero.diagnose.model import CodeLine
 from ingero.diagnose.profile.blocked import Blocked
 from ingero.diagnose.profile.idle import Idle
 from ingero.diagnose.profile.recording import ProfiledProcess, op_name
-from ingero.store.call_stacks import PythonPlace, StackBook
+from ingero.store.call_stacks import PythonPlace, StackBook, own_marks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -131,11 +131,13 @@ def _shared_line(profile: ProfiledProcess, tid: int, until_ns: int, book: StackB
         return None
     first, second = (book.of(int(calls[place]["stack_hash"])) for place in (after - 1, after))
     shared: PythonPlace | None = None
-    pairs = zip(reversed(first.python), reversed(second.python), strict=False) if first and second else ()
-    for place, other in pairs:
+    if not first or not second:
+        return None
+    own = own_marks(first.python)
+    for place, other, is_own in zip(reversed(first.python), reversed(second.python), reversed(own), strict=False):
         if place != other:
             break
-        shared = place if place.is_own else shared
+        shared = place if is_own else shared
     return shared
 
 

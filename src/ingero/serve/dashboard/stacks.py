@@ -10,7 +10,7 @@ from ingero.errors import IngeroError
 from ingero.serve.dashboard.selection import ALL, CALL_SOURCES, Selection, placed_times, sample_times
 from ingero.serve.dashboard.state import State
 from ingero.serve.stack_lines import waiting_text, where_text
-from ingero.store.call_stacks import CallStack, StackBook
+from ingero.store.call_stacks import CallStack, StackBook, own_marks
 from ingero.store.reader import Reader
 from ingero.store.records import Call, Window
 from ingero.store.waiters import Waiter, Waiters
@@ -148,9 +148,9 @@ class _Waiters:
         self._known: dict[int, Waiters] = {}
 
     def of(self, call: Call) -> Waiter | None:
-        """Where the call's own thread has no Python frames."""
+        """Where the call's own thread has no frames of the user's own."""
         found = self._book.of(call.stack_hash)
-        if found is None or not found.is_frameless:
+        if found is None or not found.is_a_librarys:
             return None
         if call.process not in self._known:
             self._known[call.process] = Waiters(self._reader, self._window, process=call.process)
@@ -245,8 +245,8 @@ def frames_of(found: CallStack, waiting: CallStack | None = None) -> list[Frame]
 
 
 def _python(found: CallStack, kind: Literal["python", "waiting"]) -> Iterator[Frame]:
-    for one in found.python:
-        yield Frame(kind=kind, function=one.function, file=one.file, line=one.line, is_own=one.is_own)
+    for one, is_own in zip(found.python, own_marks(found.python), strict=True):
+        yield Frame(kind=kind, function=one.function, file=one.file, line=one.line, is_own=is_own)
 
 
 class _Step(NamedTuple):
@@ -258,10 +258,15 @@ class _Step(NamedTuple):
 def _outermost_first(found: CallStack | None, waiting: CallStack | None = None) -> list[_Step]:
     if found is None:
         return [_Step(_NO_STACK, "native")]
-    steps = [_Step(place.short, "waiting", place.is_own) for place in reversed(waiting.python if waiting else ())]
-    steps += [_Step(place.short, "python", place.is_own) for place in reversed(found.python)]
+    steps = [*_python_steps(waiting, "waiting"), *_python_steps(found, "python")]
     steps += [_Step(native.text, "native") for native in reversed(found.native)]
     return steps[:_DEEPEST]
+
+
+def _python_steps(found: CallStack | None, kind: Kind) -> list[_Step]:
+    places = found.python if found else ()
+    steps = [_Step(place.short, kind, is_own) for place, is_own in zip(places, own_marks(places), strict=True)]
+    return steps[::-1]
 
 
 def _add(root: Node, steps: Sequence[_Step], ns: int, count: int) -> None:
