@@ -22,7 +22,7 @@ from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces
 from ingero.diagnose.profile.report import Profiles, profiles
-from ingero.diagnose.step_lanes import pacing_lanes
+from ingero.diagnose.step_lanes import ProcessSteps, pacing_lanes, process_steps
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
@@ -247,14 +247,29 @@ class Evidence:
         """The lane that paces each process; of two streams the one with more device work. Lanes are never summed."""
         if not self.reader.is_recorded("raw_epochs"):
             return {}
-        synced = judged_alone(self.read_lanes(), self._launches)
+        synced = judged_alone(self.synced_lanes, self._launches)
         profiled = {report.process.process for report in self.profiles.reports}  # of these the GPU's time is measured
-        steps = [lane for lane in self.read_step_lanes() if lane.process not in profiled]
+        steps = [lane for lane in self.repeated_steps if lane.process not in profiled]
         return pacing_lanes(_usable(synced), _usable(steps))
+
+    @cached_property
+    def steps(self) -> dict[int, ProcessSteps]:
+        """The steps of each process and how they are known, by its number."""
+        return process_steps(self.main_lanes, self.repeated_steps, self.profiles.reports)
 
     def _launches(self, process: int) -> float:
         calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []
         return sum(one.count for one in calls if is_launch(one.source, one.op))
+
+    @cached_property
+    def synced_lanes(self) -> list[Lane]:
+        """The sync intervals of every stream that ended in the window, in short."""
+        return self.read_lanes()
+
+    @cached_property
+    def repeated_steps(self) -> list[Lane]:
+        """The steps by repetition of every process in the window, in short."""
+        return self.read_step_lanes()
 
     def read_lanes(self) -> list[Lane]:
         """Every lane of the window, in short."""

@@ -170,12 +170,14 @@ class Finding:
 class Impact:
     """What the worst victim noticed, and what is usual for it (None where there is no reference).
 
-    A drain is the end of an epoch: a training step, a batch, a token. involuntary_ratio: of its time, the thread on the
-    path could have run or was throttled; voluntary sleep does not count. preemptions: of all its threads.
+    interval: what it is judged by, `step` or `sync interval`; rates and quantiles are of these. involuntary_ratio: of
+    its time, the thread on the path could have run or was throttled; voluntary sleep does not count. preemptions: of
+    all its threads.
     """
 
-    drains_per_s: float
-    usual_drains_per_s: float | None
+    interval: str
+    intervals_per_s: float
+    usual_intervals_per_s: float | None
     p50_ns: int
     usual_p50_ns: int | None
     p99_ns: int

@@ -44,8 +44,6 @@ _PARTS = {
     "blocked": "blocked for the GPU",
 }
 
-_OF_STEPS = ("host", "blocked")  # parts of steps by repetition
-
 
 def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """The headline, the incidents with their proof, and the verdict of each process."""
@@ -104,7 +102,7 @@ def headline(diagnosis: Diagnosis) -> str:
         unseen_ns = unseen_for_ns(diagnosis)
         but = f" in what was traced: for {format_ns(unseen_ns)} not every cause could be looked at" if unseen_ns else ""
         return f"No incident found{but}."
-    return "No verdict: the recording holds no epochs of a device, so that no lost time can be proven."
+    return "No verdict: the recording holds no sync intervals or steps, so that no lost time can be proven."
 
 
 def unseen_for_ns(diagnosis: Diagnosis) -> int:
@@ -121,8 +119,7 @@ def incident_lines(incident: Incident) -> Iterator[str]:
     if incident.lost_ns:
         yield _cost(incident)
     if incident.impact:
-        is_of_steps = any(name.partition(".")[0] in _OF_STEPS for name in incident.account)
-        yield from impact_lines(incident.impact, "steps" if is_of_steps else "drains")
+        yield from impact_lines(incident.impact)
     yield from timeline_lines(incident.timeline)
     yield from _account(incident)
     yield from _victims(incident.victims)
@@ -163,11 +160,12 @@ def _not_in_a_profile(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"Not checked: {text} ({count}, --json lists them)"
 
 
-def impact_lines(impact: Impact, unit: str = "drains") -> Iterator[str]:
-    """Throughput and p99 against the reference; time off the CPU against the thread's will. unit: what is counted."""
-    rate = f"  {unit} a second {impact.drains_per_s:.3g}"
-    if impact.usual_drains_per_s:
-        rate += f" (usually {impact.usual_drains_per_s:.3g}, {_change(impact.drains_per_s, impact.usual_drains_per_s)})"
+def impact_lines(impact: Impact) -> Iterator[str]:
+    """Throughput and p99 against the reference; time off the CPU against the thread's will."""
+    now, usual = impact.intervals_per_s, impact.usual_intervals_per_s
+    rate = f"  {impact.interval}s a second {now:.3g}"
+    if usual:
+        rate += f" (usually {usual:.3g}, {_change(now, usual)})"
     p99 = f"p99 {format_ns(impact.p99_ns)}"
     if impact.usual_p99_ns:
         p99 += f" (usually {format_ns(impact.usual_p99_ns)}, {_change(impact.p99_ns, impact.usual_p99_ns)})"

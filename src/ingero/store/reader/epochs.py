@@ -10,8 +10,8 @@ from ingero.store.conditions import of_process, within
 from ingero.store.errors import NotRecordedError
 from ingero.store.lanes import Lane, LaneSums, has_digests, read_lane_sums, read_lanes
 from ingero.store.reader.questions import Questions
-from ingero.store.records import Window
-from ingero.store.steps import read_step_lanes, read_steps
+from ingero.store.records import StepTotals, Window
+from ingero.store.steps import read_step_lanes, read_step_totals, read_steps
 
 
 class EpochQuestions(Questions):
@@ -37,6 +37,10 @@ class EpochQuestions(Questions):
     def step_lanes(self, window: Window) -> list[Lane]:
         """The steps of each process that ended in the window, in short; none in older recordings."""
         return read_step_lanes(self._db, window) if self.is_recorded("raw_steps") else []
+
+    def step_totals(self, window: Window) -> list[StepTotals]:
+        """The steps of each process that ended in the window, summed; none in older recordings."""
+        return read_step_totals(self._db, window) if self.is_recorded("raw_steps") else []
 
     def steps(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
         """Steps of a process that ended in the window, in that order: `arrays.EPOCH_DTYPE` (see `store.steps`)."""
