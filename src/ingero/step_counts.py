@@ -21,6 +21,11 @@ class How(enum.Enum):
     BOTH = "both"
     USER = "user"
 
+    @classmethod
+    def of(cls, text: str) -> How:
+        """The way that a recording's text names; what is no such text comes from a file that somebody else has made."""
+        return next((how for how in cls if how.value == text), cls.REPETITION)
+
     @property
     def noun(self) -> str:
         """What one of them is called."""

@@ -1,7 +1,7 @@
 """For how long the GPU had nothing of a process queued: at least, at most, and what proves it.
 
-At least: from when a stream was done until the next launch on it, as sync intervals have both. At most: all but the time
-in which marks of progress, waits for the stream or NVML prove it busy.
+At least: from when a stream was done until the next launch on it, as sync intervals have both. At most: all but what
+marks of progress, waits for the stream or NVML prove to be busy.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def process_steps(
     found = {process: _steps_of(lane, repeated.get(process)) for process, lane in paced.items()}
     for report in reports:
         if report.steps:  # all found in one way
-            how = How.USER if report.steps[0].how == How.USER.value else How.BOTH
+            how = How.of(report.steps[0].how)
             found[report.process.process] = ProcessSteps(how=how, count=len(report.steps), lane=None)
     return found
 
