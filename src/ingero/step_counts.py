@@ -83,4 +83,4 @@ def counts_text(counts: Iterable[StepCount]) -> str:
     for one in counts:
         if one.count:
             total[one.how.noun] = total.get(one.how.noun, 0) + one.count
-    return ", ".join(format_counted(total[noun], noun) for noun in sorted(total, reverse=True)) or "no step"
+    return ", ".join(format_counted(total[noun], noun) for noun in sorted(total, reverse=True)) or "no steps"

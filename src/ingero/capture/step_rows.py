@@ -11,7 +11,9 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.rows import CODE_OF_OP, SOURCE_OF_OP, Sink
 from ingero.events import BLOCKED_KINDS, CLOCKS, EpochFlag
 from ingero.ops import BY_ID, OPS, Kind
+from ingero.step_counts import How
 from ingero.store import tables
+from ingero.store.tables import Rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,7 +25,7 @@ _IS_LAUNCH[[op.id for op in OPS if op.kind & Kind.LAUNCH]] = True
 class StepRows:
     """numbers_of: of the processes of slots. devices_of: as the database has them. is_changed: see RowMaker.
 
-    is_untimed: in which of the stretches launches were counted only, or not seen.
+    is_untimed: in which of the stretches launches were counted only, or not seen. written: gets the rows.
     """
 
     def __init__(
@@ -35,10 +37,12 @@ class StepRows:
         devices_of: Callable[[Array], Array],
         is_changed: Callable[[Array, Array], Array],
         is_untimed: Callable[[Array, Array], Array],
+        written: Callable[[Rows], None] = lambda _rows: None,
     ) -> None:
         self._sink, self._clock = sink, clock
         self._numbers_of, self._devices_of = numbers_of, devices_of
         self._is_changed, self._is_untimed = is_changed, is_untimed
+        self._written = written
 
     def write(self, batch: Array) -> None:
         """Writes steps (`struct step_record`)."""
@@ -49,7 +53,7 @@ class StepRows:
         flags = batch["flags"].astype(np.int64) | int(EpochFlag.STEP)
         flags |= self._is_changed(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
         flags |= self._is_untimed(begin, end) * int(EpochFlag.UNTIMED)
-        how = {False: self._sink.intern("repetition"), True: self._sink.intern("both")}
+        how = {False: self._sink.intern(How.REPETITION.value), True: self._sink.intern(How.BOTH.value)}
         rows = tables.STEPS.rows(
             len(batch),
             session=self._sink.session,
@@ -77,6 +81,7 @@ class StepRows:
             **{f"blocked_{clock}_ns": blocked[:, index] for index, clock in enumerate(CLOCKS)},
         )
         self._sink.append(tables.STEPS, rows)
+        self._written(rows)
 
 
 def step_types(batch: Array) -> list[str]:
