@@ -43,14 +43,14 @@ class IntervalSums:
         counts = Counter(map(_number, rows.column(_PROCESS)))
         return replace(
             self,
-            counts=_added(self.counts, {number: StepCount(sync_intervals=count) for number, count in counts.items()}),
+            counts=_added(self.counts, {one: StepCount(sync_intervals=count) for one, count in counts.items()}),
             idle_ns=self.idle_ns + idle,
             busy_ns=self.busy_ns + busy,
             return_delay_ns=self.return_delay_ns + _sum(rows.column(_RETURN_DELAY)),
         )
 
     def plus_steps(self, rows: Rows, both: int) -> IntervalSums:
-        """With more steps, rows of `tables.STEPS`. both: number of the text of those whose stream was synced in them."""
+        """With more steps, rows of `tables.STEPS`. both: number of the text of those whose stream was synced."""
         columns = {name: list(map(_number, rows.column(place))) for name, place in _OF_STEP.items()}
         counts = Counter(columns["process"])
         synced = Counter(

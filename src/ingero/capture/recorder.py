@@ -37,7 +37,7 @@ from ingero.capture.samples import Samples
 from ingero.capture.scheduling import SchedulingRows
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
-from ingero.capture.spans import ChangedSpans
+from ingero.capture.spans import TracedSpans
 from ingero.capture.stacks import Stacks
 from ingero.capture.step_rows import StepRows
 from ingero.capture.steps import StepFinder
@@ -115,7 +115,7 @@ class Recorder:
         self._scheduling = SchedulingRows(sink)
         self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
         self._resources.callback(self._gpu_samples.stop)
-        spans, untimed = ChangedSpans(), ChangedSpans()
+        spans = TracedSpans()
         self._rows = RowMaker(
             sink,
             self.clock,
@@ -124,15 +124,14 @@ class Recorder:
             name_of_thread=self._name_of_thread,
             cgroup_keys=self._cgroups.keys,
             default_device=gpus.default_device,
-            is_changed=spans.touch,
+            is_changed=spans.changed.touch,
         )
         step_rows = StepRows(
             sink,
             self.clock,
             numbers_of=self._rows.process_numbers,
             devices_of=self._rows.devices,
-            is_changed=spans.touch,
-            is_untimed=untimed.touch,
+            spans=spans,
             written=self._on_step_rows,
         )
         self._steps = StepFinder(kernel, self.targets, step_rows)
@@ -179,7 +178,6 @@ class Recorder:
             self.seconds,
             self._drainer,
             spans,
-            untimed,
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
             with_stacks=options.with_stacks,

@@ -33,7 +33,7 @@ def _args(row: StepRow, names: Names, how: How) -> Iterator[tuple[str, Value]]:
     yield "how", how.value
     if marker := names.ops.get((row.source, row.op)):
         yield "marker_op", marker
-    if not row.flags & EpochFlag.ENQUEUES_UNSEEN:
+    if not row.flags & EpochFlag.LAUNCHES_UNSEEN:
         yield "launches", row.launches
     for name in ("copies", "collectives", "syncs", "host_to_gpu_bytes", "gpu_to_host_bytes"):
         if value := getattr(row, name):
