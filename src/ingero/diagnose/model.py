@@ -250,7 +250,8 @@ class NotEvaluated:
         """The reason, and when."""
         if not self.stretches:
             return self.reason
-        first, last = format_time_of_day(self.stretches[0].begin_ns), format_time_of_day(self.stretches[-1].end_ns)
+        begin_ns, end_ns = self.stretches[0].begin_ns, self.stretches[-1].end_ns
+        first, last = (format_time_of_day(at, of_ns=end_ns - begin_ns) for at in (begin_ns, end_ns))
         length = format_ns(sum(one.duration_ns for one in self.stretches))
         times = f" in {len(self.stretches)} stretches" if len(self.stretches) > 1 else ""
         return f"{self.reason}, from {first} to {last}, {length}{times}"

@@ -96,7 +96,7 @@ def account_text(
 
 def header_lines(reader: Reader, window: Window) -> Iterator[str]:
     """Which time this is about, and what of it the size limit has taken."""
-    yield f"{format_ns(window.duration_ns)} from {format_moment(window.begin_ns)}"
+    yield f"{format_ns(window.duration_ns)} from {format_moment(window.begin_ns, of_ns=window.duration_ns)}"
     yield from removed_lines(reader, window)
 
 

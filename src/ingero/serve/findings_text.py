@@ -86,8 +86,8 @@ def _more_alike(rest: Sequence[Incident]) -> str:
     each = f", which lost up to {format_ns(lost_ns)} each" if lost_ns else ""
     begin, end = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
     return (
-        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({format_moment(begin)} to "
-        f"{format_moment(end)}); --pid N shows one process, --json all"
+        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({format_moment(begin, of_ns=end - begin)} to "
+        f"{format_moment(end, of_ns=end - begin)}); --pid N shows one process, --json all"
     )
 
 
@@ -183,7 +183,8 @@ def timeline_lines(moments: Sequence[Moment]) -> Iterator[str]:
     bars = "".join(_BLOCKS[min(len(_BLOCKS) - 1, -(-int(one.lost_ratio * 1000) * 8 // 1000))] for one in moments)
     first, last = moments[0], moments[-1]
     each = format_ns(first.end_ns - first.begin_ns)
-    yield f"  {format_time_of_day(first.begin_ns)} |{bars}| {format_time_of_day(last.end_ns)}  lost share, {each} each"
+    begin, end = (format_time_of_day(at, of_ns=last.end_ns - first.begin_ns) for at in (first.begin_ns, last.end_ns))
+    yield f"  {begin} |{bars}| {end}  lost share, {each} each"
 
 
 def _cost(incident: Incident) -> str:
@@ -195,12 +196,11 @@ def _cost(incident: Incident) -> str:
 
 
 def _when(incident: Incident) -> str:
-    begin = format_moment(incident.start_ns)
     if incident.end_ns is None:
-        return f"since {begin}, and it goes on"
-    if incident.end_ns <= incident.start_ns:
-        return f"at {begin}"
-    return f"{begin} to {format_time_of_day(incident.end_ns)} ({format_ns(incident.end_ns - incident.start_ns)})"
+        return f"since {format_moment(incident.start_ns)}, and it goes on"
+    lasted_ns = incident.end_ns - incident.start_ns
+    begin, end = format_moment(incident.start_ns, of_ns=lasted_ns), format_time_of_day(incident.end_ns, of_ns=lasted_ns)
+    return f"{begin} to {end} ({format_ns(lasted_ns)})" if lasted_ns > 0 else f"at {begin}"
 
 
 def _account(incident: Incident) -> Iterator[str]:
