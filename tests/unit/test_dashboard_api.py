@@ -122,12 +122,14 @@ def test_a_process_has_its_steps_and_how_they_are_known(tmp_path: Path) -> None:
         "how": "repetition",
         "count": 1000,
         "text": "1,000 steps found by repetition",
+        "judged_by": "step",
         "wall_ns": 10 * 10**9,
         "host_ns": 6 * 10**9,
         "blocked_ns": {"sync": 0, "copy": 10**9, "launch": 3 * 10**9, "alloc": 0},
     }
     assert steps["gpu_idle"]["text"] == ""
     assert (intervals["steps"]["how"], intervals["steps"]["text"]) == ("sync", "1,000 sync intervals")
+    assert intervals["steps"]["judged_by"] == "sync interval"
     assert intervals["steps"]["wall_ns"] is None
     assert intervals["gpu_idle"]["text"] == "GPU idle between 40 and 50% of the time (by sync intervals)"
 

@@ -118,7 +118,7 @@ def test_things_are_counted_in_their_number(count: int, noun: str, text: str) ->
     [(None, "14:05:09"), (10 * 10**9, "14:05:09"), (9.9e9, "14:05:09.042"), (0, "14:05:09.042")],
 )
 def test_a_moment_of_something_short_has_milliseconds(of_ns: float | None, text: str) -> None:
-    noon = datetime(2026, 1, 31, 14, 5, 9).astimezone()  # noqa: DTZ001  # users read local time
+    noon = datetime(2026, 1, 31, 14, 5, 9).astimezone()  # users read local time
     unix_ns = int(noon.timestamp()) * 10**9 + 42_999_999
     assert format_moment(unix_ns, of_ns=of_ns) == f"2026-01-31 {text}"
     assert format_time_of_day(unix_ns, of_ns=of_ns) == text

@@ -129,11 +129,12 @@ export interface Overhead {
   agent_rss_bytes: number | null;
 }
 
-/** text: how many there are and how they are known; times null where they are not found by repetition. */
+/** judged_by: `step` or `sync interval`; null of a profile. text: how many and how they are known; times null where they are not found by repetition. */
 export interface Steps {
   how: string;
   count: number;
   text: string;
+  judged_by: string | null;
   wall_ns: number | null;
   host_ns: number | null;
   blocked_ns: Record<string, number> | null;

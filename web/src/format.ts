@@ -35,7 +35,7 @@ const TO_THE_MS_NS = 10e9;
 
 /** Local time; to the millisecond where it is of something that lasts less than 10 s. */
 export function clock(unixNs: number, ofNs = Infinity): string {
-  const time = new Date(unixNs / 1e6);
+  const time = new Date(Math.floor(unixNs / 1e6 + 0.001)); // a number holds unix ns to 128 ns
   const ms = ofNs < TO_THE_MS_NS ? `.${String(time.getMilliseconds()).padStart(3, "0")}` : "";
   return time.toLocaleTimeString("en-GB") + ms;
 }

@@ -126,7 +126,7 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
       {one.cmdline && <p><code>{one.cmdline}</code></p>}
       {one.steps && one.steps.wall_ns !== null && <RepeatedSteps steps={one.steps} />}
       {one.gpu_idle?.text && <p>{one.gpu_idle.text}</p>}
-      {one.lanes.map((lane) => (
+      {one.steps?.judged_by !== "step" && one.lanes.map((lane) => (
         <section key={`${lane.device} ${lane.stream}`}>
           <h4>{lane.device === null ? "A GPU chosen before tracing" : `GPU ${lane.device}`}, stream {lane.stream}: {count(lane.sync_intervals)} sync intervals, {ns(lane.wall_ns)}</h4>
           <StackedBar

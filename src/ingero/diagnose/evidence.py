@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,6 +52,9 @@ from ingero.store.records import (
 from ingero.store.spans import Spans
 from ingero.store.waiters import Waiters
 from ingero.units import SECOND_NS
+
+if TYPE_CHECKING:
+    from ingero.diagnose.gpu_idle import GpuIdle
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -102,6 +105,7 @@ class Evidence:
         self.window = window
         self.is_live = is_live
         self._reads = reads or KeptReads()
+        self.gpu_idle: dict[int, GpuIdle] = {}  # what `diagnose.gpu_idle` has found, by process
         self._culprits: dict[tuple[tuple[Window, ...], int], list[CulpritTotals]] = {}
         self._ops: dict[tuple[tuple[Window, ...], int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}

@@ -68,7 +68,14 @@ class GpuIdle:
 
 
 def gpu_idle(evidence: Evidence, process: Process) -> GpuIdle:
-    """Of a process's main stream, from the first to the last of the intervals that the process is judged by."""
+    """Of a process's main stream, from the first to the last of the intervals that the process is judged by; kept."""
+    number = process.process
+    if number not in evidence.gpu_idle:
+        evidence.gpu_idle[number] = _gpu_idle(evidence, process)
+    return evidence.gpu_idle[number]
+
+
+def _gpu_idle(evidence: Evidence, process: Process) -> GpuIdle:
     main, judged = evidence.main_lanes[process.process], evidence.lanes[process.process]
     window = Window(begin_ns=int(judged["a_ns"].min()), end_ns=int(judged["b_ns"].max()))
     same = (lane for lane in evidence.synced_lanes if lane.process == process.process)
@@ -76,9 +83,11 @@ def gpu_idle(evidence: Evidence, process: Process) -> GpuIdle:
     mine = [lane for lane in lanes if lane.stream == main.stream]
     length = max(window.duration_ns, 1)
     idle_ns = _idle_ns(mine, [lane for lane in lanes if lane.stream != main.stream], window)
-    marks = evidence.reader.progress_marks(window, process=process.process)
-    marks = marks[(marks["stream"] == main.stream) & (marks["device"] == main.device)]
-    highs = [(1 - queued_ns(marks) / length, _MARKS), (1 - _waited_ns(mine, window) / length, _SYNCS)]
+    highs = [(1 - _waited_ns(mine, window) / length, _SYNCS)]
+    if main.is_steps:  # of a stream that is synced in each step marks say no more than its sync intervals
+        marks = evidence.reader.progress_marks(window, process=process.process)
+        marks = marks[(marks["stream"] == main.stream) & (marks["device"] == main.device)]
+        highs.append((1 - queued_ns(marks) / length, _MARKS))
     utilization = utilization_of(evidence, process, main.device, (window,))
     if utilization and utilization.is_alone:
         highs.append((1 - utilization.share + utilization.error, _NVML))

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from ingero.identity import waiting_mark
+from ingero.step_counts import How
 from ingero.store.records import Window
 from ingero.units import format_ns, format_time_of_day
 
 if TYPE_CHECKING:
+    from ingero.diagnose.gpu_idle import GpuIdle
     from ingero.diagnose.profile.report import Profiles
 
 Fact: TypeAlias = "int | float | str | bool | None"
@@ -259,7 +261,11 @@ class NotEvaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessVerdict:
-    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`."""
+    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`.
+
+    how, steps: how its steps are known, and how many there are; of SYNC they are sync intervals. None and 0 where there
+    are neither.
+    """
 
     process: int
     pid: int
@@ -267,6 +273,9 @@ class ProcessVerdict:
     text: str
     has_incident: bool
     rank: int | None = None
+    how: How | None = None
+    steps: int = 0
+    gpu_idle: GpuIdle | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,14 @@ _LEFT_RATIO = 0.05  # of its life that a process spent in no step, before that i
 
 def process_verdicts(evidence: Evidence, incidents: Iterable[Incident]) -> Iterator[ProcessVerdict]:
     """One sentence per process that works with a GPU: by its steps, its sync intervals, or that it has neither."""
-    incidents = tuple(incidents)
+    for found in _verdicts(evidence, tuple(incidents)):
+        steps, process = evidence.steps.get(found.process), evidence.processes.get(found.process)
+        idle = gpu_idle(evidence, process) if process and found.process in evidence.main_lanes else None
+        known = {"how": steps.how, "steps": steps.count} if steps else {}
+        yield replace(found, **known, gpu_idle=idle)
+
+
+def _verdicts(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[ProcessVerdict]:
     if not evidence.reader.is_recorded("raw_epochs"):
         yield from _older_verdicts(evidence, {incident.root for incident in incidents})
     hit = {victim.process for incident in incidents for victim in incident.victims}

@@ -84,10 +84,11 @@ def _more_alike(rest: Sequence[Incident]) -> str:
     whose = f" of {', '.join(_names(first))}" if _names(first) else ""
     lost_ns = max(one.lost_ns for one in rest)
     each = f", which lost up to {format_ns(lost_ns)} each" if lost_ns else ""
-    begin, end = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
+    begin_ns, end_ns = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
+    begin, end = (format_moment(at, of_ns=end_ns - begin_ns) for at in (begin_ns, end_ns))
     return (
-        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({format_moment(begin, of_ns=end - begin)} to "
-        f"{format_moment(end, of_ns=end - begin)}); --pid N shows one process, --json all"
+        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({begin} to {end}); --pid N shows one "
+        "process, --json all"
     )
 
 

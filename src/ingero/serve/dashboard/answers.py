@@ -17,7 +17,7 @@ from ingero.errors import IngeroError
 from ingero.events import BLOCKED_KINDS, CLOCK_TEXTS, CLOCKS
 from ingero.ops import Source
 from ingero.serve.dashboard.selection import CALL_SOURCES
-from ingero.serve.findings_json import diagnosis_json, window_json
+from ingero.serve.findings_json import diagnosis_json, gpu_idle_json, window_json
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
 from ingero.store.records import Loss, OpTotals, Process, Snapshot, StepTotals, Window
@@ -301,23 +301,18 @@ def _overhead(rows: Sequence[Snapshot], recorded_ns: int) -> Object:
 
 def _gpu_idle(evidence: Evidence, process: Process) -> Object | None:
     """Bounds of the time in which the GPU had nothing of a process queued; null where it has no steps of any kind."""
-    if process.process not in evidence.main_lanes:
-        return None
-    known = gpu_idle(evidence, process)
-    return {
-        "min_ratio": known.low,
-        "max_ratio": known.high,
-        "min_from": known.low_from,
-        "max_from": known.high_from,
-        "text": known.words,
-    }
+    return gpu_idle_json(gpu_idle(evidence, process)) if process.process in evidence.main_lanes else None
 
 
 def _steps(known: ProcessSteps | None, totals: StepTotals | None) -> Object | None:
-    """The steps of a process, or what stands for them; times null where they are not by repetition."""
+    """The steps of a process, or what stands for them; times null where they are not by repetition.
+
+    judged_by: `step` or `sync interval`; null where a profiler measured it.
+    """
     if known is None:
         return None
     found: Object = {"how": known.how.value, "count": known.count, "text": known.text}
+    found["judged_by"] = known.lane.noun if known.lane else None
     blocked = dict(zip(BLOCKED_KINDS, totals.blocked_ns, strict=True)) if totals else None
     host_ns = max(0, totals.wall_ns - sum(totals.blocked_ns)) if totals else None
     return found | {"wall_ns": totals.wall_ns if totals else None, "host_ns": host_ns, "blocked_ns": blocked}

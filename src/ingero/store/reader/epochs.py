@@ -52,7 +52,7 @@ class EpochQuestions(Questions):
         """How far the streams of a process were, by time: `arrays.MARK_DTYPE`; none in older recordings."""
         if not self.is_recorded("raw_progress_marks"):
             return np.zeros(0, arrays.MARK_DTYPE)
-        rows = self._rows(
+        rows = self._each(
             f"SELECT m.device, m.stream, m.time_ns, m.position, m.queued, m.blocked_ns, s.text = 'full_queue' "
             f"FROM raw_progress_marks m JOIN raw_strings s ON s.string = m.kind WHERE {within('m.time_ns')} "
             f"AND {of_process('m')} ORDER BY m.time_ns",
@@ -60,7 +60,7 @@ class EpochQuestions(Questions):
             table="raw_progress_marks",
             process=process,
         )
-        return np.array([tuple(row) for row in rows], arrays.MARK_DTYPE)
+        return np.fromiter(map(tuple, rows), arrays.MARK_DTYPE)
 
     def lane_sums(self, window: Window) -> list[LaneSums] | None:
         """The exact sums of every lane, to within a commit at the window's edges; None where only epochs can tell."""
