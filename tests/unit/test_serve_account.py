@@ -10,7 +10,7 @@ import pytest
 
 from ingero.demo.scene import BEGIN_NS, Scene, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
-from ingero.events import CLOCKS
+from ingero.events import CLOCKS, EpochFlag
 from ingero.ops import BY_NAME, Source
 from ingero.serve.account import account_text, header_lines
 from ingero.store import histograms, tables
@@ -294,4 +294,24 @@ def test_a_program_without_syncs_is_accounted_by_its_steps(tmp_path: Path) -> No
     assert "4.00 s    40 %  blocked for the GPU" in lines
     assert "3.00 s  on a full launch queue" in lines
     assert "1.00 s  in asynchronous copies that waited" in lines
+    assert "GPU idle is not known within steps" in lines
     assert "sync interval" not in lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (EpochFlag.UNTIMED, "launches of 1,000 of them had no durations"),
+        (EpochFlag.UNTIMED | EpochFlag.LAUNCHES_UNSEEN, "launches of 1,000 of them were not traced"),
+    ],
+)
+def test_what_steps_lack_is_said_with_the_reason(tmp_path: Path, flags: EpochFlag, told: str) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=10) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, 10, RepeatedStep(host_ms=10.0, noise=0, flags=int(flags)))
+        scene.op(trainer, "cudaMemcpyAsync", 0, 1000, 0.01)
+    with open_reader(path) as reader:
+        window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * SECOND_NS + 1)
+        lines = "\n".join(account_text(reader, window))
+    assert f"{told}: what they were blocked on a full queue is not known" in lines

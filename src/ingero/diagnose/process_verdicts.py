@@ -30,8 +30,8 @@ def process_verdicts(evidence: Evidence, incidents: Iterable[Incident]) -> Itera
     for found in _verdicts(evidence, tuple(incidents)):
         steps, process = evidence.steps.get(found.process), evidence.processes.get(found.process)
         idle = gpu_idle(evidence, process) if process and found.process in evidence.main_lanes else None
-        known = {"how": steps.how, "steps": steps.count} if steps else {}
-        yield replace(found, **known, gpu_idle=idle)
+        how, count = (steps.how, steps.count) if steps else (None, 0)
+        yield replace(found, how=how, steps=count, gpu_idle=idle)
 
 
 def _verdicts(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[ProcessVerdict]:

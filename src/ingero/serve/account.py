@@ -139,13 +139,14 @@ def _of_steps(evidence: Evidence, process: Process, steps: ProcessSteps) -> Iter
     totals = next((one for one in evidence.reader.step_totals(evidence.window) if one.process == process.process), None)
     if totals:
         yield from step_lines(totals, steps)
-        yield from _idle(evidence, process)
+        yield from _idle(evidence, process, unknown="GPU idle is not known within steps")
 
 
-def _idle(evidence: Evidence, process: Process) -> Iterator[str]:
-    """How long the GPU was idle at least and at most, where anything is known of it."""
-    if process.process in evidence.main_lanes and (known := gpu_idle(evidence, process).words):
-        yield f"    {known}"
+def _idle(evidence: Evidence, process: Process, *, unknown: str = "") -> Iterator[str]:
+    """How long the GPU was idle at least and at most; where nothing is known of it, that, if there are words for it."""
+    words = gpu_idle(evidence, process).words if process.process in evidence.main_lanes else ""
+    if words or unknown:
+        yield f"    {words or unknown}"
 
 
 def _utilization(evidence: Evidence, process: Process, lane: LaneAccount) -> Utilization | None:

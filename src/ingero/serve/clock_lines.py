@@ -82,9 +82,10 @@ def step_lines(totals: StepTotals, steps: ProcessSteps) -> Iterator[str]:
     for kind, ns in zip(BLOCKED_KINDS, totals.blocked_ns, strict=True):
         if ns > wall * _SHOWN_SHARE:
             yield f"      {format_ns(ns):>10}  {BLOCKED_TEXTS[kind]}"
-    if totals.untimed:
-        untimed = format_count(totals.untimed)
-        yield f"    launches of {untimed} of them had no durations: what they were blocked on a full queue is not known"
+    for count, why in ((totals.unseen, "were not traced"), (totals.untimed - totals.unseen, "had no durations")):
+        if count > 0:
+            of_them = f"launches of {format_count(count)} of them {why}"
+            yield f"    {of_them}: what they were blocked on a full queue is not known"
     if totals.incomplete:
         yield f"    {format_count(totals.incomplete)} of them are incomplete: a scheduler event was missed and repaired"
 

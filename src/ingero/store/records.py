@@ -205,7 +205,8 @@ class StepTotals:
     """The steps of a process that were found by repetition, summed: wall_ns = clocks.total_ns + the sum of blocked_ns.
 
     clocks: of the thread that makes the marker's call, while it was not blocked for the GPU. blocked_ns: in the order
-    of BLOCKED_KINDS. marker: the call that most of them begin with. untimed: steps whose launches had no durations.
+    of BLOCKED_KINDS. marker: the call that most of them begin with. untimed: steps whose launches had no
+    durations, unseen: those of them whose launches were not traced at all.
     """
 
     process: int
@@ -215,6 +216,7 @@ class StepTotals:
     clocks: Clocks
     blocked_ns: tuple[int, ...]
     untimed: int
+    unseen: int
     incomplete: int
 
 

@@ -67,6 +67,7 @@ def read_step_totals(db: apsw.Connection, window: Window) -> list[StepTotals]:
         "count(*)",
         "sum(end_ns - start_ns)",
         f"sum(flags & {int(EpochFlag.UNTIMED)} != 0)",
+        f"sum(flags & {int(EpochFlag.LAUNCHES_UNSEEN)} != 0)",
         f"sum(flags & {int(EpochFlag.INCOMPLETE)} != 0)",
         *(f"sum(blocked_{kind}_ns)" for kind in BLOCKED_KINDS),
         *(f"sum(host_{clock})" for clock in CLOCK_COLUMNS),
@@ -80,7 +81,7 @@ def read_step_totals(db: apsw.Connection, window: Window) -> list[StepTotals]:
     sql = f"SELECT process, coalesce({marker}, ''), {columns} FROM raw_steps s WHERE {_IN_WINDOW} GROUP BY process"
     found = []
     for process, name, *values in db.execute(sql, {"begin": window.begin_ns, "end": window.end_ns}):
-        steps, wall_ns, untimed, incomplete, *rest = (int(value) for value in values)
+        steps, wall_ns, untimed, unseen, incomplete, *rest = (int(value) for value in values)
         blocked, clocks = rest[: len(BLOCKED_KINDS)], rest[len(BLOCKED_KINDS) :]
         found.append(
             StepTotals(
@@ -91,6 +92,7 @@ def read_step_totals(db: apsw.Connection, window: Window) -> list[StepTotals]:
                 clocks=Clocks(**dict(zip(CLOCK_COLUMNS, clocks, strict=True))),
                 blocked_ns=tuple(blocked),
                 untimed=untimed,
+                unseen=unseen,
                 incomplete=incomplete,
             )
         )
