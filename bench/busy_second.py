@@ -20,6 +20,7 @@ from ingero.decode.btf import btf_of
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import Pressure, SystemSample
 from ingero.ops import BY_NAME, HostOp, IoOp, NetOp, Source, TcpOp
+from ingero.step_counts import StepCount
 from ingero.store import histograms
 from ingero.units import SECOND_NS
 
@@ -229,7 +230,7 @@ def state(load: Load, filled: Window) -> LiveState:
         preemptions=sum(one.preemptions for one in filled.seconds()),
         culprits=filled.culprits(),
         host=filled.host(),
-        drains=1_200 * load.processes,
+        counts={number: StepCount(steps=1_200, sync_intervals=12) for number in range(load.processes)},
         losses=filled.loss_lines(),
         agent=last.agent,
         agent_ratio=filled.agent_ratio(),

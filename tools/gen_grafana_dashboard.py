@@ -94,17 +94,30 @@ ROWS: dict[str, Sequence[Panel]] = {
     ),
     "Steps": (
         Panel(
-            title="Drains per second",
-            text="Waits that emptied a stream; a training step ends with one or more.",
-            queries={"{{instance}}": f"sum by (instance) ({_rate(catalogue.DRAINS)})"},
+            title="Steps and GPU syncs per second",
+            text="Steps are what a program's calls repeat; of one without steps its GPU syncs are what is known.",
+            queries={
+                "steps, {{instance}}": f"sum by (instance) ({_rate(catalogue.STEPS)})",
+                "GPU syncs, {{instance}}": f"sum by (instance) ({_rate(catalogue.SYNCS)})",
+            },
             unit="ops",
         ),
         Panel(
-            title="Mean time from drain to drain, by part",
-            text="Device empty, device busy, done but picked up late.",
+            title="Mean step, by part",
+            text="The host's own time, and what it was blocked for the GPU.",
             queries={
-                "{{part}}": f"sum by (part) ({_rate(catalogue.DRAIN_TIME)}) / ignoring (part) group_left "
-                f"sum({_rate(catalogue.DRAINS)})"
+                "{{part}}": f"sum by (part) ({_rate(catalogue.STEP_TIME)}) / ignoring (part) group_left "
+                f"sum({_rate(catalogue.STEPS)})"
+            },
+            unit="s",
+            is_stacked=True,
+        ),
+        Panel(
+            title="Mean sync interval, by part",
+            text="GPU idle (nothing queued), GPU busy (work queued or running), sync return delay.",
+            queries={
+                "{{part}}": f"sum by (part) ({_rate(catalogue.SYNC_TIME)}) / ignoring (part) group_left "
+                f"sum({_rate(catalogue.SYNCS)})"
             },
             unit="s",
             is_stacked=True,

@@ -138,3 +138,4 @@ class EpochFlag(enum.IntFlag):
     STEP = 1 << 11  # a step found by repetition: E is the host's part, X what its thread was blocked for the GPU
     ENQUEUES_UNSEEN = 1 << 12  # launches or copies were not traced: E is the host's part until the sync, X the wait
     UNTIMED = 1 << 13  # what launches were blocked on a full queue is not known: no durations, or each was slow
+    LAUNCHES_UNSEEN = 1 << 14  # of a step: its launches were not traced, and their number is not known

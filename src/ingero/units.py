@@ -10,6 +10,7 @@ from ingero.errors import IngeroError
 
 SECOND_NS = 1_000_000_000
 
+_TO_THE_MS_NS = 10 * SECOND_NS  # of what is shorter whole seconds say too little
 _NS_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -48,14 +49,16 @@ def parse_size_bytes(text: str) -> int:
     return int(float(found[1]) * _SIZE_FACTORS[found[2].lower()])
 
 
-def format_moment(unix_ns: float) -> str:
-    """Date and local time to the second: `2026-01-31 14:05:09`."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))
+def format_moment(unix_ns: int, *, of_ns: float | None = None) -> str:
+    """Date and local time: `2026-01-31 14:05:09`; to the millisecond where it is of something shorter than 10 s."""
+    return time.strftime("%Y-%m-%d ", time.localtime(unix_ns // SECOND_NS)) + format_time_of_day(unix_ns, of_ns=of_ns)
 
 
-def format_time_of_day(unix_ns: float) -> str:
-    """Local time to the second: `14:05:09`."""
-    return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))
+def format_time_of_day(unix_ns: int, *, of_ns: float | None = None) -> str:
+    """Local time: `14:05:09`, `14:05:09.042`. of_ns: how long that is which the moment belongs to."""
+    second, rest_ns = divmod(int(unix_ns), SECOND_NS)
+    shown = time.strftime("%H:%M:%S", time.localtime(second))
+    return f"{shown}.{rest_ns // 1_000_000:03}" if of_ns is not None and of_ns < _TO_THE_MS_NS else shown
 
 
 def format_ns(duration_ns: float) -> str:

@@ -35,7 +35,7 @@ def test_hogs_that_start_beside_a_training_loop_are_recorded_and_named(tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "GPU: simulated, built with gcc; driver: simulated; probes: real" in done.stdout
     assert "\nverdict: priority" in done.stdout
-    assert " drains of " in done.stdout
+    assert " sync intervals of " in done.stdout
     assert "waiting for the device took" in done.stdout
     with open_reader(tmp_path / "kept" / "incident.db") as reader:
         window = reader.time_range()

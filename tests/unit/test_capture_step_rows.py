@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from ingero.attach.objects import object_path
 from ingero.capture.clocks import WallClock
-from ingero.capture.step_rows import StepRows, step_types, with_other_threads
+from ingero.capture.spans import TracedSpans
+from ingero.capture.step_rows import StepRows, with_other_threads
 from ingero.decode.btf import btf_of
 from ingero.events import BLOCKED_KINDS, CLOCKS, EpochFlag
 from ingero.ops import BY_NAME
@@ -35,19 +37,38 @@ def steps(count: int) -> Array:
     return found
 
 
-def rows(batch: Array, *, changed: bool = False, untimed: bool = False) -> list[dict[str, Any]]:
-    sink, clock = Kept(), WallClock()
-    clock.add_pair(1, 1)
-    maker = StepRows(
-        sink,
-        clock,
-        numbers_of=lambda slots: [1] * len(slots),
-        devices_of=lambda devices: devices,
-        is_changed=lambda begin_ns, _end_ns: np.full(len(begin_ns), changed),
-        is_untimed=lambda begin_ns, _end_ns: np.full(len(begin_ns), untimed),
-    )
-    maker.write(batch)
+def traced(*, changed: bool = False, untimed: bool = False, without: Sequence[str] = ()) -> TracedSpans:
+    """Something of this, all the time."""
+    spans = TracedSpans()
+    for span, is_one in (
+        (spans.changed, changed),
+        (spans.untimed, untimed),
+        (spans.without_launches, "launches" in without),
+        (spans.without_copies, "copies" in without),
+    ):
+        span.changed(0, 1, is_blind=is_one)
+    return spans
+
+
+def rows(
+    batch: Array, *, changed: bool = False, untimed: bool = False, without: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    sink = Kept()
+    maker(sink, traced(changed=changed, untimed=untimed, without=without)).write(batch)
     return sink.of(tables.STEPS)
+
+
+def maker(sink: Kept, spans: TracedSpans) -> StepRows:
+    clock = WallClock()
+    clock.add_pair(1, 1)
+    return StepRows(
+        sink, clock, numbers_of=lambda slots: [1] * len(slots), devices_of=lambda devices: devices, spans=spans
+    )
+
+
+def type_of(batch: Array, without: Sequence[str] = ()) -> str:
+    (found,) = maker(Kept(), traced(without=without)).types(batch)
+    return found
 
 
 def test_a_row_adds_up_to_its_step() -> None:
@@ -72,8 +93,30 @@ def test_a_sleeper_is_blocked_with_the_thread_that_launches_for_it(measured_ns: 
 def test_steps_of_other_work_have_another_type() -> None:
     batch = steps(3)
     batch["launches"][1], batch["copies"][2] = 154, 2
-    assert len(set(step_types(batch))) == 3
-    assert step_types(batch)[0] == "153 launches, 1 copies, from cudaMemcpyAsync"
+    types = [row["step_type"] for row in rows(batch)]
+    assert len(set(types)) == 3
+    assert type_of(batch[:1]) == "153 launches, 1 copies, from cudaMemcpyAsync"
+
+
+@pytest.mark.parametrize(
+    ("without", "told"),
+    [
+        (["launches"], "launches not traced, 1 copies, from cudaMemcpyAsync"),
+        (["launches", "copies"], "launches not traced, copies not traced, from cudaMemcpyAsync"),
+    ],
+)
+def test_what_was_not_traced_is_no_zero(without: list[str], told: str) -> None:
+    batch = steps(2)
+    batch["launches"], batch["copies"] = [0, 12], [1, 1]  # of the second some were seen before they were given up
+    assert {type_of(batch[at : at + 1], without) for at in (0, 1)} == {told}
+    assert all(row["flags"] & EpochFlag.LAUNCHES_UNSEEN for row in rows(batch, without=without))
+
+
+def test_a_step_without_launches_has_none() -> None:
+    batch = steps(1)
+    batch["launches"] = 0
+    assert type_of(batch) == "0 launches, 1 copies, from cudaMemcpyAsync"
+    assert not rows(batch)[0]["flags"] & EpochFlag.LAUNCHES_UNSEEN
 
 
 def test_a_step_that_a_sync_of_its_stream_ends_says_both() -> None:

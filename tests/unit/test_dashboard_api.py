@@ -19,12 +19,14 @@ import apsw
 import pytest
 from starlette.testclient import TestClient
 
+from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import NotEvaluated
-from ingero.serve.dashboard.answers import capabilities
+from ingero.serve.dashboard.answers import capabilities, processes
 from ingero.serve.sql import run_sql
 from ingero.store.reader import open_reader
-from ingero.store.records import SessionFacts
+from ingero.store.records import SessionFacts, Window
 from ingero.store.writer import Writer
 from tests.unit.dashboard_client import client_of, get
 from tests.unit.dashboard_recording import QUIET_S, make_recording, serving
@@ -100,11 +102,36 @@ def test_snapshots_are_thinned_to_means_and_sums(client: TestClient) -> None:
     assert found[0]["cpu_percent"] == pytest.approx(24)
 
 
-def test_a_lane_is_empty_busy_and_late_and_nothing_else(client: TestClient) -> None:
+def test_a_sync_interval_is_idle_busy_and_return_delay_and_nothing_else(client: TestClient) -> None:
     lanes = [lane for process in get(client, "processes")["processes"] for lane in process["lanes"]]
     assert len(lanes) == 2
     for lane in lanes:
-        assert lane["wall_ns"] == lane["empty_ns"] + lane["busy_ns"] + lane["late_ns"]
+        assert lane["wall_ns"] == lane["idle_ns"] + lane["busy_ns"] + lane["return_delay_ns"]
+
+
+def test_a_process_has_its_steps_and_how_they_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=10) as scene:
+        trainer, synced = scene.process(100, "python"), scene.process(200, "synced")
+        add_steps(scene, trainer, 0, 10, RepeatedStep(host_ms=6.0, blocked={"launch": 3.0, "copy": 1.0}, noise=0))
+        scene.train(synced, 0, 10, Step(empty_ms=2, enqueue_ms=1, busy_ms=6, late_ms=2, noise=0))
+    with open_reader(path) as reader:
+        window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * 10**9 + 1)
+        steps, intervals = processes(reader, window)["processes"]
+    assert steps["steps"] == {
+        "how": "repetition",
+        "count": 1000,
+        "text": "1,000 steps found by repetition",
+        "judged_by": "step",
+        "wall_ns": 10 * 10**9,
+        "host_ns": 6 * 10**9,
+        "blocked_ns": {"sync": 0, "copy": 10**9, "launch": 3 * 10**9, "alloc": 0},
+    }
+    assert steps["gpu_idle"]["text"] == ""
+    assert (intervals["steps"]["how"], intervals["steps"]["text"]) == ("sync", "1,000 sync intervals")
+    assert intervals["steps"]["judged_by"] == "sync interval"
+    assert intervals["steps"]["wall_ns"] is None
+    assert intervals["gpu_idle"]["text"] == "GPU idle between 40 and 50% of the time (by sync intervals)"
 
 
 def test_clocks_over_time_keep_every_nanosecond(client: TestClient) -> None:

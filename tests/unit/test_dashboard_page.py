@@ -169,7 +169,7 @@ def test_an_operation_leads_to_its_recorded_calls(browser: Browser, detailed: Ex
 @WITH_BROWSER
 def test_an_incident_shows_its_course_and_what_its_victim_noticed(browser: Browser, dashboard: Exposure) -> None:
     show(browser, f"{dashboard.url}#/incidents/1")
-    browser.wait_for_text("drains per second")
+    browser.wait_for_text("sync intervals per second")
     assert "By what the thread was doing" in browser.text()
     assert int(browser.evaluate("document.querySelectorAll('.course .bar').length")) > 10
 

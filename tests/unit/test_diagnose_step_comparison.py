@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from profiled_recording import WINDOW, imported
 
-from ingero.demo.scene import Scene
+from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.change_verdict import Verdict
 from ingero.diagnose.comparison import Comparison, compare
 from ingero.serve.comparison_text import comparison_json, comparison_lines
 from ingero.store import tables
 from ingero.store.reader import open_reader
+from ingero.store.records import Window
 
 _STEADY = (20.0, 20.1, 19.9, 20.0, 20.05)
 
@@ -101,3 +103,19 @@ def test_the_text_shows_means_medians_busy_and_idle_and_json_holds_the_same(tmp_
     steps = comparison_json(found)["steps"]
     assert isinstance(steps, list)
     assert steps[0]["verdict"] == "worse"
+
+
+def test_a_comparison_says_what_its_times_are_of(tmp_path: Path) -> None:
+    paths = [tmp_path / "before.db", tmp_path / "after.db"]
+    for path, host_ms in zip(paths, (6.0, 9.0), strict=True):
+        with Scene(path, seconds=10) as scene:
+            trainer = scene.process(100, "python")
+            add_steps(scene, trainer, 0, 10, RepeatedStep(host_ms=host_ms, blocked={"copy": 0.1}, noise=0))
+            scene.train(scene.process(200, "synced"), 0, 10, Step(busy_ms=6))
+    whole = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * 10**9 + 1)
+    with open_reader(paths[0]) as before, open_reader(paths[1]) as after:
+        found = compare(before, whole, after, whole)
+    changes = {one.interval: one.change_ratio for one in found.classes}
+    assert changes == {"step": pytest.approx(3.0 / 6.1), "sync interval": pytest.approx(0.0, abs=0.001)}
+    lines = list(comparison_lines(found))
+    assert {line.split("  ")[0] for line in lines if " of  " in line} == {"steps of", "sync intervals of"}

@@ -14,6 +14,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis, FindingKind
 from ingero.diagnose.pacing import PacedBy, paced_by
 from ingero.events import EpochFlag
+from ingero.step_counts import How
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
@@ -71,6 +72,23 @@ def test_steps_without_a_loss_say_who_paces_and_that_idle_is_not_known(tmp_path:
     assert causes(diagnosis) == []
     assert verdict(diagnosis).startswith("host-bound: blocked for the GPU 2% of its steps' time")
     assert "no lost time" in verdict(diagnosis)
+
+
+def test_a_verdict_says_how_many_steps_it_is_of_and_how_they_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        add_steps(scene, scene.process(100, "python"), 0, LENGTH_S, replace(HOST_BOUND, noise=0))
+        scene.train(scene.process(200, "synced"), 0, LENGTH_S, Step(noise=0))
+        both = scene.process(300, "both")  # each of its steps ends with a sync, which is what it is judged by
+        scene.train(both, 0, LENGTH_S, Step(noise=0, empty_ms=1.0, busy_ms=9.0, late_ms=0.0, launches=153))
+        add_steps(scene, both, 0, LENGTH_S, RepeatedStep(host_ms=8.0, blocked={"sync": 2.0}, syncs=1, noise=0))
+    found = {one.name: one for one in diagnosed_file(path).verdicts}
+    counted = round(LENGTH_S * 1000 / 6.1)
+    assert (found["python"].how, found["python"].steps) == (How.REPETITION, pytest.approx(counted, abs=1))
+    assert (found["synced"].how, found["synced"].steps) == (How.SYNC, pytest.approx(LENGTH_S * 1000 / 6.55, abs=1))
+    assert (found["both"].how, found["both"].steps) == (How.BOTH, pytest.approx(LENGTH_S * 100, abs=1))
+    assert found["both"].gpu_idle is not None
+    assert found["both"].gpu_idle.low == pytest.approx(0.10, abs=0.001)
 
 
 def test_a_host_that_waits_for_a_cpu_loses_that_time(tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ def test_the_first_seconds_are_no_verdict_about_the_rest(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("seen_s", "told", "untold"),
     [
-        (0.0, "host time, from one GPU sync to the next", "device empty"),
-        (9.0, "device empty: nothing enqueued", "host time, from one"),
+        (0.0, "host time, from one GPU sync to the next", "GPU idle (nothing queued)"),
+        (9.0, "GPU idle (nothing queued)", "host time, from one"),
     ],
 )
 def test_the_breakdown_calls_idle_only_what_is_known_to_be(

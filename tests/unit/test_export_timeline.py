@@ -80,20 +80,25 @@ def test_a_sleep_shows_from_when_on_the_thread_could_have_run(loaded: Loaded) ->
     assert slices(loaded, "category = 'offcpu_runnable'") == [("runnable, others ran", 71 * MS, 9 * MS)]
 
 
-def test_epochs_and_their_parts_have_the_durations_of_the_database(loaded: Loaded, database: Path) -> None:
-    sums = "SELECT 'E: device empty', sum(e_ns), 0 FROM raw_epochs UNION ALL SELECT 'P: picked up late', sum(p_ns), 0 "
-    sums += "FROM raw_epochs UNION ALL SELECT 'X: device busy', sum(x_ns), 0 FROM raw_epochs"
-    parts = loaded.rows("SELECT name, sum(dur) AS ns, 0 AS z FROM slice WHERE category = 'epoch_part' GROUP BY name")
-    whole = loaded.rows("SELECT count(*) AS n, sum(dur) AS ns FROM slice WHERE category = 'epoch'")
+def test_sync_intervals_and_their_parts_have_the_durations_of_the_database(loaded: Loaded, database: Path) -> None:
+    names = {
+        "GPU busy (work queued or running)": "x_ns",
+        "GPU idle (nothing queued)": "e_ns",
+        "sync return delay": "p_ns",
+    }
+    sums = " UNION ALL ".join(f"SELECT '{name}', sum({part}), 0 FROM raw_epochs" for name, part in names.items())
+    parts = loaded.rows(
+        "SELECT name, sum(dur) AS ns, 0 AS z FROM slice WHERE category = 'sync_interval_part' GROUP BY name"
+    )
+    whole = loaded.rows("SELECT count(*) AS n, sum(dur) AS ns FROM slice WHERE category = 'sync_interval'")
     assert parts == rows(database, f"{sums} ORDER BY 1")
     assert whole == rows(database, "SELECT count(*), sum(e_ns + x_ns + p_ns) FROM raw_epochs")
 
 
-def test_the_parts_lie_inside_their_epoch(loaded: Loaded) -> None:
-    outside = (
-        "SELECT count(*) AS n FROM slice p LEFT JOIN slice e ON e.id = p.parent_id WHERE p.category = 'epoch_part' "
-    )
-    assert loaded.rows(f"{outside} AND coalesce(e.category, '') <> 'epoch'") == [(0,)]
+def test_the_parts_lie_inside_their_sync_interval(loaded: Loaded) -> None:
+    outside = "SELECT count(*) AS n FROM slice p LEFT JOIN slice e ON e.id = p.parent_id WHERE "
+    outside += "p.category = 'sync_interval_part' AND coalesce(e.category, '') <> 'sync_interval'"
+    assert loaded.rows(outside) == [(0,)]
 
 
 def test_a_call_inside_another_is_nested_in_it(loaded: Loaded) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingero.capture.drain_sums import DrainSums
+from ingero.capture.interval_sums import IntervalSums
 from ingero.capture.losses import MEANINGS
 from ingero.capture.snapshots import AgentUsage
 from ingero.diagnose.changes import Change, ChangeKind
@@ -35,6 +35,7 @@ from ingero.serve.metrics.pump import Pump
 from ingero.serve.metrics.registry import Registry
 from ingero.serve.metrics.scrapes import Scrapes
 from ingero.serve.metrics.text_format import as_text
+from ingero.step_counts import counts_text
 from ingero.store import histograms, tables
 from ingero.store.vocabulary import CLOCKS
 from tests.unit.metrics_seconds import cell, second
@@ -122,6 +123,9 @@ class Sums:
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.read().get(name, {}).get(tuple(sorted(labels.items())))
+
+    def of_parts(self, name: str) -> dict[str, float]:
+        return {dict(labels)["part"]: value for labels, value in self.read()[name].items()}
 
 
 def parsed(page: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -217,25 +221,44 @@ def test_causes_that_lost_nothing_yet_are_0(sums: Sums) -> None:
     assert sums.value("ingero_lost_time_seconds_total", cause="gil") == 0
 
 
-def test_drains_are_counted_and_their_time_is_split(sums: Sums) -> None:
+def test_sync_intervals_are_counted_and_their_time_is_split(sums: Sums) -> None:
     blank = dict.fromkeys(tables.EPOCHS.columns, 0)
-    drain = {**blank, "a_ns": 1, "e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
-    rows = tables.EPOCHS.rows(2, **{name: [value, value] for name, value in drain.items()})
-    unknown = tables.EPOCHS.rows(1, **{**drain, "e_ns": None, "p_ns": None, "x_ns": None})
-    sums.intake.second(second(drains=DrainSums().plus(rows[:1]).plus(rows[1:]).plus(unknown)))
-    assert sums.value("ingero_drains_total") == 3
-    parts = {part: sums.value("ingero_drain_time_seconds_total", part=part) for part in ("empty", "busy", "late")}
-    assert parts == pytest.approx({"empty": 0.004, "busy": 0.014, "late": 0.002})
+    interval = {**blank, "a_ns": 1, "e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
+    rows = tables.EPOCHS.rows(2, **{name: [value, value] for name, value in interval.items()})
+    unknown = tables.EPOCHS.rows(1, **{**interval, "e_ns": None, "p_ns": None, "x_ns": None})
+    found = IntervalSums().plus_intervals(rows[:1]).plus_intervals(rows[1:]).plus_intervals(unknown)
+    sums.intake.second(second(intervals=found))
+    assert sums.value("ingero_syncs_total") == 3
+    assert sums.of_parts("ingero_sync_interval_time_seconds_total") == pytest.approx(
+        {"idle": 0.004, "busy": 0.014, "return_delay": 0.002}
+    )
+    assert sums.value("ingero_steps_total", how="repetition") == 0
 
 
-def test_of_drains_whose_launches_were_not_traced_only_the_late_part_is_known(sums: Sums) -> None:
+def test_steps_are_counted_by_how_they_are_known_and_their_time_is_split(sums: Sums) -> None:
+    blank = dict.fromkeys(tables.STEPS.columns, 0)
+    times = {"start_ns": [0, 10_000_000, 20_000_000], "end_ns": [10_000_000, 20_000_000, 30_000_000]}
+    blocked = {"blocked_launch_ns": [3_000_000, 3_000_000, 0], "blocked_sync_ns": [0, 0, 4_000_000]}
+    repetition, both = 5, 6  # numbers of texts
+    rows = tables.STEPS.rows(3, **{**blank, **times, **blocked, "process": 1, "how": [repetition, repetition, both]})
+    intervals = tables.EPOCHS.rows(1, **{**dict.fromkeys(tables.EPOCHS.columns, 0), "process": 1})
+    found = IntervalSums().plus_steps(rows, both).plus_intervals(intervals)
+    sums.intake.second(second(intervals=found))
+    assert sums.value("ingero_steps_total", how="repetition") == 2
+    assert sums.value("ingero_steps_total", how="both") == 1
+    assert sums.of_parts("ingero_step_time_seconds_total") == pytest.approx({"host": 0.020, "blocked": 0.010})
+    assert sums.value("ingero_syncs_total") == 1
+    assert counts_text(found.counts.values()) == "3 steps"  # the sync is the end of one of them
+
+
+def test_of_intervals_whose_launches_were_not_traced_only_the_return_delay_is_known(sums: Sums) -> None:
     blank = dict.fromkeys(tables.EPOCHS.columns, 0)
     parts = {"e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
     unseen = tables.EPOCHS.rows(1, **{**blank, **parts, "flags": int(EpochFlag.ENQUEUES_UNSEEN)})
-    sums.intake.second(second(drains=DrainSums().plus(unseen)))
-    assert sums.value("ingero_drains_total") == 1
-    spent = {part: sums.value("ingero_drain_time_seconds_total", part=part) for part in ("empty", "busy", "late")}
-    assert spent == pytest.approx({"empty": 0.0, "busy": 0.0, "late": 0.001})
+    sums.intake.second(second(intervals=IntervalSums().plus_intervals(unseen)))
+    assert sums.value("ingero_syncs_total") == 1
+    spent = sums.of_parts("ingero_sync_interval_time_seconds_total")
+    assert spent == pytest.approx({"idle": 0.0, "busy": 0.0, "return_delay": 0.001})
 
 
 def test_the_recordings_size_includes_its_write_ahead_log(sums: Sums, tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.demo.scene import Scene, Step
-from ingero.events import CLOCKS
+from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.step_scene import RepeatedStep, add_steps
+from ingero.events import CLOCKS, EpochFlag
 from ingero.ops import BY_NAME, Source
 from ingero.serve.account import account_text, header_lines
 from ingero.store import histograms, tables
 from ingero.store.reader import Reader, open_reader
-from ingero.store.records import SessionFacts
+from ingero.store.records import SessionFacts, Window
 from ingero.store.writer import Writer
+from ingero.units import SECOND_NS
 
 START_NS = 1_790_000_000_000_000_000
 MS = 1_000_000
@@ -115,9 +117,9 @@ def line_with(words: str, lines: str) -> str:
 
 def test_the_three_parts_of_the_wall_time_are_shown_with_their_shares(reader: Reader) -> None:
     lines = text(reader)
-    assert "20.0 ms    20 %" in line_with("device empty", lines)
-    assert "50.0 ms    50 %" in line_with("device busy", lines)
-    assert "30.0 ms    30 %" in line_with("picked up late", lines)
+    assert "20.0 ms    20 %" in line_with("GPU idle (nothing", lines)
+    assert "50.0 ms    50 %" in line_with("GPU busy", lines)
+    assert "30.0 ms    30 %" in line_with("sync return delay", lines)
 
 
 def account_of_scene(path: Path, percent: int) -> str:
@@ -141,7 +143,7 @@ def test_beside_queued_work_stands_in_which_share_of_the_time_a_kernel_ran(
     percent: int, rest: str, tmp_path: Path
 ) -> None:
     lines = account_of_scene(tmp_path / "scene.db", percent).splitlines()
-    at = next(index for index, line in enumerate(lines) if "device busy" in line)
+    at = next(index for index, line in enumerate(lines) if "GPU busy" in line)
     assert lines[at + 1].strip() == f"NVML: a kernel ran {percent} %{rest}"
 
 
@@ -163,7 +165,7 @@ def test_what_went_between_host_and_gpu_stands_apart_and_so_does_what_waited(tmp
 
 def test_what_the_thread_did_while_the_device_was_empty_is_shown(reader: Reader) -> None:
     lines = text(reader).splitlines()
-    at = next(index for index, line in enumerate(lines) if "device empty" in line)
+    at = next(index for index, line in enumerate(lines) if "GPU idle (nothing" in line)
     assert lines[at + 1].split() == ["20.0", "ms", "asleep"]
 
 
@@ -272,3 +274,44 @@ def test_what_the_size_limit_took_is_said_before_anything_else(tmp_path: Path) -
     assert "events before 20" in line_with("removed, to stay below", lines)
     assert "op_stats before 20" in line_with("kept by the minute only", lines)
     assert "wakers" not in lines
+
+
+def test_a_program_without_syncs_is_accounted_by_its_steps(tmp_path: Path) -> None:
+    path = tmp_path / "scene.db"
+    step = RepeatedStep(host_ms=6.0, host={"runq": 2.0, "sleep": 1.0}, blocked={"launch": 3.0, "copy": 1.0}, noise=0)
+    with Scene(path, seconds=10) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, 10, step)
+        scene.op(trainer, "cudaLaunchKernel", 0, 153_000, 0.01)
+        scene.op(trainer, "cudaLaunchKernel", 9.9, 1, 0.01)
+    with open_reader(path) as reader:
+        window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * SECOND_NS + 1)
+        lines = "\n".join(account_text(reader, window))
+    assert "1,000 steps found by repetition, from one cudaMemcpyAsync to the next, 10.0 s of wall time:" in lines
+    assert "6.00 s    60 %  host time of the step" in lines
+    assert "3.00 s  on a CPU" in lines
+    assert "2.00 s  runnable, others ran" in lines
+    assert "4.00 s    40 %  blocked for the GPU" in lines
+    assert "3.00 s  on a full launch queue" in lines
+    assert "1.00 s  in asynchronous copies that waited" in lines
+    assert "GPU idle is not known within steps" in lines
+    assert "sync interval" not in lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (EpochFlag.UNTIMED, "launches of 1,000 of them had no durations"),
+        (EpochFlag.UNTIMED | EpochFlag.LAUNCHES_UNSEEN, "launches of 1,000 of them were not traced"),
+    ],
+)
+def test_what_steps_lack_is_said_with_the_reason(tmp_path: Path, flags: EpochFlag, told: str) -> None:
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=10) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, 10, RepeatedStep(host_ms=10.0, noise=0, flags=int(flags)))
+        scene.op(trainer, "cudaMemcpyAsync", 0, 1000, 0.01)
+    with open_reader(path) as reader:
+        window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * SECOND_NS + 1)
+        lines = "\n".join(account_text(reader, window))
+    assert f"{told}: what they were blocked on a full queue is not known" in lines

@@ -1,5 +1,7 @@
 """Quantities are read as people write them and written with three digits."""
 
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,10 @@ from ingero.units import (
     format_count,
     format_counted,
     format_counter,
+    format_moment,
     format_ns,
     format_percent,
+    format_time_of_day,
     parse_duration_s,
     parse_size_bytes,
 )
@@ -107,3 +111,14 @@ def test_a_counter_of_time_is_shown_as_one(name: str, text: str) -> None:
 )
 def test_things_are_counted_in_their_number(count: int, noun: str, text: str) -> None:
     assert format_counted(count, noun) == text
+
+
+@pytest.mark.parametrize(
+    ("of_ns", "text"),
+    [(None, "14:05:09"), (10 * 10**9, "14:05:09"), (9.9e9, "14:05:09.042"), (0, "14:05:09.042")],
+)
+def test_a_moment_of_something_short_has_milliseconds(of_ns: float | None, text: str) -> None:
+    noon = datetime(2026, 1, 31, 14, 5, 9).astimezone()  # users read local time
+    unix_ns = int(noon.timestamp()) * 10**9 + 42_999_999
+    assert format_moment(unix_ns, of_ns=of_ns) == f"2026-01-31 {text}"
+    assert format_time_of_day(unix_ns, of_ns=of_ns) == text

@@ -73,8 +73,9 @@ export interface Incident {
 }
 
 export interface Impact {
-  drains_per_s: number;
-  usual_drains_per_s: number | null;
+  interval: string;
+  intervals_per_s: number;
+  usual_intervals_per_s: number | null;
   p50_ns: number;
   usual_p50_ns: number | null;
   p99_ns: number;
@@ -128,14 +129,34 @@ export interface Overhead {
   agent_rss_bytes: number | null;
 }
 
+/** judged_by: `step` or `sync interval`; null of a profile. text: how many and how they are known; times null where they are not found by repetition. */
+export interface Steps {
+  how: string;
+  count: number;
+  text: string;
+  judged_by: string | null;
+  wall_ns: number | null;
+  host_ns: number | null;
+  blocked_ns: Record<string, number> | null;
+}
+
+/** Shares of the time; 0 and 1 where nothing is proven, and then without a text. */
+export interface GpuIdle {
+  min_ratio: number;
+  max_ratio: number;
+  min_from: string;
+  max_from: string;
+  text: string;
+}
+
 export interface Lane {
   device: number | null;
   stream: string;
-  drains: number;
+  sync_intervals: number;
   wall_ns: number;
-  empty_ns: number;
+  idle_ns: number;
   busy_ns: number;
-  late_ns: number;
+  return_delay_ns: number;
 }
 
 export interface Process {
@@ -150,6 +171,8 @@ export interface Process {
   threads: number | null;
   preemptions: number | null;
   clocks: Clocks | null;
+  steps: Steps | null;
+  gpu_idle: GpuIdle | null;
   lanes: Lane[];
   culprits: { kind: string; culprit_pid: number; culprit_name: string; ns: number; switches: number }[];
 }

@@ -30,13 +30,18 @@ export function percent(ratio: number | null | undefined): string {
   return `${Math.abs(value) < 10 ? value.toFixed(1) : value.toFixed(0)} %`;
 }
 
-export function clock(unixNs: number): string {
-  return new Date(unixNs / 1e6).toLocaleTimeString("en-GB");
+// Of what is shorter whole seconds say too little.
+const TO_THE_MS_NS = 10e9;
+
+/** Local time; to the millisecond where it is of something that lasts less than 10 s. */
+export function clock(unixNs: number, ofNs = Infinity): string {
+  const time = new Date(Math.floor(unixNs / 1e6 + 0.001)); // a number holds unix ns to 128 ns
+  const ms = ofNs < TO_THE_MS_NS ? `.${String(time.getMilliseconds()).padStart(3, "0")}` : "";
+  return time.toLocaleTimeString("en-GB") + ms;
 }
 
-export function moment(unixNs: number): string {
-  const time = new Date(unixNs / 1e6);
-  return `${time.toLocaleDateString("sv-SE")} ${time.toLocaleTimeString("en-GB")}`;
+export function moment(unixNs: number, ofNs = Infinity): string {
+  return `${new Date(unixNs / 1e6).toLocaleDateString("sv-SE")} ${clock(unixNs, ofNs)}`;
 }
 
 function stepped(value: number, steps: [number, string][], rest: string): string {

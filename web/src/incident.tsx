@@ -38,8 +38,8 @@ function Account(props: ViewProps & { incident: Incident }) {
           <>
             <h4>By what the thread was doing</h4>
             <StackedBar shares={stateShares(one.account)} label="The lost time by the clocks of the thread" />
-            <h4>By where in the device's epochs</h4>
-            <StackedBar shares={accountShares(one.account)} label="The lost time by part of the epoch" />
+            <h4>By part of the {one.impact?.interval ?? "sync interval"}</h4>
+            <StackedBar shares={accountShares(one.account)} label="The lost time by part of what was repeated" />
           </>
         ) : (
           <p>It has no account: it is {one.kind === "event" ? "an event" : "not charged"}.</p>
@@ -139,7 +139,9 @@ function Course(props: { incident: Incident }) {
   const begin = place(Math.max(start, first.begin_ns));
   const stop = place(Math.min(end ?? last.end_ns, last.end_ns));
   const worst = timeline.reduce((most, one) => (one.lost_ratio > most.lost_ratio ? one : most), first);
-  const text = `from ${moment(first.begin_ns)} to ${clock(last.end_ns)}, at most ${percent(worst.lost_ratio)} at ${clock(worst.begin_ns)}`;
+  const length = last.end_ns - first.begin_ns;
+  const at = (unixNs: number) => clock(unixNs, length);
+  const text = `from ${moment(first.begin_ns, length)} to ${at(last.end_ns)}, at most ${percent(worst.lost_ratio)} at ${at(worst.begin_ns)}`;
   return (
     <section aria-labelledby="course">
       <h3 id="course">How it came and went</h3>
@@ -155,11 +157,11 @@ function Course(props: { incident: Incident }) {
               width={Math.max(place(one.end_ns) - place(one.begin_ns) - 1, 0.5)}
               height={100 * one.lost_ratio}
             >
-              <title>{`${clock(one.begin_ns)}: ${percent(one.lost_ratio)} lost`}</title>
+              <title>{`${at(one.begin_ns)}: ${percent(one.lost_ratio)} lost`}</title>
             </rect>
           ))}
         </svg>
-        <figcaption><span>{clock(first.begin_ns)}</span><span>lost share of the time, at most {percent(worst.lost_ratio)}; grey: the incident</span><span>{clock(last.end_ns)}</span></figcaption>
+        <figcaption><span>{at(first.begin_ns)}</span><span>lost share of the time, at most {percent(worst.lost_ratio)}; grey: the incident</span><span>{at(last.end_ns)}</span></figcaption>
       </figure>
     </section>
   );
@@ -169,9 +171,9 @@ function Impacts(props: { impact: Impact }) {
   const one = props.impact;
   const rate = (value: number | null) => (value === null ? "" : value.toFixed(value < 10 ? 2 : 1));
   const rows: { fact: string; now: number | null; usual: number | null; show: (value: number | null) => string }[] = [
-    { fact: "drains per second (steps, batches, tokens)", now: one.drains_per_s, usual: one.usual_drains_per_s, show: rate },
-    { fact: "time per drain, p50 (ns)", now: one.p50_ns, usual: one.usual_p50_ns, show: ns },
-    { fact: "time per drain, p99 (ns)", now: one.p99_ns, usual: one.usual_p99_ns, show: ns },
+    { fact: `${one.interval}s per second`, now: one.intervals_per_s, usual: one.usual_intervals_per_s, show: rate },
+    { fact: `time per ${one.interval}, p50 (ns)`, now: one.p50_ns, usual: one.usual_p50_ns, show: ns },
+    { fact: `time per ${one.interval}, p99 (ns)`, now: one.p99_ns, usual: one.usual_p99_ns, show: ns },
     { fact: "kept off its CPU against its will (ratio)", now: one.involuntary_ratio, usual: one.usual_involuntary_ratio, show: percent },
     { fact: "preemptions of its threads", now: one.preemptions, usual: null, show: count },
   ];

@@ -32,7 +32,7 @@ export function Incidents(props: ViewProps) {
 export function noIncident(found: Diagnosis): string {
   return found.verdicts.length
     ? `No incident was found${found.not_evaluated.some((one) => one.stretches.length) ? " in what was traced" : ""}.`
-    : "No verdict: the recording holds no epochs of a device, so that no lost time can be proven.";
+    : "No verdict: the recording holds no sync intervals or steps, so that no lost time can be proven.";
 }
 
 // One row per incident, worst first; each bar leads to its incident.
@@ -54,14 +54,14 @@ export function Timeline(props: { incidents: Incident[]; window: Window; since: 
                   <rect class={`bar ${one.severity.toLowerCase()}`} x={left} y="1" width={width} height="8" />
                 </svg>
                 <span>
-                  {one.severity} {one.cause}{one.start_ns > 0 && `, ${clock(one.start_ns)}`}{one.lost_ns > 0 && `, lost ${ns(one.lost_ns)}`}
+                  {one.severity} {one.cause}{one.start_ns > 0 && `, ${clock(one.start_ns, end_ns - begin_ns)}`}{one.lost_ns > 0 && `, lost ${ns(one.lost_ns)}`}
                 </span>
               </a>
             </li>
           );
         })}
       </ol>
-      <p class="ends"><span>{moment(begin_ns)}</span><span>{clock(end_ns)}</span></p>
+      <p class="ends"><span>{moment(begin_ns, end_ns - begin_ns)}</span><span>{clock(end_ns, end_ns - begin_ns)}</span></p>
     </div>
   );
 }
@@ -105,14 +105,16 @@ function during(stretches: Window[]): string {
   if (!first || !last) return "";
   const times = stretches.length > 1 ? ` in ${stretches.length} stretches` : "";
   const length = stretches.reduce((sum, one) => sum + one.duration_ns, 0);
-  return `, from ${clock(first.begin_ns)} to ${clock(last.end_ns)}, ${ns(length)}${times}`;
+  const [begin, end] = [first.begin_ns, last.end_ns].map((at) => clock(at, last.end_ns - first.begin_ns));
+  return `, from ${begin} to ${end}, ${ns(length)}${times}`;
 }
 
 export function when(one: Incident): string {
   if (!one.start_ns) return "over the whole time"; // older recordings do not tell when
   if (one.end_ns === null) return `since ${moment(one.start_ns)}, and it goes on`;
-  if (one.end_ns <= one.start_ns) return `at ${moment(one.start_ns)}`;
-  return `${moment(one.start_ns)} to ${clock(one.end_ns)}`;
+  const length = one.end_ns - one.start_ns;
+  if (length <= 0) return `at ${moment(one.start_ns, 0)}`;
+  return `${moment(one.start_ns, length)} to ${clock(one.end_ns, length)}`;
 }
 
 export function cost(one: Incident): string {

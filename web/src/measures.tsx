@@ -1,7 +1,7 @@
 // The account behind the verdict: operations, processes, the machine, what was lost.
 
 import { useMemo } from "preact/hooks";
-import type { ClockPoints, Losses as LossesAnswer, Op, Process, Snapshots, State } from "./api";
+import type { ClockPoints, Losses as LossesAnswer, Op, Process, Snapshots, State, Steps } from "./api";
 import { address } from "./api";
 import { clockColumns } from "./clock_columns";
 import { bytes, count, moment, ns, percent } from "./format";
@@ -92,6 +92,28 @@ export function Processes(props: ViewProps & { item: string }) {
   );
 }
 
+// By kind: what is said of it, and the thread state whose colour it has.
+const BLOCKED_IN: Record<string, [string, string]> = {
+  sync: ["blocked in synchronizations", "sleep"],
+  copy: ["blocked in asynchronous copies that waited", "io"],
+  launch: ["blocked on a full launch queue", "yielded"],
+  alloc: ["blocked in allocations and frees", "kernel_lock"],
+};
+
+function RepeatedSteps(props: { steps: Steps }) {
+  const { steps } = props;
+  const blocked = Object.entries(steps.blocked_ns ?? {}).map(([kind, spent]) => {
+    const [text, state] = BLOCKED_IN[kind] ?? [kind, "sleep"];
+    return { name: `${kind}.${state}`, text, ns: spent };
+  });
+  return (
+    <section>
+      <h4>{steps.text}, {ns(steps.wall_ns)}</h4>
+      <StackedBar label="The time of its steps" shares={[{ name: "host.run", text: "host time of the step", ns: steps.host_ns ?? 0 }, ...blocked]} />
+    </section>
+  );
+}
+
 function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
   const one = props.process;
   const place = one.pod || one.container;
@@ -102,15 +124,17 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
         {one.rank !== null && `, rank ${one.rank}`}{place && `, ${place}`}
       </h3>
       {one.cmdline && <p><code>{one.cmdline}</code></p>}
-      {one.lanes.map((lane) => (
+      {one.steps && one.steps.wall_ns !== null && <RepeatedSteps steps={one.steps} />}
+      {one.gpu_idle?.text && <p>{one.gpu_idle.text}</p>}
+      {one.steps?.judged_by !== "step" && one.lanes.map((lane) => (
         <section key={`${lane.device} ${lane.stream}`}>
-          <h4>{lane.device === null ? "A device chosen before tracing" : `Device ${lane.device}`}, stream {lane.stream}: {count(lane.drains)} drains, {ns(lane.wall_ns)}</h4>
+          <h4>{lane.device === null ? "A GPU chosen before tracing" : `GPU ${lane.device}`}, stream {lane.stream}: {count(lane.sync_intervals)} sync intervals, {ns(lane.wall_ns)}</h4>
           <StackedBar
-            label="The device's time"
+            label="The GPU's time from sync to sync"
             shares={[
-              { name: "empty", text: "nothing enqueued", ns: lane.empty_ns },
-              { name: "busy", text: "device busy", ns: lane.busy_ns },
-              { name: "late", text: "ready, but not picked up", ns: lane.late_ns },
+              { name: "empty", text: "GPU idle (nothing queued)", ns: lane.idle_ns },
+              { name: "busy", text: "GPU busy (work queued or running)", ns: lane.busy_ns },
+              { name: "late", text: "sync return delay (GPU done, call not returned)", ns: lane.return_delay_ns },
             ]}
           />
         </section>
@@ -121,7 +145,7 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
           <StackedBar label="Time of its threads" shares={clockShares(one.clocks)} />
         </section>
       )}
-      {!one.lanes.length && <p class="quiet">The device was never drained in this time: its idleness is not proven.</p>}
+      {!one.lanes.length && !one.steps && <p class="quiet">No stream was synced in this time and no step is known: GPU idle is not known.</p>}
       {props.isWhole && <ClocksOverTime {...props} />}
       {one.culprits.length > 0 && (
         <Table

@@ -82,7 +82,7 @@ function FactList(props: { facts: Facts }) {
   const session = facts.sessions[facts.sessions.length - 1];
   const machine = facts.system;
   const listed: [string, string][] = [
-    ["recorded", `${moment(facts.window.begin_ns)}, ${ns(facts.window.duration_ns)}`],
+    ["recorded", `${moment(facts.window.begin_ns, facts.window.duration_ns)}, ${ns(facts.window.duration_ns)}`],
     ["on", [session?.node, session?.gpu_model, session?.kernel].filter(Boolean).join(", ")],
     ["processes", count(facts.processes.length)],
     ["GPU calls", `${count(facts.calls)}${facts.has_exact_totals ? "" : " (stored calls only)"}`],
@@ -90,7 +90,7 @@ function FactList(props: { facts: Facts }) {
     ["CPU", machine ? `${machine.cpu_percent?.toFixed(0)} %, at most ${machine.cpu_percent_max?.toFixed(0)} %` : ""],
     ["lost while recording", lostText(facts)],
     ["ingero itself", overheadText(facts)],
-    ["recorded by", facts.older_version ? `Ingero ${facts.older_version}: no epochs, no clocks` : ""],
+    ["recorded by", facts.older_version ? `Ingero ${facts.older_version}: no sync intervals, no thread states` : ""],
   ];
   return (
     <dl class="facts">

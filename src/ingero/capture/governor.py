@@ -30,7 +30,7 @@ from ingero.capture.rehearsal import NO_REHEARSAL, Rehearsal
 from ingero.capture.rows import Sink
 from ingero.capture.rungs import BLINDING, Budget, Rungs, Standing, coverages
 from ingero.capture.second import Second, SecondReader
-from ingero.capture.spans import ChangedSpans
+from ingero.capture.spans import TracedSpans
 from ingero.capture.thrift import LEVELS, Thrift
 from ingero.capture.trap_cost import TrapCosts, measure_trap_costs
 from ingero.store import tables
@@ -56,7 +56,7 @@ class OwnCost:
 class Governor:
     """The budgets of one recording. A ratio of 0: no budget; cost is measured and told all the same.
 
-    spans, untimed: told when what is traced changes, and while launches have no durations.
+    spans: told when what is traced changes, and what is missing then.
     """
 
     def __init__(
@@ -65,8 +65,7 @@ class Governor:
         sink: Sink,
         seconds: SecondReader,
         drainer: Drainer,
-        spans: ChangedSpans,
-        untimed: ChangedSpans,
+        spans: TracedSpans,
         *,
         max_overhead_ratio: float,
         max_cpu_ratio: float,
@@ -78,7 +77,7 @@ class Governor:
         self._max_overhead_ratio, self._max_cpu_ratio = max_overhead_ratio, max_cpu_ratio
         self._unix_ns, self._with_stacks, self._rehearsal = unix_ns, with_stacks, rehearsal
         self.costs = _UNKNOWN
-        self._spans, self._untimed = spans, untimed
+        self._spans = spans
         self._meter, self._estimate = OverheadMeter(), LoadEstimate()
         self._standing, self._thrift = Standing(), Thrift()
         self._overhead, self._cpu_ratio = Overhead(), 0.0
@@ -223,9 +222,11 @@ class Governor:
         )
         self._seconds.cells.untimed_ops |= set(counted)
         self._seconds.memory.suspend(is_suspended=left[Group.MEMORY] is Coverage.NONE)
-        self._spans.changed(begin_ns, time.monotonic_ns())
-        is_timed = Coverage.FULL in (left[Group.RUNTIME_LAUNCHES], left[Group.DRIVER_LAUNCHES])
-        self._untimed.changed(begin_ns, time.monotonic_ns(), is_blind=not is_timed)
+        launches, end_ns = {left[Group.RUNTIME_LAUNCHES], left[Group.DRIVER_LAUNCHES]}, time.monotonic_ns()
+        self._spans.changed.changed(begin_ns, end_ns)
+        self._spans.untimed.changed(begin_ns, end_ns, is_blind=Coverage.FULL not in launches)
+        self._spans.without_launches.changed(begin_ns, end_ns, is_blind=launches == {Coverage.NONE})
+        self._spans.without_copies.changed(begin_ns, end_ns, is_blind=left[Group.COPIES] is Coverage.NONE)
         self._detach()
         return f"; {len(failures)} calls cannot be probed again: {failures[0].reason}" if failures else ""
 

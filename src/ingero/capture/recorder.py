@@ -17,13 +17,13 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.communicators import CommunicatorRows
-from ingero.capture.drain_sums import DrainSums
 from ingero.capture.drainer import Drainer
 from ingero.capture.governor import Governor
 from ingero.capture.gpu_samples import GpuSamples
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
+from ingero.capture.interval_sums import IntervalSums
 from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.mark_rows import MarkRows
@@ -37,7 +37,7 @@ from ingero.capture.samples import Samples
 from ingero.capture.scheduling import SchedulingRows
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.snapshots import SnapshotRows
-from ingero.capture.spans import ChangedSpans
+from ingero.capture.spans import TracedSpans
 from ingero.capture.stacks import Stacks
 from ingero.capture.step_rows import StepRows
 from ingero.capture.steps import StepFinder
@@ -47,6 +47,7 @@ from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
 from ingero.discover.processes import read_thread_name
 from ingero.ops import Library
+from ingero.step_counts import How
 from ingero.store import tables
 from ingero.store.tables import Row
 
@@ -114,7 +115,7 @@ class Recorder:
         self._scheduling = SchedulingRows(sink)
         self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
         self._resources.callback(self._gpu_samples.stop)
-        spans, untimed = ChangedSpans(), ChangedSpans()
+        spans = TracedSpans()
         self._rows = RowMaker(
             sink,
             self.clock,
@@ -123,15 +124,15 @@ class Recorder:
             name_of_thread=self._name_of_thread,
             cgroup_keys=self._cgroups.keys,
             default_device=gpus.default_device,
-            is_changed=spans.touch,
+            is_changed=spans.changed.touch,
         )
         step_rows = StepRows(
             sink,
             self.clock,
             numbers_of=self._rows.process_numbers,
             devices_of=self._rows.devices,
-            is_changed=spans.touch,
-            is_untimed=untimed.touch,
+            spans=spans,
+            written=self._on_step_rows,
         )
         self._steps = StepFinder(kernel, self.targets, step_rows)
         marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, devices_of=self._rows.devices)
@@ -177,7 +178,6 @@ class Recorder:
             self.seconds,
             self._drainer,
             spans,
-            untimed,
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
             with_stacks=options.with_stacks,
@@ -187,7 +187,7 @@ class Recorder:
         self._idle_ticks = self._unreadable = 0
         self._records = 0
         self._read_ns = time.monotonic_ns()  # when sums were last read
-        self._drains = DrainSums()  # of a second, which may last long where the machine is: no rows are kept
+        self._intervals = IntervalSums()  # of a second, which may last long where the machine is: no rows are kept
         self._sink_losses: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
@@ -284,13 +284,13 @@ class Recorder:
         self._count_own_losses(second)
         self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
         records, self._records = self._records, 0
-        drains, self._drains = self._drains, DrainSums()
+        intervals, self._intervals = self._intervals, IntervalSums()
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
         own = self.governor.observe(second)
         return replace(
             second,
             records=records,
-            drains=drains,
+            intervals=intervals,
             host=host,
             overhead_ratio=own.overhead.ratio,
             agent_cpu_ratio=own.agent_cpu_ratio,
@@ -394,7 +394,10 @@ class Recorder:
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
         begun = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
         if len(begun):
-            self._drains = self._drains.plus(self._rows.epochs(begun))
+            self._intervals = self._intervals.plus_intervals(self._rows.epochs(begun))
+
+    def _on_step_rows(self, rows: tables.Rows) -> None:
+        self._intervals = self._intervals.plus_steps(rows, self._sink.intern(How.BOTH.value))
 
     def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
         numbers = self._rows.process_numbers(batch["process_slot"])

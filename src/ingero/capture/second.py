@@ -16,9 +16,9 @@ from ingero.capture.cells import COPY_SUMS, CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
 from ingero.capture.copies import copy_rows
 from ingero.capture.culprits import Charge, CulpritReader
-from ingero.capture.drain_sums import DrainSums
 from ingero.capture.host_sums import HostSum, HostSumReader
 from ingero.capture.identity import CgroupRows
+from ingero.capture.interval_sums import IntervalSums
 from ingero.capture.launches import Launches, LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
@@ -67,7 +67,7 @@ class Second:
     preemptions: int = 0
     host: list[HostSum] = field(default_factory=list)
     records: int = 0
-    drains: DrainSums = field(default_factory=DrainSums)
+    intervals: IntervalSums = field(default_factory=IntervalSums)
     system: SystemSample | None = None
     agent: AgentUsage | None = None
     gpus: tuple[tuple[Gpu, GpuSample], ...] = ()

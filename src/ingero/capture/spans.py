@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,3 +39,15 @@ class ChangedSpans:
         is_one = first < len(ends)
         found: Array = is_one & (begins[np.minimum(first, len(ends) - 1)] <= end_ns)
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSpans:
+    """changed: what is traced changed. In the others something of what marks and counts steps is not known: untimed:
+    launches have no durations; without_launches, without_copies: they are not traced at all.
+    """
+
+    changed: ChangedSpans = field(default_factory=ChangedSpans)
+    untimed: ChangedSpans = field(default_factory=ChangedSpans)
+    without_launches: ChangedSpans = field(default_factory=ChangedSpans)
+    without_copies: ChangedSpans = field(default_factory=ChangedSpans)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
 
 from ingero.capture.clocks import WallClock
 from ingero.capture.rows import CODE_OF_OP, SOURCE_OF_OP, Sink
+from ingero.capture.spans import TracedSpans
 from ingero.events import BLOCKED_KINDS, CLOCKS, EpochFlag
 from ingero.ops import BY_ID, OPS, Kind
+from ingero.step_counts import How
 from ingero.store import tables
+from ingero.store.tables import Rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,9 +24,9 @@ _IS_LAUNCH[[op.id for op in OPS if op.kind & Kind.LAUNCH]] = True
 
 
 class StepRows:
-    """numbers_of: of the processes of slots. devices_of: as the database has them. is_changed: see RowMaker.
+    """numbers_of: of the processes of slots. devices_of: as the database has them. spans: what was not traced when.
 
-    is_untimed: in which of the stretches launches were counted only, or not seen.
+    written: gets the rows.
     """
 
     def __init__(
@@ -33,12 +36,13 @@ class StepRows:
         *,
         numbers_of: Callable[[Array], list[int]],
         devices_of: Callable[[Array], Array],
-        is_changed: Callable[[Array, Array], Array],
-        is_untimed: Callable[[Array, Array], Array],
+        spans: TracedSpans,
+        written: Callable[[Rows], None] = lambda _rows: None,
     ) -> None:
         self._sink, self._clock = sink, clock
         self._numbers_of, self._devices_of = numbers_of, devices_of
-        self._is_changed, self._is_untimed = is_changed, is_untimed
+        self._spans = spans
+        self._written = written
 
     def write(self, batch: Array) -> None:
         """Writes steps (`struct step_record`)."""
@@ -47,10 +51,11 @@ class StepRows:
         end_unix = self._clock.unix_ns(end)
         host, blocked, kinds = with_other_threads(batch)
         flags = batch["flags"].astype(np.int64) | int(EpochFlag.STEP)
-        flags |= self._is_changed(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
-        is_untimed = self._is_untimed(begin, end) | (batch["is_queue_unknown"] != 0)
+        flags |= self._spans.changed.touch(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
+        is_untimed = self._spans.untimed.touch(begin, end) | (batch["is_queue_unknown"] != 0)
         flags |= is_untimed * int(EpochFlag.UNTIMED)
-        how = {False: self._sink.intern("repetition"), True: self._sink.intern("both")}
+        flags |= self._spans.without_launches.touch(begin, end) * int(EpochFlag.LAUNCHES_UNSEEN)
+        how = {False: self._sink.intern(How.REPETITION.value), True: self._sink.intern(How.BOTH.value)}
         rows = tables.STEPS.rows(
             len(batch),
             session=self._sink.session,
@@ -62,7 +67,7 @@ class StepRows:
             start_ns=end_unix - (end - begin),
             end_ns=end_unix,
             how=[how[bool(is_synced)] for is_synced in batch["is_synced"].tolist()],
-            step_type=[self._sink.intern(text) for text in step_types(batch)],
+            step_type=[self._sink.intern(text) for text in self.types(batch)],
             source=SOURCE_OF_OP[batch["op"]],
             op=CODE_OF_OP[batch["op"]],
             function=np.where(_IS_LAUNCH[batch["op"]], batch["function"], 0),
@@ -78,17 +83,35 @@ class StepRows:
             **{f"blocked_{clock}_ns": blocked[:, index] for index, clock in enumerate(CLOCKS)},
         )
         self._sink.append(tables.STEPS, rows)
+        self._written(rows)
+
+    def types(self, batch: Array) -> list[str]:
+        """Equal for steps (`struct step_record`) of equal work, as far as that was traced."""
+        times = [batch[name].astype(np.int64) for name in ("begin_ns", "end_ns")]
+        launches, copies = (spans.touch(*times) for spans in (self._spans.without_launches, self._spans.without_copies))
+        return step_types(batch, without_launches=launches, without_copies=copies)
 
 
-def step_types(batch: Array) -> list[str]:
-    """Equal for steps (`struct step_record`) of equal work."""
-    columns = zip(*(batch[name].tolist() for name in ("op", "launches", "copies", "collectives")), strict=True)
-    return [_step_type(*parts) for parts in columns]
+def step_types(batch: Array, *, without_launches: Array, without_copies: Array) -> list[str]:
+    """The type of each step. without_launches, without_copies: of which these were not traced, or not all the time."""
+    counts = {name: batch[name].tolist() for name in ("launches", "copies", "collectives")}
+    unseen = {"launches": without_launches.tolist(), "copies": without_copies.tolist()}
+    return [
+        _step_type(
+            op, {name: column[at] for name, column in counts.items()}, {name for name in unseen if unseen[name][at]}
+        )
+        for at, op in enumerate(batch["op"].tolist())
+    ]
 
 
-def _step_type(op: int, launches: int, copies: int, collectives: int) -> str:
+def _step_type(op: int, counts: Mapping[str, int], unseen: Set[str]) -> str:
+    """What was not traced is no zero. Collectives are told only where there are any."""
     marker = BY_ID[op].name if op in BY_ID else "?"
-    parts = [f"{launches} launches", f"{copies} copies", *([f"{collectives} collectives"] if collectives else [])]
+    parts = [
+        f"{name} not traced" if name in unseen else f"{count} {name}"
+        for name, count in counts.items()
+        if count or name != "collectives"
+    ]
     return f"{', '.join(parts)}, from {marker}"
 
 

@@ -15,7 +15,7 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
 from ingero.capture.cells import CellGrowth
 from ingero.capture.step_learning import Learner, Wish
-from ingero.capture.step_rows import StepRows, step_types
+from ingero.capture.step_rows import StepRows
 from ingero.capture.targets import Targets
 from ingero.ops import OPS, Kind
 
@@ -68,7 +68,7 @@ class StepFinder:
             all_enqueues = mine["launches"] + mine["copies"] + mine["collectives"]
             enqueues = np.where(mine["launches"] > 0, all_enqueues, 0).tolist()  # 0: launches may be given up
             now_ns = self._now_ns()
-            for step_type, count in zip(step_types(mine), enqueues, strict=True):
+            for step_type, count in zip(self._rows.types(mine), enqueues, strict=True):
                 learner.step(step_type, int(count), now_ns)
             self._grant(slot, learner)
             self._write(slot, learner, mine)

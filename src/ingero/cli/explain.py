@@ -14,7 +14,8 @@ from ingero.cli.output import echo, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.concerned import is_about
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.engine import diagnose_evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import UNEXPLAINED, Diagnosis
 from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
@@ -26,7 +27,7 @@ from ingero.serve.profile_lines import profile_lines
 from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
 from ingero.serve.system_context import system_lines
 from ingero.store.locations import database_path
-from ingero.store.reader import Reader, open_reader
+from ingero.store.reader import open_reader
 from ingero.store.records import Window
 
 EXIT_FOUND = 1
@@ -94,7 +95,8 @@ def command(
                 window = replace(window, begin_ns=reader.kept_since_ns(window))
             has_found = _show_stored(stored(reader, window, pid=pid, rule=rule), window, as_json=as_json)
             sys.exit(EXIT_FOUND if has_found else 0)
-        diagnosis = chosen(diagnose(reader, window), pid=pid, rule=rule)
+        evidence = Evidence(reader, window)
+        diagnosis = chosen(diagnose_evidence(evidence, all_rules()), pid=pid, rule=rule)
         if as_json:
             found = diagnosis_json(diagnosis)
             if per_process:
@@ -102,7 +104,7 @@ def command(
                 found["takers"] = takers_json(reader, window, pid=pid)
             echo_json(found)
         else:
-            for line in _text(reader, window, diagnosis, wanted):
+            for line in _text(evidence, diagnosis, wanted):
                 echo(line)
     if diagnosis.incidents:
         sys.exit(EXIT_FOUND)
@@ -133,8 +135,9 @@ def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagno
     )
 
 
-def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted) -> Iterator[str]:
+def _text(evidence: Evidence, diagnosis: Diagnosis, wanted: _Wanted) -> Iterator[str]:
     """The verdict first, then the machine, then the account."""
+    reader, window = evidence.reader, evidence.window
     yield from header_lines(reader, window)
     yield from verdict_lines(diagnosis)
     if diagnosis.profiles:
@@ -152,7 +155,9 @@ def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted)
         yield from per_process_lines(reader, window, pid=wanted.pid)
     is_whole = wanted.per_process or wanted.stacks
     extent = Extent.WHOLE if is_whole else Extent.SHORT if diagnosis.incidents else Extent.MOST
-    yield from account_text(reader, window, pid=wanted.pid, whole_stacks=wanted.stacks, extent=extent)
+    yield from account_text(
+        reader, window, pid=wanted.pid, whole_stacks=wanted.stacks, extent=extent, evidence=evidence
+    )
 
 
 def _check_rule(cause: str | None) -> None:

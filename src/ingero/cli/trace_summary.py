@@ -14,8 +14,9 @@ from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.foreign_text import shell_word
 from ingero.ops import BY_ID
+from ingero.step_counts import StepCount, counts_text
 from ingero.store.vocabulary import CLOCKS
-from ingero.units import format_count, format_counted, format_counter, format_ns
+from ingero.units import format_count, format_counter, format_ns
 
 Echo = Callable[[str], None]
 _TOP = 3
@@ -32,7 +33,7 @@ class Summary:
         self._call_ns: Counter[str] = Counter()
         self._culprits: Counter[str] = Counter()
         self._clocks_ns = np.zeros(len(CLOCKS), np.int64)
-        self._epochs = 0
+        self._counts: dict[int, StepCount] = {}
         self._began_s = time.monotonic()
 
     def add(self, second: Second) -> None:
@@ -49,13 +50,14 @@ class Summary:
         if len(self._culprits) > _MOST_CULPRITS:
             self._culprits = Counter(dict(self._culprits.most_common(_MOST_CULPRITS // 2)))
         self._clocks_ns += second.clocks_ns
-        self._epochs += second.drains.count
+        for process, count in second.intervals.counts.items():
+            self._counts[process] = self._counts.get(process, StepCount()).plus(count)
 
     def write(self, recorder: Recorder, path: Path | None) -> None:
         """The closing lines. path: the database, None if nothing was kept."""
         echo, elapsed = self.echo, time.monotonic() - self._began_s
-        drains = format_counted(self._epochs, "drain")
-        echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {drains} of the device")
+        steps = counts_text(self._counts.values())
+        echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {steps}")
         for name, ns in self._call_ns.most_common(6):
             echo(f"  {name:28} {format_count(self._calls[name]):>12} calls {format_ns(ns):>10}")
         echo("threads of the targets, summed:")

@@ -24,6 +24,7 @@ from ingero.diagnose.changes import Change
 from ingero.diagnose.incident_json import incident_json
 from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
+from ingero.step_counts import counts_text
 from ingero.store.call_stacks import stack_of
 from ingero.store.vocabulary import CLOCKS
 from ingero.units import (
@@ -122,6 +123,7 @@ class LineView:
             format_time_of_day(second.time_ns),
             format_counted(second.targets, "process"),
             _rate(second),
+            counts_text(second.intervals.counts.values()),
             f"device wait {format_ns(_sync_ns(second))}",
             f"runnable {format_ns(int(second.clocks_ns[CLOCKS.index('runq')]))}",
         ]
@@ -207,7 +209,8 @@ class JsonView:
             calls=dict(calls),
             records=second.records,
             records_not_shown=left_out if self._is_verbose else None,
-            epochs=second.drains.count,
+            steps=second.intervals.total.steps,
+            sync_intervals=second.intervals.total.sync_intervals,
             in_flight=second.in_flight,
             clocks_ns={clock: int(second.clocks_ns[index]) for index, clock in enumerate(CLOCKS)},
             culprits=[

@@ -33,12 +33,15 @@ _BUCKET_RATIO = 2 ** (1 / 8) - 1  # width of a bucket of a histogram: quantiles 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassChange:
-    """One class of epochs of the main lanes. Means, because a median does not see one stall in eight.
+    """One type of the steps or sync intervals that processes are judged by. Means, because a median does not see one
+    stall in eight.
 
-    change_ratio: of the mean, after against before; noise_ratio: one sigma of it. None where it is in one of them only.
+    interval: `step` or `sync interval`. change_ratio: of the mean, after against before; noise_ratio: one sigma of it.
+    None where it is in one of them only.
     """
 
     name: str
+    interval: str
     before: int
     after: int
     before_mean_ns: float
@@ -80,9 +83,9 @@ class OpChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """change_ratio: of the time for the same work, over the classes that are in both; weighed as before.
+    """change_ratio: of the time for the same work, over the types that are in both; weighed as before.
 
-    is_by_step: no class of epochs is in both often enough, and change_ratio is of the steps.
+    is_by_step: no type is in both often enough, and change_ratio is of the steps.
     """
 
     classes: tuple[ClassChange, ...]
@@ -100,7 +103,7 @@ class Comparison:
 class _Side:
     evidence: Evidence
     diagnosis: Diagnosis
-    epochs: Mapping[str, Array]  # lengths by the text of the class, in order of time
+    epochs: Mapping[tuple[str, str], Array]  # lengths by what they are called and the text of the type, by time
 
 
 def compare(before: Reader, before_window: Window, after: Reader, after_window: Window) -> Comparison:
@@ -137,11 +140,12 @@ def _by_step(found: Comparison, changes: StepChanges) -> Comparison:
 
 def _side(reader: Reader, window: Window) -> _Side:
     evidence = Evidence(reader, window)
-    lengths: dict[str, list[Array]] = defaultdict(list)
-    for lane in evidence.lanes.values():
+    lengths: dict[tuple[str, str], list[Array]] = defaultdict(list)
+    for process, lane in evidence.lanes.items():
+        noun = evidence.main_lanes[process].noun
         for key in np.unique(lane["class_key"]):
             mine = lane[lane["class_key"] == key]
-            lengths[evidence.text(int(key))].append(mine["b_ns"] - mine["a_ns"])
+            lengths[noun, evidence.text(int(key))].append(mine["b_ns"] - mine["a_ns"])
     epochs = {name: np.concatenate(parts) for name, parts in lengths.items()}
     return _Side(evidence, diagnose_evidence(evidence, all_rules()), epochs)
 
@@ -151,10 +155,10 @@ def _class_changes(first: _Side, second: _Side) -> Iterator[ClassChange]:
     names = {**first.epochs, **second.epochs}
     none: Array = np.zeros(0, np.int64)
     for name in sorted(names, key=lambda name: -float(names[name].sum())):
-        yield _class_change(name, first.epochs.get(name, none), second.epochs.get(name, none))
+        yield _class_change(*name, first.epochs.get(name, none), second.epochs.get(name, none))
 
 
-def _class_change(name: str, before: Array, after: Array) -> ClassChange:
+def _class_change(interval: str, name: str, before: Array, after: Array) -> ClassChange:
     is_known = min(len(before), len(after)) >= MIN_EPOCHS
     change = float(after.mean() / before.mean() - 1) if is_known else None
     noise = (_noise(before) ** 2 + _noise(after) ** 2) ** 0.5 if is_known else None
@@ -163,6 +167,7 @@ def _class_change(name: str, before: Array, after: Array) -> ClassChange:
         verdict = Verdict.NEW if len(after) else Verdict.GONE
     return ClassChange(
         name=name,
+        interval=interval,
         before=len(before),
         after=len(after),
         before_mean_ns=_mean(before),

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces, refills
 from ingero.diagnose.profile.report import Profiles, profiles
 from ingero.diagnose.run_ahead import joined, joined_like
-from ingero.diagnose.step_lanes import pacing_lanes
+from ingero.diagnose.step_lanes import ProcessSteps, pacing_lanes, process_steps
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
@@ -54,6 +54,9 @@ from ingero.store.records import (
 from ingero.store.spans import Spans
 from ingero.store.waiters import Waiters
 from ingero.units import SECOND_NS
+
+if TYPE_CHECKING:
+    from ingero.diagnose.gpu_idle import GpuIdle
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -104,6 +107,7 @@ class Evidence:
         self.window = window
         self.is_live = is_live
         self._reads = reads or KeptReads()
+        self.gpu_idle: dict[int, GpuIdle] = {}  # what `diagnose.gpu_idle` has found, by process
         self._culprits: dict[tuple[tuple[Window, ...], int], list[CulpritTotals]] = {}
         self._ops: dict[tuple[tuple[Window, ...], int], list[OpShare]] = {}
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
@@ -250,15 +254,30 @@ class Evidence:
         """The lane that paces each process; of two streams the one with more device work. Lanes are never summed."""
         if not self.reader.is_recorded("raw_epochs"):
             return {}
-        synced = judged_alone(self.read_lanes(), self._launches)
+        synced = judged_alone(self.synced_lanes, self._launches)
         profiled = {report.process.process for report in self.profiles.reports}  # of these the GPU's time is measured
-        steps = [lane for lane in self.read_step_lanes() if lane.process not in profiled]
+        steps = [lane for lane in self.repeated_steps if lane.process not in profiled]
         lanes = pacing_lanes(_usable(synced), _usable(steps)).items()
         return {number: replace(one, epochs=joined(one.epochs)) if one.is_steps else one for number, one in lanes}
+
+    @cached_property
+    def steps(self) -> dict[int, ProcessSteps]:
+        """The steps of each process and how they are known, by its number."""
+        return process_steps(self.main_lanes, self.repeated_steps, self.profiles.reports)
 
     def _launches(self, process: int) -> float:
         calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []
         return sum(one.count for one in calls if is_launch(one.source, one.op))
+
+    @cached_property
+    def synced_lanes(self) -> list[Lane]:
+        """The sync intervals of every stream that ended in the window, in short."""
+        return self.read_lanes()
+
+    @cached_property
+    def repeated_steps(self) -> list[Lane]:
+        """The steps by repetition of every process in the window, in short."""
+        return self.read_step_lanes()
 
     def read_lanes(self) -> list[Lane]:
         """Every lane of the window, in short."""

@@ -30,7 +30,7 @@ VERDICTS: Mapping[str, str] = {
     "that launches waited for the device; a launch that is slow for that is no cause (queue-full)",
     "not proven that the device was busy": "no time was lost, but the host enqueued for most of each step",
     "host-bound, GPU-bound": "of a process whose step was found by what its calls repeat: its thread was blocked for "
-    "the GPU at most 8%, or at least 30%, of the steps' time; GPU idle is not known within such steps",
+    "the GPU at most 8%, or at least 30%, of the steps' time; how long the GPU was idle is known within bounds, or not",
     "no step was found": "launches, no call that ends a step by waiting for the stream it works on, and nothing that "
     "its calls repeat: lost time cannot be measured",
     "unexplained": "time was lost, and what all causes together own of it is less than 80 %; it comes with where the "

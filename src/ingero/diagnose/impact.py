@@ -1,4 +1,4 @@
-"""What a victim noticed of a case: its drains per second and their lengths, against the reference."""
+"""What a victim noticed of a case: its steps or sync intervals per second and their lengths, against the reference."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def impact_of(case: Case) -> Impact | None:
         return None
     clocks = [one for one in case.evidence.clock_totals(case.window) if one.process == case.process.process]
     return Impact(
-        drains_per_s=_rate(now),
-        usual_drains_per_s=_rate(usual) if len(usual) else None,
+        interval=case.evidence.main_lanes[case.process.process].noun,
+        intervals_per_s=_rate(now),
+        usual_intervals_per_s=_rate(usual) if len(usual) else None,
         p50_ns=_quantile(now, 0.5),
         usual_p50_ns=_quantile(usual, 0.5) if len(usual) else None,
         p99_ns=_quantile(now, 0.99),

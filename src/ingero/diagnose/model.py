@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from ingero.identity import waiting_mark
+from ingero.step_counts import How
 from ingero.store.records import Window
 from ingero.units import format_ns, format_time_of_day
 
 if TYPE_CHECKING:
+    from ingero.diagnose.gpu_idle import GpuIdle
     from ingero.diagnose.profile.report import Profiles
 
 Fact: TypeAlias = "int | float | str | bool | None"
@@ -170,12 +172,14 @@ class Finding:
 class Impact:
     """What the worst victim noticed, and what is usual for it (None where there is no reference).
 
-    A drain is the end of an epoch: a training step, a batch, a token. involuntary_ratio: of its time, the thread on the
-    path could have run or was throttled; voluntary sleep does not count. preemptions: of all its threads.
+    interval: what it is judged by, `step` or `sync interval`; rates and quantiles are of these. involuntary_ratio: of
+    its time, the thread on the path could have run or was throttled; voluntary sleep does not count. preemptions: of
+    all its threads.
     """
 
-    drains_per_s: float
-    usual_drains_per_s: float | None
+    interval: str
+    intervals_per_s: float
+    usual_intervals_per_s: float | None
     p50_ns: int
     usual_p50_ns: int | None
     p99_ns: int
@@ -248,7 +252,8 @@ class NotEvaluated:
         """The reason, and when."""
         if not self.stretches:
             return self.reason
-        first, last = format_time_of_day(self.stretches[0].begin_ns), format_time_of_day(self.stretches[-1].end_ns)
+        begin_ns, end_ns = self.stretches[0].begin_ns, self.stretches[-1].end_ns
+        first, last = (format_time_of_day(at, of_ns=end_ns - begin_ns) for at in (begin_ns, end_ns))
         length = format_ns(sum(one.duration_ns for one in self.stretches))
         times = f" in {len(self.stretches)} stretches" if len(self.stretches) > 1 else ""
         return f"{self.reason}, from {first} to {last}, {length}{times}"
@@ -256,7 +261,11 @@ class NotEvaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessVerdict:
-    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`."""
+    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`.
+
+    how, steps: how its steps are known, and how many there are; of SYNC they are sync intervals. None and 0 where there
+    are neither.
+    """
 
     process: int
     pid: int
@@ -264,6 +273,9 @@ class ProcessVerdict:
     text: str
     has_incident: bool
     rank: int | None = None
+    how: How | None = None
+    steps: int = 0
+    gpu_idle: GpuIdle | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

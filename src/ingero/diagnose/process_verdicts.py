@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.evidence import ENQUEUES, EPOCHS, LAUNCHES, Evidence
+from ingero.diagnose.gpu_idle import gpu_idle
 from ingero.diagnose.model import Incident, ProcessVerdict
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.profile.verdict import profile_verdicts
-from ingero.diagnose.progress import queued_ns
-from ingero.diagnose.utilization import Utilization, utilization_of
+from ingero.diagnose.utilization import utilization_of
 from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind
-from ingero.store.lanes import Lane
 from ingero.store.records import OpShare, Process, Window
 from ingero.units import format_ns
 
@@ -27,7 +27,14 @@ _LEFT_RATIO = 0.05  # of its life that a process spent in no step, before that i
 
 def process_verdicts(evidence: Evidence, incidents: Iterable[Incident]) -> Iterator[ProcessVerdict]:
     """One sentence per process that works with a GPU: by its steps, its sync intervals, or that it has neither."""
-    incidents = tuple(incidents)
+    for found in _verdicts(evidence, tuple(incidents)):
+        steps, process = evidence.steps.get(found.process), evidence.processes.get(found.process)
+        idle = gpu_idle(evidence, process) if process and found.process in evidence.main_lanes else None
+        how, count = (steps.how, steps.count) if steps else (None, 0)
+        yield replace(found, how=how, steps=count, gpu_idle=idle)
+
+
+def _verdicts(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[ProcessVerdict]:
     if not evidence.reader.is_recorded("raw_epochs"):
         yield from _older_verdicts(evidence, {incident.root for incident in incidents})
     hit = {victim.process for incident in incidents for victim in incident.victims}
@@ -53,23 +60,14 @@ def _older_verdicts(evidence: Evidence, hit: set[str]) -> Iterator[ProcessVerdic
 
 
 def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
-    main, utilization = evidence.main_lanes[process.process], _utilization(evidence, process, lane)
-    if main.is_steps:
-        queued = _queued(evidence, process, main)
-        return step_verdict(main.epochs, has_incident=has_incident, queued=queued, utilization=utilization)
-    return verdict(lane, has_incident=has_incident, utilization=utilization)
-
-
-def _queued(evidence: Evidence, process: Process, steps: Lane) -> float:
-    """In which share of the steps' time their stream had work queued or running, at least, by marks of progress."""
-    window = Window(begin_ns=int(steps.epochs["a_ns"].min()), end_ns=int(steps.epochs["b_ns"].max()))
-    marks = evidence.reader.progress_marks(window, process=process.process)
-    return queued_ns(marks[marks["stream"] == steps.stream]) / max(window.duration_ns, 1)
-
-
-def _utilization(evidence: Evidence, process: Process, lane: Array) -> Utilization | None:
+    main = evidence.main_lanes[process.process]
     followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
-    return utilization_of(evidence, process, evidence.main_lanes[process.process].device, (followed,))
+    utilization = utilization_of(evidence, process, main.device, (followed,))
+    if main.is_steps:
+        return step_verdict(
+            main.epochs, gpu_idle(evidence, process), has_incident=has_incident, utilization=utilization
+        )
+    return verdict(lane, has_incident=has_incident, utilization=utilization)
 
 
 def _lived(evidence: Evidence, process: Process) -> Window:
@@ -106,7 +104,7 @@ def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict
     """Of processes that launch, and have neither steps nor waits that end one."""
     if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
         return
-    drained = {lane.process for lane in evidence.read_lanes()}  # streams that do not pace it
+    drained = {lane.process for lane in evidence.synced_lanes}  # streams that do not pace it
     profiled = {report.process.process for report in evidence.profiles.reports}
     for number, process in evidence.processes.items():
         is_told = number in evidence.lanes or number in evidence.waiting or number in profiled

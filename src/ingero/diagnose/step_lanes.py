@@ -3,13 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from ingero.diagnose.profile.report import ProfileReport
+from ingero.step_counts import How, StepCount
 from ingero.store.lanes import Lane
+from ingero.units import format_counted
 
 _MOST_LAUNCHES = 0.5  # of a process's, on a stream that paces it
 _SYNCS_A_STEP = 0.5  # at least, unless intervals are short: one sync in a hundred steps ends no step
 # Longer ones would show a stall too late; steps that repay each other are judged together then (run_ahead.py).
 _LONGEST_NS = 250_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSteps:
+    """The steps of a process and how they are known; of `how` SYNC, sync intervals that need not be steps.
+
+    lane: what the process is judged by, its steps or the sync intervals of the stream that paces it; None where a
+    profiler measured it.
+    """
+
+    how: How
+    count: int
+    lane: Lane | None
+
+    @property
+    def text(self) -> str:
+        """How many there are of which kind: `2,076 steps found by repetition`."""
+        return f"{format_counted(self.count, self.how.noun)} {self.how.words}".rstrip()
+
+
+def process_steps(
+    paced: Mapping[int, Lane], steps: Iterable[Lane], reports: Iterable[ProfileReport]
+) -> dict[int, ProcessSteps]:
+    """The steps of each process, by its number: everything that names or counts steps asks here.
+
+    paced: `pacing_lanes`; steps: by repetition, all that there are; reports: of profiled processes.
+    """
+    repeated = {lane.process: lane for lane in steps}
+    found = {process: _steps_of(lane, repeated.get(process)) for process, lane in paced.items()}
+    for report in reports:
+        if report.steps:  # all found in one way
+            how = How.of(report.steps[0].how)
+            found[report.process.process] = ProcessSteps(how=how, count=len(report.steps), lane=None)
+    return found
+
+
+def _steps_of(lane: Lane, repeated: Lane | None) -> ProcessSteps:
+    """Steps by repetition are what is counted, also where the sync intervals that end them are what is judged."""
+    steps = repeated.epochs if repeated else lane.epochs[:0]
+    count = StepCount(steps=len(steps), synced=int((steps["syncs"] > 0).sum()), sync_intervals=len(lane.epochs))
+    return ProcessSteps(how=count.how, count=count.count, lane=lane)
 
 
 def pacing_lanes(synced: Iterable[Lane], steps: Iterable[Lane]) -> dict[int, Lane]:

@@ -24,11 +24,15 @@ _SIGMAS = 2  # a sample may be of the last sixth of its second only (nvmlUtiliza
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilization:
-    """In which share of the time a kernel ran, by NVML, and its error; is_shared: of any of several processes."""
+    """In which share of the time a kernel ran, by NVML, and its error; is_shared: of any of several processes.
+
+    is_alone: the driver saw one process on the GPU, all the time; False where it did not say.
+    """
 
     share: float
     error: float
     is_shared: bool
+    is_alone: bool = False
 
     def contradicts(self, busy: float) -> bool:
         """Whether the GPU was busy for less time than the host has seen work queued or running, beyond any error."""
@@ -61,7 +65,10 @@ def utilization_of(evidence: Evidence, process: Process, ordinal: int, windows: 
     shares = [(one.gpu_percent or 0) / 100 for one in told]
     error = _ROUNDED + 1 / seconds + _SIGMAS * statistics.stdev(shares) / len(shares) ** 0.5
     return Utilization(
-        share=statistics.fmean(shares), error=error, is_shared=any(len(one.processes) > 1 for one in told)
+        share=statistics.fmean(shares),
+        error=error,
+        is_shared=any(len(one.processes) > 1 for one in told),
+        is_alone=all(len(one.processes) == 1 for one in told),
     )
 
 

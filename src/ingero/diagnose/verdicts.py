@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.gpu_idle import GpuIdle
 from ingero.diagnose.pacing import PacedBy, blocked_share, paced_by
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.unseen_work import is_host_paced, is_unseen
@@ -16,7 +17,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 GPU_BOUND = 0.90  # of wall time the device was busy, as far as the host can tell
 QUEUE_FULL = 0.50  # of the epochs, before it is said
-MIN_QUEUED = 0.50  # of the steps' time, before a bound of the GPU's idle time says anything
 PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the device was the slower one
 
 
@@ -74,15 +74,10 @@ def _told(busy: float, utilization: Utilization | None) -> str:
     return f"; {utilization.words(busy)}" if utilization else ""
 
 
-def step_verdict(
-    steps: Array, *, has_incident: bool, queued: float = 0.0, utilization: Utilization | None = None
-) -> str:
-    """The same of a process whose steps are found by repetition: who sets their pace, and what is not known.
-
-    queued: of their time, in which the stream had work at least, by marks of progress.
-    """
-    told = _queued_words(queued)
-    text = f"{_pace_words(steps, utilization)}; {told}{_told(max(queued, 0.0), utilization)}"
+def step_verdict(steps: Array, idle: GpuIdle, *, has_incident: bool, utilization: Utilization | None = None) -> str:
+    """The same of a process whose steps are found by repetition: who sets their pace, and what is known of the GPU."""
+    known = idle.words or "GPU idle is not known within steps"
+    text = f"{_pace_words(steps, utilization)}; {known}{_told(1 - idle.high, utilization)}"
     return f"{text}; see the incidents" if has_incident else f"{text}; no lost time against the baseline"
 
 
@@ -94,12 +89,6 @@ def _pace_words(steps: Array, utilization: Utilization | None) -> str:
     words = {PacedBy.HOST: "host-bound", PacedBy.GPU: "GPU-bound", PacedBy.MIXED: "paced by host and GPU in turn"}
     unknown = "what sets its pace is not known: whether its launches waited for the GPU was not seen"
     return f"{words[paced]}: {blocked}" if paced in words else unknown
-
-
-def _queued_words(queued: float) -> str:
-    if queued < MIN_QUEUED:
-        return "GPU idle is not known within steps"
-    return f"GPU idle at most {100 * (1 - queued):.0f}% (by progress marks work was queued or running the rest)"
 
 
 def without_steps(launches: int, *, syncs: int) -> str:

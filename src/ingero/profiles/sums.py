@@ -32,15 +32,15 @@ def _sums(profile: Profile, place: Place) -> Rows:
         known = BY_ID[op]
         sums: dict[str, Column] = {"count": len(mine), "sum_ns": int(durations.sum()), "max_ns": int(durations.max())}
         sums["bytes"] = int(calls["bytes"][mine].sum())
-        key: dict[str, Column] = {"start_ns": second * SECOND_NS, "process": place.process}
+        key: dict[str, Column] = {**_period(profile, second), "process": place.process}
         key |= {"source": int(known.source), "op": known.code}
         inner = {"recorded": len(mine), "nested": nested.pop(op, 0)}
         yield tables.OP_STATS, 1, {**key, **sums, **inner}
         histogram = histograms.pack(histograms.count(durations))
-        yield tables.CALL_SITES, 1, {**key, **sums, "period_s": 1, "histogram": histogram}
+        yield tables.CALL_SITES, 1, {**key, **sums, "histogram": histogram}
     for op, count in nested.items():  # those that no call outside others is of
         known = BY_ID[op]
-        place_of: dict[str, Column] = {"start_ns": profile.begin_ns, "process": place.process}
+        place_of: dict[str, Column] = {**_period(profile, profile.begin_ns // SECOND_NS), "process": place.process}
         inner = {"source": int(known.source), "op": known.code, "count": 0, "sum_ns": 0, "nested": count}
         yield tables.OP_STATS, 1, {**place_of, **inner}
 
@@ -52,8 +52,15 @@ def _launches(profile: Profile, place: Place, functions: Array) -> Rows:
     launched = np.where(is_launch, calls["function"], 0)
     for second, name, mine in _groups(calls["start_ns"] // SECOND_NS, launched):
         if name:
-            place_of = {"start_ns": second * SECOND_NS, "process": place.process, "function": int(functions[name])}
-            yield tables.KERNEL_LAUNCHES, 1, {**place_of, "count": len(mine)}
+            place_of = {"process": place.process, "function": int(functions[name])}
+            yield tables.KERNEL_LAUNCHES, 1, {**_period(profile, second), **place_of, "count": len(mine)}
+
+
+def _period(profile: Profile, second: int) -> dict[str, Column]:
+    """The part of a second that the profile covers; its calls begin within it."""
+    begin_ns = max(second * SECOND_NS, profile.begin_ns)
+    end_ns = max(min((second + 1) * SECOND_NS, profile.end_ns), begin_ns + 1)
+    return {"start_ns": begin_ns, "period_s": (end_ns - begin_ns) / SECOND_NS}
 
 
 def _groups(first: Array, second: Array) -> Iterator[tuple[int, int, Array]]:
@@ -74,7 +81,7 @@ def _copies(profile: Profile, place: Place, blocked: Blocked) -> Rows:
         mine = chosen[found]
         size, is_to_gpu = calls["bytes"][mine], calls["direction"][mine] == Direction.HOST_TO_GPU
         known = BY_ID[op]
-        key: dict[str, Column] = {"start_ns": second * SECOND_NS, "process": place.process}
+        key: dict[str, Column] = {**_period(profile, second), "process": place.process}
         key |= {"source": int(known.source), "op": known.code, "blocked_ns": int(blocked.copy[mine].sum())}
         to_gpu, to_host = int(size[is_to_gpu].sum()), int(size[~is_to_gpu].sum())
         yield tables.COPIES, 1, {**key, "host_to_gpu_bytes": to_gpu, "gpu_to_host_bytes": to_host}

@@ -11,17 +11,20 @@ import numpy.typing as npt
 
 from ingero.diagnose.accounting import LaneAccount, accounts_of_sums, lane_accounts, main_lane
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.gpu_idle import gpu_idle
 from ingero.diagnose.main_stream import judged_alone
+from ingero.diagnose.step_lanes import ProcessSteps
 from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.identity import identity_text
 from ingero.ops import is_launch
 from ingero.serve.call_lines import call_lines, code_lines, copy_lines, kernel_lines, open_call_lines
-from ingero.serve.clock_lines import device_lines, placed, quiet_text, thread_lines
+from ingero.serve.clock_lines import device_lines, placed, quiet_text, step_lines, thread_lines
 from ingero.serve.coverage import coverage_lines, unseen_ratio
 from ingero.serve.drain_lines import DrainLines, drain_lines
 from ingero.serve.gap_lines import loss_lines, not_traced_lines, removed_lines
 from ingero.serve.memory_lines import memory_lines
 from ingero.serve.sample_lines import sample_lines, sampled_lines
+from ingero.step_counts import How
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import ClockTotals, Container, OpTotals, Process, Window
@@ -51,8 +54,13 @@ def account_text(
     pid: int | None = None,
     whole_stacks: bool = False,
     extent: Extent = Extent.WHOLE,
+    evidence: Evidence | None = None,
 ) -> Iterator[str]:
-    """Lines of the account of a window, of all processes or one. whole_stacks: of the longest calls."""
+    """Lines of the account of a window, of all processes or one. whole_stacks: of the longest calls.
+
+    evidence: of that window, where somebody has read it already.
+    """
+    evidence = evidence or Evidence(reader, window)
     is_too_much = extent is Extent.MOST and reader.stored_calls() > MANY_CALLS
     is_short = extent is Extent.SHORT or is_too_much
     book = StackBook(reader)
@@ -71,7 +79,7 @@ def account_text(
         mine = [total for total in totals if total.process == process.process]
         lane = main_lane(lanes, process.process)
         lines = _drain_lines(reader, window, epochs, lane, book) if lane and epochs else None
-        yield from _process(reader, window, process, mine, clocks.get(process.process), lane, containers, lines)
+        yield from _process(evidence, process, mine, clocks.get(process.process), lane, containers, lines)
         if not is_short:
             yield from kernel_lines(reader, window, process)
             yield from memory_lines(reader, window, process.process, book)
@@ -90,13 +98,12 @@ def account_text(
 
 def header_lines(reader: Reader, window: Window) -> Iterator[str]:
     """Which time this is about, and what of it the size limit has taken."""
-    yield f"{format_ns(window.duration_ns)} from {format_moment(window.begin_ns)}"
+    yield f"{format_ns(window.duration_ns)} from {format_moment(window.begin_ns, of_ns=window.duration_ns)}"
     yield from removed_lines(reader, window)
 
 
 def _process(
-    reader: Reader,
-    window: Window,
+    evidence: Evidence,
     process: Process,
     totals: Sequence[OpTotals],
     clocks: ClockTotals | None,
@@ -104,15 +111,22 @@ def _process(
     containers: Mapping[int, Container],
     lines: DrainLines | None,
 ) -> Iterator[str]:
+    reader, window = evidence.reader, evidence.window
     yield from _title(process, containers.get(process.cgroup_id or 0))
     if process.cmdline:
         yield f"  {process.cmdline[:160]}"
     culprits = [
         placed(one, containers, process.cgroup_id or 0) for one in reader.culprits(window, process=process.process)
     ]
-    if lane:
-        utilization = _utilization(reader, window, process, lane)
+    steps = evidence.steps.get(process.process)
+    if steps and steps.lane and steps.lane.is_steps:
+        yield from _of_steps(evidence, process, steps)
+    elif lane:
+        utilization = _utilization(evidence, process, lane)
         yield from device_lines(lane, culprits, lines, utilization, unseen_ratio(reader, window))
+        if steps and steps.how is not How.SYNC:
+            yield f"    its steps: {steps.text}"
+        yield from _idle(evidence, process)
     elif reader.has_gpu_activities(window, process=process.process):
         yield "  The GPU's times are the profiler's, see above."
     else:
@@ -123,13 +137,28 @@ def _process(
     yield from copy_lines(totals, reader.copy_shares((window,), process=process.process))
 
 
-def _utilization(reader: Reader, window: Window, process: Process, lane: LaneAccount) -> Utilization | None:
+def _of_steps(evidence: Evidence, process: Process, steps: ProcessSteps) -> Iterator[str]:
+    totals = next((one for one in evidence.reader.step_totals(evidence.window) if one.process == process.process), None)
+    if totals:
+        yield from step_lines(totals, steps)
+        yield from _idle(evidence, process, unknown="GPU idle is not known within steps")
+
+
+def _idle(evidence: Evidence, process: Process, *, unknown: str = "") -> Iterator[str]:
+    """How long the GPU was idle at least and at most; where nothing is known of it, that, if there are words for it."""
+    words = gpu_idle(evidence, process).words if process.process in evidence.main_lanes else ""
+    if words or unknown:
+        yield f"    {words or unknown}"
+
+
+def _utilization(evidence: Evidence, process: Process, lane: LaneAccount) -> Utilization | None:
     """Of its GPU, while the process lived; None where the lane's account is not about most of that time."""
+    window = evidence.window
     end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
     lived = Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
     if lane.wall_ns < _MOST_OF_IT * lived.duration_ns:
         return None
-    return utilization_of(Evidence(reader, lived), process, lane.device, (lived,))
+    return utilization_of(evidence, process, lane.device, (lived,))
 
 
 def _lane_accounts(reader: Reader, window: Window) -> list[LaneAccount]:

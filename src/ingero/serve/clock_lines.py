@@ -7,18 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ingero.diagnose.accounting import LaneAccount, Part
+from ingero.diagnose.profile.words import BLOCKED_TEXTS
+from ingero.diagnose.step_lanes import ProcessSteps
 from ingero.diagnose.utilization import Utilization
-from ingero.events import CLOCK_TEXTS, CLOCKS
+from ingero.events import BLOCKED_KINDS, CLOCK_TEXTS, CLOCKS
 from ingero.identity import short_id
 from ingero.serve.drain_lines import DrainLines
-from ingero.store.records import Clocks, ClockTotals, Container, CulpritTotals
-from ingero.units import format_count, format_ns, format_percent
+from ingero.step_counts import How
+from ingero.store.records import Clocks, ClockTotals, Container, CulpritTotals, StepTotals
+from ingero.units import format_count, format_counted, format_ns, format_percent
 
 _TOP_CULPRITS = 5
 _TOP_PIDS = 4
 _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
 _MOSTLY = 0.5
-_SEEN = ("device empty: nothing enqueued", "device busy: first enqueue until ready")
+_SEEN = ("GPU idle (nothing queued)", "GPU busy (work queued or running)")
 _UNSEEN = ("host time, from one GPU sync to the next", "waited for the GPU: sync until ready")
 _SHOWN_CULPRIT_NS = 1_000_000
 
@@ -30,13 +33,14 @@ def device_lines(
     utilization: Utilization | None = None,
     unseen_ratio: float = 0.0,
 ) -> Iterator[str]:
-    """Where the wall time between drains went. utilization: of its GPU in the same seconds.
+    """Where the wall time between GPU syncs went. utilization: of its GPU in the same seconds.
 
     unseen_ratio: of the window, in which launches or copies were not traced, so that idle and busy are not known.
     """
     wall = lane.wall_ns
     empty, busy = _UNSEEN if unseen_ratio > _MOSTLY else _SEEN
-    yield f"  {format_count(lane.epochs)} drains of {_device_name(lane.device)}, {format_ns(wall)} of wall time:"
+    intervals = format_counted(lane.epochs, How.SYNC.noun)
+    yield f"  {intervals} of {_device_name(lane.device)}, {format_ns(wall)} of wall time:"
     yield _share(empty, lane.empty.total_ns, wall)
     yield from _part(lane.empty, wall)
     if lines:
@@ -47,7 +51,7 @@ def device_lines(
     bounds = ""
     if lane.late_high_ns - lane.late_low_ns > wall * _SHOWN_SHARE:
         bounds = f"  (between {format_ns(lane.late_low_ns)} and {format_ns(lane.late_high_ns)})"
-    yield _share("picked up late: ready, but the call had not returned", lane.late_ns, wall) + bounds
+    yield _share("sync return delay (GPU done, call not returned)", lane.late_ns, wall) + bounds
     if lines:
         yield from lines.late_lines()
     runnable = lane.drain.clock("runq") + lane.drain.clock("throttled") + lane.drain.clock("yielded")
@@ -57,11 +61,33 @@ def device_lines(
         if takers:
             yield f"      while this process waited for a CPU, others ran: {takers}"
     if unseen_ratio:
-        counted = "" if unseen_ratio > _MOSTLY else "; of that all host time counts as empty, and only the wait as busy"
+        counted = "" if unseen_ratio > _MOSTLY else "; of that all host time counts as idle, and only the wait as busy"
         share = format_percent(unseen_ratio)
         yield f"    GPU idle is not known: not all launches and copies were traced for {share} of the time{counted}"
     if lane.incomplete:
-        yield f"    {lane.incomplete} of these epochs are incomplete: a scheduler event was missed and repaired"
+        yield f"    {lane.incomplete} of these intervals are incomplete: a scheduler event was missed and repaired"
+
+
+def step_lines(totals: StepTotals, steps: ProcessSteps) -> Iterator[str]:
+    """Where the wall time of steps by repetition went: the host's own time, and what its thread was blocked for."""
+    wall, blocked_ns = totals.wall_ns, sum(totals.blocked_ns)
+    marker = f", from one {totals.marker} to the next" if totals.marker else ""
+    yield f"  {steps.text}{marker}, {format_ns(wall)} of wall time:"
+    yield _share("host time of the step", max(wall - blocked_ns, 0), wall)
+    for clock in CLOCKS:
+        spent = getattr(totals.clocks, f"{clock}_ns")
+        if spent > wall * _SHOWN_SHARE:
+            yield f"      {format_ns(spent):>10}  {CLOCK_TEXTS[clock]}"
+    yield _share("blocked for the GPU", blocked_ns, wall)
+    for kind, ns in zip(BLOCKED_KINDS, totals.blocked_ns, strict=True):
+        if ns > wall * _SHOWN_SHARE:
+            yield f"      {format_ns(ns):>10}  {BLOCKED_TEXTS[kind]}"
+    for count, why in ((totals.unseen, "were not traced"), (totals.untimed - totals.unseen, "had no durations")):
+        if count > 0:
+            of_them = f"launches of {format_count(count)} of them {why}"
+            yield f"    {of_them}: what they were blocked on a full queue is not known"
+    if totals.incomplete:
+        yield f"    {format_count(totals.incomplete)} of them are incomplete: a scheduler event was missed and repaired"
 
 
 def thread_lines(clocks: ClockTotals, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
@@ -96,7 +122,7 @@ def placed(one: CulpritTotals, containers: Mapping[int, Container], own: int) ->
 
 
 def _device_name(device: int) -> str:
-    return f"device {device}" if device >= 0 else "a device that was chosen before tracing"
+    return f"GPU {device}" if device >= 0 else "a GPU that was chosen before tracing"
 
 
 def _part(part: Part, wall: int) -> Iterator[str]:

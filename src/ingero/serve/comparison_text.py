@@ -18,7 +18,7 @@ _NAME = 43
 
 
 def comparison_lines(found: Comparison) -> Iterator[str]:
-    """The verdict, then causes, classes of epochs and calls."""
+    """The verdict, then causes, types of steps or sync intervals, and calls."""
     yield _headline(found)
     yield ""
     if found.causes:
@@ -56,7 +56,7 @@ def _headline(found: Comparison) -> str:
     if found.change_ratio is None and found.is_by_step:
         return "No verdict: no step type in common of which both have three steps or more."
     if found.change_ratio is None or found.noise_ratio is None:
-        return "No verdict: the two recordings have no class of epochs in common that both saw often enough."
+        return "No verdict: the recordings have no type of step or sync interval in common that both saw often enough."
     change = f"{100 * found.change_ratio:+.1f} %"
     return (
         f"{found.verdict.value}: {change} time for the same work (noise {format_percent(found.noise_ratio)}, one sigma)"
@@ -73,9 +73,12 @@ def _cause(one: CauseChange) -> str:
 
 
 def _classes(found: Comparison) -> Iterator[str]:
-    yield f"{'drains of':44}{'mean before':>12}{'after':>10}{'change':>9}{'noise':>8}{'p99 before':>12}{'after':>10}"
-    yield from (_class(one) for one in found.classes[:_TOP])
-    yield ""
+    shown = found.classes[:_TOP]
+    for noun in dict.fromkeys(one.interval for one in shown):
+        heads = f"{'mean before':>12}{'after':>10}{'change':>9}{'noise':>8}{'p99 before':>12}{'after':>10}"
+        yield f"{f'{noun}s of':44}{heads}"
+        yield from (_class(one) for one in shown if one.interval == noun)
+        yield ""
 
 
 def _class(one: ClassChange) -> str:

@@ -43,16 +43,16 @@ class DrainLines:
 
     def empty_lines(self) -> Iterator[str]:
         """Text for below the time that the device was empty."""
-        return self._lines(self.empty, "after the drain at")
+        return self._lines(self.empty, "after the sync at")
 
     def late_lines(self) -> Iterator[str]:
         """Text for below the time that passed until a result was picked up."""
-        return self._lines(self.late, "in the drain at")
+        return self._lines(self.late, "in the sync at")
 
     def _lines(self, losses: tuple[LossAt, ...], place: str) -> Iterator[str]:
         for loss in losses[:_TOP]:
             if loss.ns > self.wall_ns * _SHOWN_SHARE:
-                epochs = f"{format_count(loss.epochs)} of {format_count(self.epochs)} epochs"
+                epochs = f"{format_count(loss.epochs)} of {format_count(self.epochs)} sync intervals"
                 yield f"      {format_ns(loss.ns):>10}  {place} {loss.where}  [{epochs}]"
 
 

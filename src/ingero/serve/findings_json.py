@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ingero.diagnose.gpu_idle import GpuIdle
 from ingero.diagnose.incident_json import Object, incident_json
 from ingero.diagnose.model import Diagnosis, NotEvaluated, ProcessVerdict
 from ingero.serve.profile_json import profiles_json
@@ -39,6 +40,19 @@ def verdict_json(verdict: ProcessVerdict) -> Object:
         "name": verdict.name,
         "text": verdict.text,
         "has_incident": verdict.has_incident,
+        "steps": {"how": verdict.how.value, "count": verdict.steps} if verdict.how else None,
+        "gpu_idle": gpu_idle_json(verdict.gpu_idle) if verdict.gpu_idle else None,
+    }
+
+
+def gpu_idle_json(idle: GpuIdle) -> Object:
+    """Bounds of the time in which the GPU had nothing of a process queued, and what proves each; 0 and 1: nothing."""
+    return {
+        "min_ratio": idle.low,
+        "max_ratio": idle.high,
+        "min_from": idle.low_from,
+        "max_from": idle.high_from,
+        "text": idle.words,
     }
 
 

@@ -44,8 +44,6 @@ _PARTS = {
     "blocked": "blocked for the GPU",
 }
 
-_OF_STEPS = ("host", "blocked")  # parts of steps by repetition
-
 
 def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """The headline, the incidents with their proof, and the verdict of each process."""
@@ -86,10 +84,11 @@ def _more_alike(rest: Sequence[Incident]) -> str:
     whose = f" of {', '.join(_names(first))}" if _names(first) else ""
     lost_ns = max(one.lost_ns for one in rest)
     each = f", which lost up to {format_ns(lost_ns)} each" if lost_ns else ""
-    begin, end = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
+    begin_ns, end_ns = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
+    begin, end = (format_moment(at, of_ns=end_ns - begin_ns) for at in (begin_ns, end_ns))
     return (
-        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({format_moment(begin)} to "
-        f"{format_moment(end)}); --pid N shows one process, --json all"
+        f"and {format_count(len(rest))} more like it: {first.cause}{whose}{each} ({begin} to {end}); --pid N shows one "
+        "process, --json all"
     )
 
 
@@ -104,7 +103,7 @@ def headline(diagnosis: Diagnosis) -> str:
         unseen_ns = unseen_for_ns(diagnosis)
         but = f" in what was traced: for {format_ns(unseen_ns)} not every cause could be looked at" if unseen_ns else ""
         return f"No incident found{but}."
-    return "No verdict: the recording holds no epochs of a device, so that no lost time can be proven."
+    return "No verdict: the recording holds no sync intervals or steps, so that no lost time can be proven."
 
 
 def unseen_for_ns(diagnosis: Diagnosis) -> int:
@@ -121,8 +120,7 @@ def incident_lines(incident: Incident) -> Iterator[str]:
     if incident.lost_ns:
         yield _cost(incident)
     if incident.impact:
-        is_of_steps = any(name.partition(".")[0] in _OF_STEPS for name in incident.account)
-        yield from impact_lines(incident.impact, "steps" if is_of_steps else "drains")
+        yield from impact_lines(incident.impact)
     yield from timeline_lines(incident.timeline)
     yield from _account(incident)
     yield from _victims(incident.victims)
@@ -163,11 +161,12 @@ def _not_in_a_profile(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"Not checked: {text} ({count}, --json lists them)"
 
 
-def impact_lines(impact: Impact, unit: str = "drains") -> Iterator[str]:
-    """Throughput and p99 against the reference; time off the CPU against the thread's will. unit: what is counted."""
-    rate = f"  {unit} a second {impact.drains_per_s:.3g}"
-    if impact.usual_drains_per_s:
-        rate += f" (usually {impact.usual_drains_per_s:.3g}, {_change(impact.drains_per_s, impact.usual_drains_per_s)})"
+def impact_lines(impact: Impact) -> Iterator[str]:
+    """Throughput and p99 against the reference; time off the CPU against the thread's will."""
+    now, usual = impact.intervals_per_s, impact.usual_intervals_per_s
+    rate = f"  {impact.interval}s a second {now:.3g}"
+    if usual:
+        rate += f" (usually {usual:.3g}, {_change(now, usual)})"
     p99 = f"p99 {format_ns(impact.p99_ns)}"
     if impact.usual_p99_ns:
         p99 += f" (usually {format_ns(impact.usual_p99_ns)}, {_change(impact.p99_ns, impact.usual_p99_ns)})"
@@ -185,7 +184,8 @@ def timeline_lines(moments: Sequence[Moment]) -> Iterator[str]:
     bars = "".join(_BLOCKS[min(len(_BLOCKS) - 1, -(-int(one.lost_ratio * 1000) * 8 // 1000))] for one in moments)
     first, last = moments[0], moments[-1]
     each = format_ns(first.end_ns - first.begin_ns)
-    yield f"  {format_time_of_day(first.begin_ns)} |{bars}| {format_time_of_day(last.end_ns)}  lost share, {each} each"
+    begin, end = (format_time_of_day(at, of_ns=last.end_ns - first.begin_ns) for at in (first.begin_ns, last.end_ns))
+    yield f"  {begin} |{bars}| {end}  lost share, {each} each"
 
 
 def _cost(incident: Incident) -> str:
@@ -197,12 +197,11 @@ def _cost(incident: Incident) -> str:
 
 
 def _when(incident: Incident) -> str:
-    begin = format_moment(incident.start_ns)
     if incident.end_ns is None:
-        return f"since {begin}, and it goes on"
-    if incident.end_ns <= incident.start_ns:
-        return f"at {begin}"
-    return f"{begin} to {format_time_of_day(incident.end_ns)} ({format_ns(incident.end_ns - incident.start_ns)})"
+        return f"since {format_moment(incident.start_ns)}, and it goes on"
+    lasted_ns = incident.end_ns - incident.start_ns
+    begin, end = format_moment(incident.start_ns, of_ns=lasted_ns), format_time_of_day(incident.end_ns, of_ns=lasted_ns)
+    return f"{begin} to {end} ({format_ns(lasted_ns)})" if lasted_ns > 0 else f"at {begin}"
 
 
 def _account(incident: Incident) -> Iterator[str]:

@@ -44,7 +44,9 @@ def stored(reader: Reader, window: Window, *, pid: int | None = None, rule: str 
 def stored_lines(found: Stored, *, most: int | None = None) -> Iterator[str]:
     """A line or two each. most: of the chains, with how many more there are."""
     for one in found.incidents:
-        ended = "goes on" if one.end_ns is None else f"until {format_moment(one.end_ns)}"
+        ended = (
+            "goes on" if one.end_ns is None else f"until {format_moment(one.end_ns, of_ns=one.end_ns - one.start_ns)}"
+        )
         lost = f", lost {format_ns(one.lost_ns)} ({format_percent(one.lost_ratio or 0)})" if one.lost_ns else ""
         yield f"{format_moment(one.start_ns)}  {one.severity}  {one.cause}  {ended}{lost}"
         yield f"  {one.summary}"

@@ -11,6 +11,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
+from ingero.step_counts import How
 from ingero.store import arrays
 from ingero.store.epoch_digest import lane_epochs
 from ingero.store.records import Window
@@ -30,6 +31,11 @@ class Lane:
     stream: int
     epochs: npt.NDArray[np.void]
     is_steps: bool = False
+
+    @property
+    def noun(self) -> str:
+        """What one of its intervals is called."""
+        return (How.REPETITION if self.is_steps else How.SYNC).noun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -265,6 +265,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("culprits", "kind"): "what the process was doing meanwhile: runq or yielded",
     ("culprits", "switches"): "switches to it",
     ("epochs", "launches"): "calls that enqueued something",
+    ("steps", "launches"): "kernel and graph launches; NULL: they were not traced",
     ("incidents", "root"): "where it comes from",
     ("offcpu", "duration_ns"): "how long it was off",
     ("epochs", "bytes"): "copied in the epoch",

@@ -201,6 +201,26 @@ class ClockTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """The steps of a process that were found by repetition, summed: wall_ns = clocks.total_ns + the sum of blocked_ns.
+
+    clocks: of the thread that makes the marker's call, while it was not blocked for the GPU. blocked_ns: in the order
+    of BLOCKED_KINDS. marker: the call that most of them begin with. untimed: steps whose launches had no
+    durations, unseen: those of them whose launches were not traced at all.
+    """
+
+    process: int
+    steps: int
+    marker: str
+    wall_ns: int
+    clocks: Clocks
+    blocked_ns: tuple[int, ...]
+    untimed: int
+    unseen: int
+    incomplete: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CulpritTotals:
     """Who ran while a process waited: culprit_pid 0 is an idle CPU, -1 unknown. kind: `runq` or `yielded`."""
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ingero.events import BLOCKED_KINDS, CLOCK_COLUMNS, CLOCKS, EpochFlag
 from ingero.store import arrays
 from ingero.store.lanes import Lane
-from ingero.store.records import Window
+from ingero.store.records import Clocks, StepTotals, Window
 
 _NUMBERS = ("process", "pid", "tid", "device", "stream", "start_ns", "end_ns", "step_type", "source", "op")
 _MORE = ("launches", "host_to_gpu_bytes + gpu_to_host_bytes", "flags")
@@ -59,6 +59,44 @@ def read_step_lanes(db: apsw.Connection, window: Window) -> list[Lane]:
     for row in db.execute(sql, {"begin": window.begin_ns, "end": window.end_ns}):
         rows[int(row[0])].append(row)
     return [_lane(mine) for mine in rows.values()]
+
+
+def read_step_totals(db: apsw.Connection, window: Window) -> list[StepTotals]:
+    """The steps of each process that ended in the window, summed by SQLite; `ops` gives the marker its name."""
+    sums = [
+        "count(*)",
+        "sum(end_ns - start_ns)",
+        f"sum(flags & {int(EpochFlag.UNTIMED)} != 0)",
+        f"sum(flags & {int(EpochFlag.LAUNCHES_UNSEEN)} != 0)",
+        f"sum(flags & {int(EpochFlag.INCOMPLETE)} != 0)",
+        *(f"sum(blocked_{kind}_ns)" for kind in BLOCKED_KINDS),
+        *(f"sum(host_{clock})" for clock in CLOCK_COLUMNS),
+    ]
+    marker = (
+        "(SELECT o.name FROM raw_steps m JOIN ops o ON o.source_id = m.source AND o.op_id = m.op "
+        "WHERE m.process = s.process AND m.end_ns >= :begin AND m.end_ns < :end GROUP BY m.source, m.op "
+        "ORDER BY count(*) DESC LIMIT 1)"
+    )
+    columns = ", ".join(sums)
+    sql = f"SELECT process, coalesce({marker}, ''), {columns} FROM raw_steps s WHERE {_IN_WINDOW} GROUP BY process"
+    found = []
+    for process, name, *values in db.execute(sql, {"begin": window.begin_ns, "end": window.end_ns}):
+        steps, wall_ns, untimed, unseen, incomplete, *rest = (int(value) for value in values)
+        blocked, clocks = rest[: len(BLOCKED_KINDS)], rest[len(BLOCKED_KINDS) :]
+        found.append(
+            StepTotals(
+                process=process,
+                steps=steps,
+                marker=name,
+                wall_ns=wall_ns,
+                clocks=Clocks(**dict(zip(CLOCK_COLUMNS, clocks, strict=True))),
+                blocked_ns=tuple(blocked),
+                untimed=untimed,
+                unseen=unseen,
+                incomplete=incomplete,
+            )
+        )
+    return found
 
 
 def _lane(rows: Iterable[Sequence[Any]]) -> Lane:

@@ -120,6 +120,31 @@ class EpochRow(NamedTuple):
     drain_stopped_ns: int | None
 
 
+class StepRow(NamedTuple):
+    """A row of raw_steps."""
+
+    session: int
+    process: int
+    pid: int
+    start_ns: int
+    end_ns: int
+    how: int
+    step_type: int
+    source: int
+    op: int
+    launches: int
+    copies: int
+    collectives: int
+    syncs: int
+    host_to_gpu_bytes: int
+    gpu_to_host_bytes: int
+    blocked_sync_ns: int
+    blocked_copy_ns: int
+    blocked_launch_ns: int
+    blocked_alloc_ns: int
+    flags: int
+
+
 class ThreadsRow(NamedTuple):
     """A row of raw_clock_seconds: a process's threads on CPUs, and waiting for one."""
 

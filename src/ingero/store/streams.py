@@ -18,6 +18,7 @@ from ingero.store.stream_rows import (
     LossRow,
     OffCpuRow,
     StackWeight,
+    StepRow,
     ThreadsRow,
     columns_of,
 )
@@ -37,6 +38,7 @@ _REACHES_IN = (
     f"start_ns >= :begin - {LOOK_BACK_NS} AND start_ns < :end "
     "AND (start_ns >= :begin OR start_ns + duration_ns > :begin)"
 )
+_ENDED = "end_ns >= :begin AND end_ns < :end"
 _OF_PID = "AND (:pid IS NULL OR pid = :pid)"
 _NO_SWITCHES = f"AND NOT (source = {Source.HOST:d} AND op = {HostOp.SCHED_SWITCH:d})"  # older files: the rows of offcpu
 _DRAIN_START = (
@@ -64,6 +66,8 @@ class Streams:
             f"(SELECT min(b_ns - e_ns - x_ns - p_ns) FROM raw_epochs WHERE b_ns >= :begin AND b_ns < :end {_OF_PID})",
             f"(SELECT min(since_ns) FROM raw_in_flight WHERE time_ns >= :begin AND time_ns < :end {_OF_PID})",
         ]
+        if self.reader.is_recorded("raw_steps"):
+            candidates.append(f"(SELECT min(start_ns) FROM raw_steps WHERE {_ENDED} {_OF_PID})")
         if self.pid is None:
             candidates += [
                 "(SELECT min(start_ns) FROM raw_incidents WHERE start_ns < :end AND coalesce(end_ns, :end) >= :begin)",
@@ -97,6 +101,14 @@ class Streams:
             EpochRow,
             f"SELECT {columns} FROM raw_epochs e WHERE e.b_ns >= :begin AND e.b_ns < :end {_OF_PID} ORDER BY e.b_ns",
             table="raw_epochs",
+        )
+
+    def steps(self) -> Iterator[StepRow]:
+        """Steps that ended in the window, by end; nothing where the recording is older than these."""
+        return self._rows(
+            StepRow,
+            f"SELECT {columns_of(StepRow)} FROM raw_steps WHERE {_ENDED} {_OF_PID} ORDER BY end_ns",
+            table="raw_steps",
         )
 
     def first_enqueue(self, epoch: EpochRow) -> int | None:

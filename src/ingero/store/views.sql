@@ -284,7 +284,7 @@ SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS n
        (SELECT text FROM raw_strings WHERE string = t.step_type) AS step_type,
        (SELECT name FROM ops WHERE source_id = t.source AND op_id = t.op) AS marker_op,
        (SELECT name FROM raw_kernels WHERE process = t.process AND function = t.function LIMIT 1) AS marker_kernel,
-       t.launches, t.copies, t.collectives, t.syncs, t.host_to_gpu_bytes, t.gpu_to_host_bytes,
+       iif(t.flags >> 14 & 1, NULL, t.launches) AS launches, t.copies, t.collectives, t.syncs, t.host_to_gpu_bytes, t.gpu_to_host_bytes,
        t.blocked_sync_ns + t.blocked_copy_ns + t.blocked_launch_ns + t.blocked_alloc_ns AS blocked_ns,
        t.blocked_sync_ns, t.blocked_copy_ns, t.blocked_launch_ns, t.blocked_alloc_ns, t.flags, t.host_run_ns,
        t.host_runq_ns, t.host_throttled_ns, t.host_yielded_ns, t.host_sleep_ns, t.host_io_ns, t.host_kernel_lock_ns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -152,3 +153,11 @@ def test_the_bench_measures_an_import_that_adds_up(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
     code, _, err = run("import", tmp_path / "nowhere.json", "-o", tmp_path / "run.db")
     assert (code, err) == (2, f"error: cannot read {tmp_path}/nowhere.json: No such file or directory\n")
+
+
+def test_a_short_profile_is_shown_in_its_own_length_to_the_millisecond(run: Run, trace: Path, tmp_path: Path) -> None:
+    run("import", trace, "-o", tmp_path / "run.db")
+    _, out, _ = run("explain", "--db", tmp_path / "run.db")
+    first = out.splitlines()[0]
+    assert re.fullmatch(r"5\.99 ms from 20\d\d-\d\d-\d\d \d\d:\d\d:36\.000", first)
+    assert "1.00 s" not in out

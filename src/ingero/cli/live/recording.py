@@ -8,6 +8,7 @@ from ingero.cli.live.sections import Section, flow_section, lines_section, table
 from ingero.cli.live.state import LiveState, LossLine
 from ingero.cli.live.window import SLOW_FACTOR
 from ingero.ops import Source
+from ingero.step_counts import counts_text
 from ingero.units import format_bytes, format_count, format_counted, format_counter, format_percent
 
 _PATH_FROM = 84  # cells from which there is room for more than the numbers
@@ -27,7 +28,7 @@ def title(state: LiveState) -> Section:
     line: Line = (
         (f"ingero trace {clock}  ", "title"),
         (f"{format_counted(state.in_flight, 'call').upper()} OPEN FOR OVER 1 s  " if state.in_flight else "", "bad"),
-        (f"{counts}, {format_counted(state.drains, 'drain')} in the last {state.window_s:.0f} s", ""),
+        (f"{counts}, {counts_text(state.counts.values())} in the last {state.window_s:.0f} s", ""),
     )
     return lines_section("title", 0, [line, *(((clean(text), "bad"),) for text in state.warnings[-2:])])
 

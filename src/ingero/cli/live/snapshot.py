@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
+from ingero.capture.interval_sums import counts_together, sum_of
 from ingero.capture.recorder import Recorder
 from ingero.capture.targets import Target
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
@@ -39,7 +40,8 @@ class Snapshots:
         """What is to be shown now."""
         last = window.last
         seconds = list(window.seconds())
-        drains = sum(second.drains.count for second in seconds)
+        counts = counts_together(second.intervals for second in seconds)
+        rows = sum_of(counts.values())
         records = sum(second.records for second in seconds)
         measured = [second for second in reversed(seconds) if second.system]
         ops = window.ops()
@@ -59,12 +61,12 @@ class Snapshots:
             preemptions=sum(second.preemptions for second in seconds),
             culprits=window.culprits(),
             host=window.host(),
-            drains=drains,
+            counts=counts,
             losses=window.loss_lines(),
             agent=measured[0].agent if measured else None,
             agent_ratio=window.agent_ratio(),
             calls_per_s=window.per_second(sum(op.count + op.nested for op in ops)),
-            rows_per_s=window.per_second(records + drains),
+            rows_per_s=window.per_second(records + rows.steps + rows.sync_intervals),
             database=str(self._database) if self._database else "",
             database_bytes=_size_bytes(self._database) if self._database else None,
             warnings=tuple(warnings),

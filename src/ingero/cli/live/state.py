@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ingero.capture.host_sums import HostSum
@@ -9,6 +10,7 @@ from ingero.capture.snapshots import AgentUsage
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import SystemSample
 from ingero.ops import Op, Source
+from ingero.step_counts import StepCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,8 @@ class LiveState:
 
     recorded_s: since the start. window_s: length of the last seconds that all counts are of, unless they say total.
     clocks_ns: of all threads of the targets; call_clocks_ns: of their traced calls; both in the order of CLOCKS.
-    database_bytes: None if nothing is kept. rows_per_s: records of calls, and drains of the device.
+    database_bytes: None if nothing is kept. counts: steps and sync intervals by process. rows_per_s: records of
+    calls, steps and sync intervals.
     agent_ratio: CPU time of the agent, share of one core.
     """
 
@@ -146,7 +149,7 @@ class LiveState:
     preemptions: int = 0
     culprits: tuple[CulpritLine, ...] = ()
     host: tuple[HostSum, ...] = ()
-    drains: int = 0
+    counts: Mapping[int, StepCount] = field(default_factory=dict)
     losses: tuple[LossLine, ...] = ()
     agent: AgentUsage | None = None
     agent_ratio: float | None = None

@@ -19,7 +19,7 @@ from ingero.events import CLOCKS
 from ingero.ops import BY_ID, Kind
 from ingero.store import histograms
 
-WINDOW_S = 10.0  # the drains of a training step are 5 to 50 ms apart: some hundred of them, enough for a p99
+WINDOW_S = 10.0  # training steps are 5 to 50 ms long: some hundred of them, enough for a p99
 SLOW_FACTOR = 3
 _JUDGED_CALLS_BEFORE = 100  # a p99 of fewer is their maximum
 _JUDGED_CALLS = 20

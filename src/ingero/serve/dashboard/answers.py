@@ -7,22 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.gpu_idle import gpu_idle
 from ingero.diagnose.incident_json import incident_json
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.rule import all_rules
+from ingero.diagnose.step_lanes import ProcessSteps
 from ingero.errors import IngeroError
-from ingero.events import CLOCK_TEXTS, CLOCKS
+from ingero.events import BLOCKED_KINDS, CLOCK_TEXTS, CLOCKS
 from ingero.ops import Source
 from ingero.serve.dashboard.selection import CALL_SOURCES
-from ingero.serve.findings_json import diagnosis_json, window_json
+from ingero.serve.findings_json import diagnosis_json, gpu_idle_json, window_json
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
-from ingero.store.records import Loss, OpTotals, Process, Snapshot, Window
+from ingero.store.records import Loss, OpTotals, Process, Snapshot, StepTotals, Window
 
 Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
 
 _TABLES = (
-    ("epochs", "raw_epochs", "the device's time between drains"),
+    ("epochs", "raw_epochs", "a stream's time from one GPU sync to the next"),
     ("clocks", "raw_clock_seconds", "what threads did, second by second"),
     ("culprits", "raw_culprits", "who ran while threads waited"),
     ("samples", "raw_samples", "where threads were outside GPU calls"),
@@ -148,7 +151,9 @@ def clocks(reader: Reader, window: Window, process: int, points: int) -> Object:
 
 
 def processes(reader: Reader, window: Window) -> Object:
-    """Each traced process: its threads' clocks, its lanes on the device, who took its CPU."""
+    """Each traced process: its threads' clocks, its steps, its streams' sync intervals, who took its CPU."""
+    evidence = Evidence(reader, window)
+    step_totals = {one.process: one for one in reader.step_totals(window)}
     totals = {one.process: one for one in reader.clock_totals(window)} if reader.is_recorded("clock_seconds") else {}
     lanes = _lanes(reader, window)
     places = {one.cgroup_id: one for one in reader.containers()}
@@ -166,6 +171,8 @@ def processes(reader: Reader, window: Window) -> Object:
                 "threads": clock.threads if clock else None,
                 "preemptions": clock.preemptions if clock else None,
                 "clocks": asdict(clock.clocks) if clock else None,
+                "steps": _steps(evidence.steps.get(one.process), step_totals.get(one.process)),
+                "gpu_idle": _gpu_idle(evidence, one),
                 "lanes": [lane for lane in lanes if lane["process"] == one.process],
                 "culprits": _culprits(reader, window, one.process),
             }
@@ -292,8 +299,27 @@ def _overhead(rows: Sequence[Snapshot], recorded_ns: int) -> Object:
     }
 
 
+def _gpu_idle(evidence: Evidence, process: Process) -> Object | None:
+    """Bounds of the time in which the GPU had nothing of a process queued; null where it has no steps of any kind."""
+    return gpu_idle_json(gpu_idle(evidence, process)) if process.process in evidence.main_lanes else None
+
+
+def _steps(known: ProcessSteps | None, totals: StepTotals | None) -> Object | None:
+    """The steps of a process, or what stands for them; times null where they are not by repetition.
+
+    judged_by: `step` or `sync interval`; null where a profiler measured it.
+    """
+    if known is None:
+        return None
+    found: Object = {"how": known.how.value, "count": known.count, "text": known.text}
+    found["judged_by"] = known.lane.noun if known.lane else None
+    blocked = dict(zip(BLOCKED_KINDS, totals.blocked_ns, strict=True)) if totals else None
+    host_ns = max(0, totals.wall_ns - sum(totals.blocked_ns)) if totals else None
+    return found | {"wall_ns": totals.wall_ns if totals else None, "host_ns": host_ns, "blocked_ns": blocked}
+
+
 def _lanes(reader: Reader, window: Window) -> list[Object]:
-    """Wall time of each lane = empty + busy + late, busiest first; summed by SQLite, row by row."""
+    """Wall time of each stream's sync intervals = idle + busy + return delay, busiest first; summed by SQLite."""
     if not reader.is_recorded("raw_epochs"):
         return []
     rows = reader.connection.execute(
@@ -301,7 +327,7 @@ def _lanes(reader: Reader, window: Window) -> list[Object]:
         "WHERE b_ns >= ? AND b_ns < ? AND a_ns IS NOT NULL GROUP BY process, device, stream ORDER BY sum(x_ns) DESC",
         (window.begin_ns, window.end_ns),
     )
-    names = ("process", "device", "stream", "drains", "wall_ns", "empty_ns", "busy_ns", "late_ns")
+    names = ("process", "device", "stream", "sync_intervals", "wall_ns", "idle_ns", "busy_ns", "return_delay_ns")
     return [dict(zip(names, row, strict=True)) | {"stream": f"{row[2]:#x}"} for row in rows]
 
 

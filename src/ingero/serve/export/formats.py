@@ -34,12 +34,17 @@ class NothingRecordedError(IngeroError):
 
     def __init__(self, window: Window, whole: Window, pid: int | None, *, of_what: str = "nothing") -> None:
         of_process = f" of process {pid}" if pid else ""
-        asked = f"{format_moment(window.begin_ns)} to {format_moment(window.end_ns)}{of_process}"
+        asked = f"{_span(window)}{of_process}"
         super().__init__(
             f"{of_what} was recorded from {asked}",
-            hint=f"the recording reaches from {format_moment(whole.begin_ns)} to {format_moment(whole.end_ns)}: "
+            hint=f"the recording reaches from {_span(whole)}: "
             "choose within it with --from and --to, or leave them and --since away",
         )
+
+
+def _span(window: Window) -> str:
+    begin, end = (format_moment(at, of_ns=window.duration_ns) for at in (window.begin_ns, window.end_ns))
+    return f"{begin} to {end}"
 
 
 @dataclass(slots=True)

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+_CLOCK_ERROR_NS = 1_000  # between the wall clock's rates that the ends of two neighbours were converted with
+
+
+class Neighbours:
+    """Begins of slices that follow each other by nature; only their ends are exact, lengths are of another clock."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, ...], int] = {}
+
+    def begin(self, key: tuple[int, ...], start_ns: int, end_ns: int) -> int:
+        """Where a slice begins beside the one of the same key before it: they overlap by no clock's error."""
+        before_ns = self._ends.get(key, start_ns)
+        self._ends[key] = end_ns
+        return before_ns if start_ns < before_ns <= min(start_ns + _CLOCK_ERROR_NS, end_ns) else start_ns
+
 
 class Rows:
     """The open slices of one track. Slices are placed in the order of their begin."""

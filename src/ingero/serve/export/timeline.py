@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from ingero.serve.export.calls import call_slices
-from ingero.serve.export.epochs import epoch_slices
 from ingero.serve.export.findings import (
     chain_slices,
     coverage_slices,
@@ -15,6 +14,8 @@ from ingero.serve.export.findings import (
     open_call_slices,
 )
 from ingero.serve.export.model import Counter, Flow, Item, Slice
+from ingero.serve.export.steps import step_slices
+from ingero.serve.export.sync_intervals import interval_slices
 from ingero.serve.export.system import gpu_counters, in_flight_counters, machine_counters, thread_counters
 from ingero.serve.export.threads import offcpu_slices
 from ingero.serve.export.tracks import Tracks
@@ -38,7 +39,8 @@ def timeline(streams: Streams, progress: Progress) -> Iterator[Item]:
         ("calls", call_slices(streams, tracks, names)),
         ("open calls", open_call_slices(streams, tracks, names)),
         ("off-CPU", offcpu_slices(streams, tracks, names, arrows)),
-        ("epochs", epoch_slices(streams, tracks, names, arrows)),
+        ("steps", step_slices(streams, tracks, names)),
+        ("sync intervals", interval_slices(streams, tracks, names, arrows)),
         ("machine", machine_counters(streams, tracks)),
         ("GPUs", gpu_counters(streams, tracks)),
         ("threads", thread_counters(streams, tracks)),

@@ -78,9 +78,12 @@ THREAD_TIME = _counter("ingero.thread.time", "s", "Time of the targets' threads 
                        "state")  # fmt: skip
 SWITCHES = _counter("ingero.thread.switches", "{switch}", "Times that the targets' threads left a CPU")
 PREEMPTIONS = _counter("ingero.thread.preemptions", "{switch}", "Of these, while they could have gone on")
-DRAINS = _counter("ingero.drains", "{drain}", "Waits of the traced processes that emptied a stream: one or more a step")
-DRAIN_TIME = _counter("ingero.drain.time", "s", "Time from drain to drain, summed over streams: device empty, busy, or "
-                      "done but picked up late", "part")  # fmt: skip
+STEPS = _counter("ingero.steps", "{step}", "Steps of the traced processes, found by what their calls repeat; both: "
+                 "their stream was synced", "how")  # fmt: skip
+STEP_TIME = _counter("ingero.step.time", "s", "Time of these steps: the host's own, or blocked for the GPU", "part")
+SYNCS = _counter("ingero.syncs", "{sync}", "GPU syncs of the traced processes that ended a stream's sync interval")
+SYNC_TIME = _counter("ingero.sync_interval.time", "s", "Time from one GPU sync of a stream to the next, over all "
+                     "streams: GPU idle, busy, or done and the sync not returned", "part")  # fmt: skip
 HOST_EVENTS = _counter("ingero.host.events", "{event}", "Events of the host, of the targets and of everybody else",
                        "source", "op", "of")  # fmt: skip
 HOST_BYTES = _counter("ingero.host.bytes", "By", "Bytes of these events", "source", "op", "of")

@@ -12,8 +12,9 @@ from ingero.discover.system import SystemSample
 from ingero.events import CLOCKS, THROTTLE_REASONS
 from ingero.ops import BY_ID
 from ingero.serve.metrics import catalogue as metrics
-from ingero.serve.metrics.facts import CellFacts, DrainFacts, HostFacts, SecondFacts
+from ingero.serve.metrics.facts import CellFacts, HostFacts, IntervalFacts, SecondFacts
 from ingero.serve.metrics.registry import Labels, Registry
+from ingero.step_counts import How
 from ingero.store.vocabulary import HOST_OP_NAMES
 
 _HZ_PER_MHZ = 1_000_000
@@ -49,7 +50,7 @@ class Intake:
         registry = self._registry
         self._calls(second.cells)
         self._host(second.host)
-        self._drains(second.drains)
+        self._intervals(second.intervals)
         for name, ns in zip(CLOCKS, second.clocks_ns.tolist(), strict=True):
             registry.add(metrics.THREAD_TIME, ns / 1e9, name)
         for counter, count in second.losses.items():
@@ -103,10 +104,15 @@ class Intake:
             registry.add(metrics.CALL_BYTES, int(growth["size_bytes"]), *labels)
             registry.observe(metrics.CALL_DURATION, cell.histogram, int(growth["sum_ns"]), cell.max_ns, *labels)
 
-    def _drains(self, drains: DrainFacts) -> None:
-        self._registry.add(metrics.DRAINS, drains.count)
-        for part, ns in (("empty", drains.empty_ns), ("busy", drains.busy_ns), ("late", drains.late_ns)):
-            self._registry.add(metrics.DRAIN_TIME, max(0, ns) / 1e9, part)
+    def _intervals(self, intervals: IntervalFacts) -> None:
+        registry, total = self._registry, intervals.total
+        registry.add(metrics.STEPS, total.steps - total.synced, How.REPETITION.value)
+        registry.add(metrics.STEPS, total.synced, How.BOTH.value)
+        registry.add(metrics.SYNCS, total.sync_intervals)
+        for part in ("host", "blocked"):
+            registry.add(metrics.STEP_TIME, max(0, getattr(intervals, f"{part}_ns")) / 1e9, part)
+        for part in ("idle", "busy", "return_delay"):
+            registry.add(metrics.SYNC_TIME, max(0, getattr(intervals, f"{part}_ns")) / 1e9, part)
 
     def _host(self, sums: Sequence[HostFacts]) -> None:
         for one in sums:

@@ -10,8 +10,8 @@ from ingero.store.conditions import of_process, within
 from ingero.store.errors import NotRecordedError
 from ingero.store.lanes import Lane, LaneSums, has_digests, read_lane_sums, read_lanes
 from ingero.store.reader.questions import Questions
-from ingero.store.records import Window
-from ingero.store.steps import read_step_lanes, read_steps
+from ingero.store.records import StepTotals, Window
+from ingero.store.steps import read_step_lanes, read_step_totals, read_steps
 
 
 class EpochQuestions(Questions):
@@ -38,6 +38,10 @@ class EpochQuestions(Questions):
         """The steps of each process that ended in the window, in short; none in older recordings."""
         return read_step_lanes(self._db, window) if self.is_recorded("raw_steps") else []
 
+    def step_totals(self, window: Window) -> list[StepTotals]:
+        """The steps of each process that ended in the window, summed; none in older recordings."""
+        return read_step_totals(self._db, window) if self.is_recorded("raw_steps") else []
+
     def steps(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
         """Steps of a process that ended in the window, in that order: `arrays.EPOCH_DTYPE` (see `store.steps`)."""
         if not self.is_recorded("raw_steps"):
@@ -48,7 +52,7 @@ class EpochQuestions(Questions):
         """How far the streams of a process were, by time: `arrays.MARK_DTYPE`; none in older recordings."""
         if not self.is_recorded("raw_progress_marks"):
             return np.zeros(0, arrays.MARK_DTYPE)
-        rows = self._rows(
+        rows = self._each(
             f"SELECT m.device, m.stream, m.time_ns, m.position, m.queued, m.blocked_ns, s.text = 'full_queue' "
             f"FROM raw_progress_marks m JOIN raw_strings s ON s.string = m.kind WHERE {within('m.time_ns')} "
             f"AND {of_process('m')} ORDER BY m.time_ns",
@@ -56,7 +60,7 @@ class EpochQuestions(Questions):
             table="raw_progress_marks",
             process=process,
         )
-        return np.array([tuple(row) for row in rows], arrays.MARK_DTYPE)
+        return np.fromiter(map(tuple, rows), arrays.MARK_DTYPE)
 
     def lane_sums(self, window: Window) -> list[LaneSums] | None:
         """The exact sums of every lane, to within a commit at the window's edges; None where only epochs can tell."""

@@ -1,4 +1,4 @@
-"""Epochs as slices of their lane: device empty, device busy, picked up late; an arrow from first enqueue to drain."""
+"""Sync intervals as slices of their stream: GPU idle, busy, sync return delay; an arrow from first launch to sync."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ from itertools import count
 
 from ingero.events import CLOCK_COLUMNS, EpochFlag
 from ingero.serve.export.model import Args, Flow, Slice, Value
+from ingero.serve.export.rows import Neighbours
 from ingero.serve.export.tracks import Tracks
 from ingero.store.names import Names
 from ingero.store.stream_rows import EpochRow
 from ingero.store.streams import Streams
 
-CATEGORY, PART_CATEGORY = "epoch", "epoch_part"
-EMPTY, BUSY, LATE = "E: device empty", "X: device busy", "P: picked up late"
+CATEGORY, PART_CATEGORY = "sync_interval", "sync_interval_part"
+IDLE, BUSY, RETURN_DELAY = "GPU idle (nothing queued)", "GPU busy (work queued or running)", "sync return delay"
 
 _DEFAULT_STREAM = 0x80_0000_0000_0001  # the lane of a device's default stream; above it the number of the device
 _STREAM_BITS = 56
 
 
-def epoch_slices(streams: Streams, tracks: Tracks, names: Names, arrows: count[int]) -> Iterator[Slice | Flow]:
-    """A slice per epoch and per part of it that took time."""
+def interval_slices(streams: Streams, tracks: Tracks, names: Names, arrows: count[int]) -> Iterator[Slice | Flow]:
+    """A slice per sync interval and per part of it that took time."""
+    neighbours = Neighbours()
     for row in streams.epochs():
-        end_ns = row.b_ns
-        start_ns = end_ns - row.e_ns - row.x_ns - row.p_ns
+        end_ns, part_ns = row.b_ns, row.b_ns - row.e_ns - row.x_ns - row.p_ns
+        start_ns = neighbours.begin((row.process, row.device, row.stream), part_ns, end_ns)
         track = tracks.lane(
             tracks.process(row.session, row.process, row.pid), _title(row), start_ns=start_ns, end_ns=end_ns
         )
-        name = f"epoch until {names.ops.get((row.source, row.op)) or 'a drain'}"
+        name = f"sync interval until {names.ops.get((row.source, row.op)) or 'a sync'}"
         yield Slice(track, start_ns, end_ns - start_ns, name, CATEGORY, tuple(_args(row, names)))
-        parts = ((EMPTY, row.e_ns, "empty"), (BUSY, row.x_ns, "enqueue"), (LATE, row.p_ns, "drain"))
+        parts = ((IDLE, row.e_ns, "empty"), (BUSY, row.x_ns, "enqueue"), (RETURN_DELAY, row.p_ns, "drain"))
         for title, length_ns, clocks in parts:
-            if length_ns > 0:
-                yield Slice(track, start_ns, length_ns, title, PART_CATEGORY, _clocks(row, clocks))
-            start_ns += length_ns
+            begin_ns, part_ns = max(part_ns, start_ns), part_ns + length_ns
+            if part_ns > begin_ns:
+                yield Slice(track, begin_ns, part_ns - begin_ns, title, PART_CATEGORY, _clocks(row, clocks))
         yield from _launch_to_sync(row, streams, tracks, arrows)
 
 
@@ -48,16 +50,16 @@ def _launch_to_sync(row: EpochRow, streams: Streams, tracks: Tracks, arrows: cou
 
 
 def _title(row: EpochRow) -> str:
-    device = f"device {max(row.device, 0)}"
+    device = f"GPU {max(row.device, 0)}"
     if row.stream & (1 << _STREAM_BITS) - 1 == _DEFAULT_STREAM:
-        return f"{device}, default stream: epochs"
-    return f"{device}, stream {row.stream & (1 << 64) - 1:#x}: epochs"
+        return f"{device}, default stream: sync intervals"
+    return f"{device}, stream {row.stream & (1 << 64) - 1:#x}: sync intervals"
 
 
 def _args(row: EpochRow, names: Names) -> Iterator[tuple[str, Value]]:
-    yield "e_ns", row.e_ns
-    yield "x_ns", row.x_ns
-    yield "p_ns", row.p_ns
+    yield "idle_ns", row.e_ns
+    yield "busy_ns", row.x_ns
+    yield "return_delay_ns", row.p_ns
     yield "launches", row.launches
     if row.bytes:
         yield "bytes", row.bytes
@@ -69,6 +71,6 @@ def _args(row: EpochRow, names: Names) -> Iterator[tuple[str, Value]]:
 
 
 def _clocks(row: EpochRow, part: str) -> Args:
-    """What the draining thread did meanwhile; while the device was busy, the enqueuing thread until the drain began."""
+    """What the syncing thread did meanwhile; while the GPU was busy, the launching thread until the sync began."""
     values = ((f"{part}_{clock}", getattr(row, f"{part}_{clock}")) for clock in CLOCK_COLUMNS)
     return tuple((name, value) for name, value in values if value)
