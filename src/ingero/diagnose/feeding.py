@@ -64,7 +64,7 @@ class Feeding:
         """The same epochs (`store.arrays.EPOCH_DTYPE`), with the clocks of these threads as if they were one."""
         if len(self.threads) < 2:
             return epochs
-        found = epochs.copy()
+        found: Array = epochs.copy()
         for ends in (EMPTY, ENQUEUE):
             clocks = found[ends.clocks]
             for index in np.flatnonzero(clocks[:, _SLEEP] > WORTH_NS).tolist():
