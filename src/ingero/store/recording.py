@@ -195,6 +195,7 @@ def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple
             uuid=facts.uuid,
             node=node,
             boot_id=facts.boot_id,
+            machine_id=facts.machine_id,
             started_ns=facts.started_ns,
             last_seen_ns=facts.started_ns,
             kernel=facts.kernel,

@@ -16,6 +16,7 @@ CREATE TABLE raw_sessions (
     uuid         TEXT NOT NULL,
     node         TEXT NOT NULL,
     boot_id      TEXT NOT NULL DEFAULT '',
+    machine_id   TEXT NOT NULL DEFAULT '',     -- of the installation behind the node's name, as a hash; empty: not known
     started_ns   INTEGER NOT NULL,
     last_seen_ns INTEGER NOT NULL,             -- the last commit; the end of a recording that was killed
     stopped_ns   INTEGER,                      -- NULL: still recording, or killed
