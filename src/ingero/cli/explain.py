@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.concerned import is_about
 from ingero.diagnose.engine import diagnose
+from ingero.diagnose.incident_json import Object
 from ingero.diagnose.model import UNEXPLAINED, Diagnosis
+from ingero.diagnose.node_by_node import reader_of
 from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
 from ingero.serve.account import Extent, account_text, header_lines
@@ -92,14 +94,13 @@ def command(
         if chains:
             if not (since or begin):  # findings outlive everything else
                 window = replace(window, begin_ns=reader.kept_since_ns(window))
-            has_found = _show_stored(stored(reader, window, pid=pid, rule=rule), window, as_json=as_json)
+            has_found = _show_stored(_stored(reader, window, pid, rule), window, as_json=as_json)
             sys.exit(EXIT_FOUND if has_found else 0)
         diagnosis = chosen(diagnose(reader, window), pid=pid, rule=rule)
         if as_json:
             found = diagnosis_json(diagnosis)
             if per_process:
-                found["per_process"] = per_process_json(reader, window, pid=pid)
-                found["takers"] = takers_json(reader, window, pid=pid)
+                found |= _per_process(reader, window, pid)
             echo_json(found)
         else:
             for line in _text(reader, window, diagnosis, wanted):
@@ -108,13 +109,28 @@ def command(
         sys.exit(EXIT_FOUND)
 
 
-def _show_stored(found: Stored, window: Window, *, as_json: bool) -> bool:
+def _stored(reader: Reader, window: Window, pid: int | None, rule: str | None) -> dict[str, Stored]:
+    """What was found while it was recorded, by node; under "" where the recording holds one."""
+    nodes = reader.nodes()
+    if len(nodes) < 2:
+        return {"": stored(reader, window, pid=pid, rule=rule)}
+    found = {}
+    for node in nodes:
+        with reader.of_node(node) as alone:
+            found[node] = stored(alone, window, pid=pid, rule=rule)
+    return found
+
+
+def _show_stored(found: dict[str, Stored], window: Window, *, as_json: bool) -> bool:
     """Answers whether anything was found."""
     if as_json:
         echo_json(stored_json(found, window))
-    for line in () if as_json else stored_lines(found):
-        echo(line)
-    return bool(found)
+    for node, its in {} if as_json else found.items():
+        if node:
+            echo(f"=== {node} ===")
+        for line in stored_lines(its):
+            echo(line)
+    return any(found.values())
 
 
 def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
@@ -134,16 +150,41 @@ def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagno
 
 
 def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted) -> Iterator[str]:
-    """The verdict first, then the machine, then the account."""
+    """The verdict first, then the machine, then the account; of several nodes, one after the other."""
     yield from header_lines(reader, window)
+    nodes = reader.nodes()
+    if len(nodes) < 2:
+        yield from _verdict(diagnosis, wanted, system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
+        yield from _account(reader, window, wanted, has_incident=bool(diagnosis.incidents))
+        return
+    yield f"{len(nodes)} nodes: {', '.join(nodes)}"
+    yield from _verdict(diagnosis, wanted, ())
+    for node in nodes:
+        yield f"=== {node} ==="
+        has_incident = any(one.node == node for one in diagnosis.incidents)
+        with reader_of(reader, node, window) as alone:
+            if alone is None:
+                yield "Nothing was recorded here in this time."
+            else:
+                yield from header_lines(*alone)
+                yield from system_lines(*alone, has_incident=has_incident)
+                yield ""
+                yield from _account(*alone, wanted, has_incident=has_incident)
+        yield ""
+
+
+def _verdict(diagnosis: Diagnosis, wanted: _Wanted, machine: Iterable[str]) -> Iterator[str]:
     yield from verdict_lines(diagnosis)
     if diagnosis.profiles:
         yield from profile_lines(diagnosis.profiles, pid=wanted.pid)
-    context = list(system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
-    context += not_looked_at_lines(diagnosis)
+    context = [*machine, *not_looked_at_lines(diagnosis)]
     yield from context
     if context:
         yield ""
+
+
+def _account(reader: Reader, window: Window, wanted: _Wanted, *, has_incident: bool) -> Iterator[str]:
+    """Of one node."""
     if reader.older_version:
         yield f"Recorded by Ingero {reader.older_version}, which kept no epochs and no clocks. What it found itself:"
         yield from stored_lines(stored(reader, window), most=_MOST_CHAINS)
@@ -151,8 +192,25 @@ def _text(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted)
     if wanted.per_process:
         yield from per_process_lines(reader, window, pid=wanted.pid)
     is_whole = wanted.per_process or wanted.stacks
-    extent = Extent.WHOLE if is_whole else Extent.SHORT if diagnosis.incidents else Extent.MOST
+    extent = Extent.WHOLE if is_whole else Extent.SHORT if has_incident else Extent.MOST
     yield from account_text(reader, window, pid=wanted.pid, whole_stacks=wanted.stacks, extent=extent)
+
+
+def _per_process(reader: Reader, window: Window, pid: int | None) -> Object:
+    """What --per-process adds to the JSON; of several nodes each row has its node."""
+    nodes = reader.nodes()
+    if len(nodes) < 2:
+        return {
+            "per_process": per_process_json(reader, window, pid=pid),
+            "takers": takers_json(reader, window, pid=pid),
+        }
+    found: dict[str, list[Object]] = {"per_process": [], "takers": []}
+    for node in nodes:
+        with reader_of(reader, node, window) as alone:
+            if alone:
+                found["per_process"] += [{**one, "node": node} for one in per_process_json(*alone, pid=pid)]
+                found["takers"] += [{**one, "node": node} for one in takers_json(*alone, pid=pid)]
+    return {**found}
 
 
 def _check_rule(cause: str | None) -> None:

@@ -200,7 +200,8 @@ class Incident:
 
     end_ns: None while it goes on. lost_ns: of its victims' lanes, the longest (lanes are never summed). lost_ratio: of
     the wall time of the incident; explained_ratio: what all causes found together explain of the victim's loss.
-    account: lost ns by "part.state". peak_ratio: the worst second.
+    account: lost ns by "part.state". peak_ratio: the worst second. node: of several in the recording, the one that it
+    and everybody in it is on; "": it holds one.
     """
 
     number: int
@@ -225,6 +226,7 @@ class Incident:
     evidence: Mapping[str, Fact] = field(default_factory=dict)
     impact: Impact | None = None
     timeline: tuple[Moment, ...] = ()
+    node: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -256,7 +258,7 @@ class NotEvaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessVerdict:
-    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`."""
+    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`. node: as of an incident."""
 
     process: int
     pid: int
@@ -264,6 +266,7 @@ class ProcessVerdict:
     text: str
     has_incident: bool
     rank: int | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ def verdict_json(verdict: ProcessVerdict) -> Object:
         "name": verdict.name,
         "text": verdict.text,
         "has_incident": verdict.has_incident,
+        "node": verdict.node,
     }
 
 

@@ -53,6 +53,16 @@ class HostileDatabaseError(StoreError):
         )
 
 
+class MergedRecordingError(StoreError):
+    """Recording into a file that was merged: its rows lie in ranges by file, and new ones would have none."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} was merged from several recordings, and is only read",
+            hint="record into another file with --db FILE, and merge both",
+        )
+
+
 class OldSqliteError(StoreError):
     """The SQLite below this program can be harmed by a file."""
 

@@ -71,7 +71,18 @@ def own_columns() -> dict[str, dict[str, str]]:
 INDEXES_AT_END = tuple(_texts("indexes.sql", "INDEX"))
 
 
-def require_tables(db: apsw.Connection, path: Path) -> bool:
+@cache
+def index_texts() -> dict[str, str]:
+    """The statements that make the indexes, by name: those of schema.sql, then those made at the end."""
+    found = re.findall(r"^(CREATE INDEX (?:IF NOT EXISTS )?(\w+) .*?);", _all_index_text(), re.MULTILINE | re.DOTALL)
+    return {str(name): str(text) for text, name in found}
+
+
+def _all_index_text() -> str:
+    return f"{sql_text('schema.sql')}\n{sql_text('indexes.sql')}"
+
+
+def require_tables(db: apsw.Connection, path: Path, *, schema: str = "main") -> bool:
     """For a reader: nothing stands under the name of one of our tables that only looks like one.
 
     Answers whether all tables are those of this very build.
@@ -79,17 +90,19 @@ def require_tables(db: apsw.Connection, path: Path) -> bool:
     Raises:
         HostileDatabaseError: a view, a virtual or a computed table does, or the schema is far larger than ours.
     """
-    _require_small_schema(db, path, "main")
-    if _verbatim() <= set(db.execute("SELECT name, sql FROM main.sqlite_schema")):
+    _require_small_schema(db, path, schema)
+    if _verbatim() <= set(db.execute(f"SELECT name, sql FROM {schema}.sqlite_schema")):
         return True
-    for name, kind, is_strict in db.execute("SELECT name, type, strict FROM pragma_table_list WHERE schema = 'main'"):
+    for name, kind, is_strict in db.execute(
+        "SELECT name, type, strict FROM pragma_table_list WHERE schema = ?", (schema,)
+    ):
         if name not in tables():
             continue
         if kind != "table":
             raise HostileDatabaseError(path, f"{name} is a {kind} in it, not a table")
         if not is_strict:
             raise HostileDatabaseError(path, f"its table {name} takes values of any type")
-        if any(db.execute("SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden", (name,))):
+        if any(db.execute("SELECT 1 FROM pragma_table_xinfo(?, ?) WHERE hidden", (name, schema))):
             raise HostileDatabaseError(path, f"a column of its table {name} is computed")
     return False
 

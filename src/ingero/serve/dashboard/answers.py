@@ -109,6 +109,7 @@ def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
             "detected_ns": one.start_ns,
             "chain": incident_json(one)["chain"],
             "recommendations": [fix.text for fix in one.fixes],
+            "node": one.node,
         }
         for one in diagnosis.incidents
     ]

@@ -115,6 +115,7 @@ class IncidentShape(TypedDict, total=False):
 
     end_ns null: it goes on. explained_ratio: what of the loss has a proven owner. peak_ratio: the worst second.
     impact: what the worst victim noticed, beside what is usual for it. timeline: how it came and went.
+    node: of a merged recording, whose it is.
     """
 
     number: int
@@ -139,6 +140,7 @@ class IncidentShape(TypedDict, total=False):
     evidence: dict[str, Cell]
     impact: dict[str, Cell] | None
     timeline: list[dict[str, Cell]]
+    node: str
 
 
 class VerdictShape(TypedDict, total=False):
@@ -148,6 +150,7 @@ class VerdictShape(TypedDict, total=False):
     name: str
     text: str
     has_incident: bool
+    node: str
 
 
 class NotEvaluatedShape(TypedDict, total=False):
