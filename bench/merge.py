@@ -20,7 +20,8 @@ import apsw
 
 from ingero.store.merge import merge
 from ingero.store.migrations import migrate
-from ingero.store.own_schema import index_texts, own_columns
+from ingero.store.own_schema import INDEXES_AT_END, index_texts, own_columns, session_indexes
+from ingero.store.recording import MAX_INDEXED_EVENTS
 
 _BEGIN_NS = 1_790_000_000_000_000_000
 _TEXTS = 500
@@ -79,8 +80,11 @@ def _copy_alone(paths: list[Path], output: Path) -> None:
         with db:
             db.execute(f"INSERT INTO raw_events({columns}) SELECT {columns} FROM old.raw_events")
         db.execute("DETACH old")
-    for name, text in index_texts().items():
-        if "raw_events" in name and not (name != "raw_events_start" and len(paths) > 10):
+    ((events,),) = db.execute("SELECT count(*) FROM raw_events")
+    left_out = INDEXES_AT_END if int(events) > MAX_INDEXED_EVENTS else ()
+    kept = [text for name, text in index_texts().items() if name not in left_out]
+    for text in (*kept, *session_indexes().values()):
+        if "ON raw_events(" in text:
             db.execute(text)
     db.close()
     descriptor = os.open(output, os.O_RDWR)

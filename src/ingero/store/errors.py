@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
 
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 from ingero.foreign_text import shell_word
+
+_MOST_NODES = 20  # that a hint names
 
 
 class StoreError(IngeroError):
@@ -51,6 +54,14 @@ class HostileDatabaseError(StoreError):
             f"{path} is left alone: {detail}",
             hint="name another file with --db FILE; if you trust this one, read it with sqlite3",
         )
+
+
+class UnknownNodeError(StoreError):
+    """A recording has no node of that name."""
+
+    def __init__(self, node: str, nodes: Sequence[str]) -> None:
+        known = ", ".join(nodes[:_MOST_NODES]) + (" ..." if len(nodes) > _MOST_NODES else "")
+        super().__init__(f"no node {node!r} in this recording", hint=f"--node with one of: {known}")
 
 
 class MergedRecordingError(StoreError):

@@ -7,13 +7,14 @@ about a node is asked of a connection that cannot see another node's rows, inste
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 
 import apsw
 
+from ingero.store.errors import UnknownNodeError
 from ingero.store.own_schema import own_columns
 
-# Rows of one merged file have ids from a multiple of it on (raw_sessions.seq_base), so that they lie together.
+# Rows of one merged file have ids from a multiple of it on (raw_sessions.seq_base).
 ID_STEP = 1 << 40
 
 _HEAD = re.compile(r"^CREATE (?:TEMP )?VIEW \w+ AS\s")
@@ -25,12 +26,18 @@ def nodes(db: apsw.Connection) -> list[str]:
 
 
 def narrow(db: apsw.Connection, node: str) -> None:
-    """Have every raw_ table of the connection show the rows of one node only, by temporary views of their names."""
+    """Have every raw_ table of the connection show the rows of one node only, by temporary views of their names.
+
+    Raises:
+        UnknownNodeError: the recording has no such node.
+    """
     sessions = list(db.execute("SELECT session, seq_base FROM raw_sessions WHERE node = ?", (node,)))
+    if not sessions:
+        raise UnknownNodeError(node, nodes(db))
     shown = {str(name): str(text) for name, text in db.execute("SELECT name, sql FROM temp.sqlite_schema")}
     there = {str(name) for (name,) in db.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
     for table, columns in own_columns().items():
-        condition = _condition(table, columns, [int(one) for one, _ in sessions], [int(base) for _, base in sessions])
+        condition = _condition(table, columns, [int(one) for one, _ in sessions], {int(base) for _, base in sessions})
         if not condition or not (table in shown or table in there):
             continue
         body = f"SELECT * FROM main.{table}"
@@ -40,14 +47,11 @@ def narrow(db: apsw.Connection, node: str) -> None:
         db.execute(f"CREATE TEMP VIEW {table} AS {body} WHERE {condition}")
 
 
-def _condition(table: str, columns: Sequence[str] | dict[str, str], sessions: list[int], bases: list[int]) -> str:
+def _condition(table: str, columns: Collection[str], sessions: Iterable[int], bases: Iterable[int]) -> str:
     if "session" in columns:
-        mine = f"session IN ({', '.join(map(str, sessions)) or 'NULL'})"
-        # found without looking at the others; a file that was not merged has one range, all of it
-        is_apart = "id" in columns and any(bases)
-        return f"{mine} AND id BETWEEN {min(bases)} AND {max(bases) + ID_STEP - 1}" if is_apart else mine
+        return f"session IN ({', '.join(map(str, sessions)) or 'NULL'})"
     if table == "raw_removed":
-        return f"seq_base IN ({', '.join(map(str, set(bases))) or 'NULL'})"
+        return f"seq_base IN ({', '.join(map(str, bases)) or 'NULL'})"
     if table == "raw_cgroups":  # "": of a database that an older Ingero merged without keeping whose it was
         return "node IN ('', (SELECT node FROM raw_sessions LIMIT 1))"
     # a stack is asked for by its hash, which is of one process already

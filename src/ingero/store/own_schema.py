@@ -17,6 +17,7 @@ _MOST_OBJECTS, _MOST_SQL_BYTES = 1_000, 1 << 20
 _OBJECT = re.compile(r"^CREATE (TABLE|INDEX) (?:IF NOT EXISTS )?(\w+)")
 # From left to right, so that quotes in a comment and comments in quotes are what SQLite takes them for.
 _PIECE = re.compile(r"('(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\])|--[^\n]*|/\*.*?(?:\*/|$)", re.DOTALL)
+_ONE_COLUMN = re.compile(r"CREATE INDEX (\w+) ON (\w+)\((\w+)\)")
 _SPACE_AT_SIGN = re.compile(r"\s*([(),])\s*")
 
 
@@ -28,7 +29,8 @@ def tables() -> dict[str, str]:
 
 @cache
 def _indexes() -> dict[str, str]:
-    return _texts("schema.sql", "INDEX") | _texts("indexes.sql", "INDEX")
+    of_merged = {name: _plain(text) for name, text in session_indexes().items()}
+    return _texts("schema.sql", "INDEX") | _texts("indexes.sql", "INDEX") | of_merged
 
 
 def _texts(file: str, kind: str) -> dict[str, str]:
@@ -74,12 +76,23 @@ INDEXES_AT_END = tuple(_texts("indexes.sql", "INDEX"))
 @cache
 def index_texts() -> dict[str, str]:
     """The statements that make the indexes, by name: those of schema.sql, then those made at the end."""
-    found = re.findall(r"^(CREATE INDEX (?:IF NOT EXISTS )?(\w+) .*?);", _all_index_text(), re.MULTILINE | re.DOTALL)
-    return {str(name): str(text) for text, name in found}
+    text = f"{sql_text('schema.sql')}\n{sql_text('indexes.sql')}"
+    found = re.findall(r"^(CREATE INDEX (?:IF NOT EXISTS )?(\w+) .*?);", text, re.MULTILINE | re.DOTALL)
+    return {str(name): str(statement) for statement, name in found}
 
 
-def _all_index_text() -> str:
-    return f"{sql_text('schema.sql')}\n{sql_text('indexes.sql')}"
+@cache
+def session_indexes() -> dict[str, str]:
+    """The statements of those that a merged recording has besides, one for each index of one column.
+
+    By it a reader of one node finds a time without looking at the rows of the others.
+    """
+    found = (_ONE_COLUMN.fullmatch(text) for text in index_texts().values())
+    return {
+        f"{one[1]}_by_session": f"CREATE INDEX {one[1]}_by_session ON {one[2]}(session, {one[3]})"
+        for one in found
+        if one and "session" in own_columns()[one[2]]
+    }
 
 
 def require_tables(db: apsw.Connection, path: Path, *, schema: str = "main") -> bool:

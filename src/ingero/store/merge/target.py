@@ -14,7 +14,7 @@ import apsw
 from ingero.errors import IngeroError
 from ingero.store.distrust import confine, distrust
 from ingero.store.migrations import migrate
-from ingero.store.own_schema import INDEXES_AT_END, index_texts
+from ingero.store.own_schema import INDEXES_AT_END, index_texts, session_indexes
 from ingero.store.recording import MAX_INDEXED_EVENTS
 from ingero.store.sql_text import quoted
 
@@ -93,6 +93,8 @@ def _finish(path: Path) -> None:
         for name, text in index_texts().items():
             if name not in INDEXES_AT_END or int(events) <= MAX_INDEXED_EVENTS:
                 db.execute(text)
+        for text in session_indexes().values():
+            db.execute(text)
     finally:
         db.close()
 
