@@ -14,9 +14,12 @@ from click.testing import CliRunner
 from ingero.cli.main import cli
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
+from ingero.serve.dashboard.answers import processes
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import incident_lines
 from ingero.serve.library import open_recording
+from ingero.serve.mcp.calls import stats_text, trace_stats
+from ingero.store.errors import UnknownNodeError
 from ingero.store.merge import merge
 from ingero.store.reader import open_reader
 from tests.unit.merged_nodes import PID, write_node
@@ -190,3 +193,34 @@ def test_a_forced_node_has_to_be_a_name(samples: dict[str, Path], tmp_path: Path
     done = run("merge", str(samples[SLOW]), "-o", str(tmp_path / "c.db"), "--force-node", name)
     assert done.exit_code != 0
     assert not (tmp_path / "c.db").exists()
+
+
+def test_one_node_can_be_asked_for(samples: dict[str, Path], tmp_path: Path) -> None:
+    path = str(samples[""])
+    found = json.loads(run("explain", "--json", "--node", SLOW, "--db", path).stdout)
+    alone = json.loads(run("explain", "--json", "--db", str(samples[SLOW])).stdout)
+    assert [one["summary"] for one in found["incidents"]] == [one["summary"] for one in alone["incidents"]]
+    assert len(found["verdicts"]) == 1
+    assert run("explain", "--node", "gpu-node-01", "--db", path).exit_code == 0
+    output = tmp_path / "out.json"
+    assert run("export", "--format", "chrome", "--node", SLOW, "-o", str(output), "--db", path).exit_code == 0
+    assert SLOW in output.read_text()
+    assert "gpu-node-01" not in output.read_text()
+
+
+def test_a_node_that_is_not_there_is_told_with_those_that_are(samples: dict[str, Path]) -> None:
+    done = run("explain", "--node", "'; DROP TABLE raw_events; --", "--db", str(samples[""]))
+    assert isinstance(done.exception, UnknownNodeError)
+    assert done.exception.hint == "--node with one of: gpu-node-01, gpu-node-02, gpu-node-03"
+
+
+def test_dashboard_and_mcp_say_on_which_node_a_process_is(samples: dict[str, Path]) -> None:
+    with open_reader(samples[""]) as reader:
+        window = reader.window(None, 0)
+        assert window is not None
+        assert [one["node"] for one in processes(reader, window)["processes"]] == list(NODES)  # type: ignore[union-attr, index, call-overload]
+        stats = trace_stats(reader, window, None)
+    assert {one["node"] for one in stats["ops"]} == {f"«{node}»" for node in NODES}
+    assert f"(pid 4100 on «{SLOW}»)" in stats_text(stats)
+    with open_reader(samples[SLOW]) as reader:
+        assert "node" not in trace_stats(reader, window, None)["ops"][0]

@@ -55,6 +55,7 @@ class _Wanted:
 @click.option("--from", "begin", metavar="T", help='Only from here on: 14:05, "2026-11-21 14:05:30", unix seconds.')
 @click.option("--to", "end", metavar="T", help="Only until here.")
 @click.option("--pid", type=int, help="Only this process.")
+@click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--rule",
     metavar="CAUSE",
@@ -75,6 +76,7 @@ def command(
     begin: str | None,
     end: str | None,
     pid: int | None,
+    node: str | None,
     rule: str | None,
     chains: bool,
     per_process: bool,
@@ -88,7 +90,7 @@ def command(
     _check_rule(rule)
     since_ns = parse_since_ns(since)
     wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
-    with open_reader(database_path(db, os.environ, uid=os.getuid())) as reader:
+    with open_reader(database_path(db, os.environ, uid=os.getuid()), node=node) as reader:
         window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
         check_pid(reader, pid)
         if chains:

@@ -47,6 +47,7 @@ class WindowError(IngeroError):
 @click.option("--from", "begin", metavar="T", help='Begin: "2026-11-21 13:40:05", 13:40 or unix seconds.')
 @click.option("--to", "end", metavar="T", help="End, written like --from.")
 @click.option("--pid", type=int, help="Only this process.")
+@click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--weight",
     type=click.Choice([one.value for one in Weight]),
@@ -60,6 +61,7 @@ def command(
     begin: str | None,
     end: str | None,
     pid: int | None,
+    node: str | None,
     weight: str | None,
 ) -> None:
     """Write a recording for Perfetto, chrome://tracing, flame graph tools or pprof."""
@@ -67,7 +69,7 @@ def command(
         raise click.UsageError("--weight is for --format flamegraph; a pprof profile has all three")
     path = database_path(db, os.environ, uid=os.getuid())
     try:
-        with open_reader(path) as reader:
+        with open_reader(path, node=node) as reader:
             whole = _whole(reader)
             if whole is None:
                 raise EmptyRecordingError(path)

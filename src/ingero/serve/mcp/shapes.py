@@ -38,6 +38,7 @@ class OpShape(TypedDict, total=False):
 
     op: str
     pid: int
+    node: str
     process_name: str
     count: int
     errors: int | None
@@ -206,6 +207,7 @@ class StackShape(TypedDict, total=False):
 
     op: str
     pid: int
+    node: str
     count: int
     sum_ns: int
     avg_ns: int
