@@ -278,6 +278,8 @@ def test_what_is_there_is_not_written_over(two: tuple[Path, Path], tmp_path: Pat
     for name in ("there.db", "dangling.db", "a.db"):
         with pytest.raises(MergeOutputError, match="exists already"):
             merge(two, tmp_path / name)
+    with pytest.raises(MergeOutputError, match="cannot be written: No such file"):
+        merge(two, tmp_path / "no-folder" / "c.db")
     assert (tmp_path / "there.db").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
 

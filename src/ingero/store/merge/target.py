@@ -13,6 +13,7 @@ import apsw
 
 from ingero.errors import IngeroError
 from ingero.store.distrust import confine, distrust
+from ingero.store.errors import writing_error
 from ingero.store.migrations import migrate
 from ingero.store.own_schema import INDEXES_AT_END, index_texts, session_indexes
 from ingero.store.recording import MAX_INDEXED_EVENTS
@@ -54,6 +55,8 @@ def new_recording(path: Path) -> Iterator[Path]:
                 _put_in_place(partial, path)
             except OSError as error:
                 raise _failed(path, error) from error
+            except apsw.Error as error:
+                raise writing_error(partial, error) from error
             finally:
                 _remove(partial)
     finally:
@@ -62,14 +65,17 @@ def new_recording(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _only_writer(lock: int, path: Path) -> Iterator[None]:
+    place = path.with_name(f".{path.name}.lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if not os.path.samestat(os.fstat(lock), place.lstat()):  # of a merge that has just ended
+            raise BlockingIOError
+    except (BlockingIOError, FileNotFoundError):
         raise MergeOutputError(f"another merge is writing {path}", hint="wait for it, or name another file") from None
     try:
         yield
     finally:
-        path.with_name(f".{path.name}.lock").unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
 
 
 def _create(path: Path) -> None:
