@@ -201,6 +201,18 @@ def test_machines_of_one_disk_image_are_told_apart_by_boots_that_overlap(tmp_pat
     assert len(merged.nodes) == len(merged.notes) + 1 == 2
 
 
+def test_recordings_without_machine_id_are_of_one_node_where_they_share_a_boot(tmp_path: Path) -> None:
+    for file, boot in (("a", "one"), ("b", "one"), ("c", "other"), ("d", "")):
+        write_full(tmp_path / f"{file}.db", "gpu-01", boot_id=boot, uuid=file)
+    merged = merge([tmp_path / f"{file}.db" for file in "abcd"], tmp_path / "m.db")
+    sessions = dict(ask(tmp_path / "m.db", "SELECT uuid, node FROM sessions"))
+    assert len(merged.nodes) == 3
+    assert sessions["a"] == sessions["b"]
+    assert len(set(sessions.values())) == 3
+    again = merge([tmp_path / "m.db", tmp_path / "b.db", tmp_path / "d.db"], tmp_path / "n.db")
+    assert (again.nodes, again.repeated) == (merged.nodes, 2)
+
+
 def test_a_machine_that_was_booted_again_is_one_node_with_groups_of_each_boot(tmp_path: Path) -> None:
     for number, boot in enumerate(("first", "second")):
         path = tmp_path / f"{boot}.db"

@@ -51,27 +51,48 @@ def machines(sessions: Sequence[SourceSession]) -> dict[tuple[int, int], Machine
     """The machine of each session, by (file, session).
 
     Sessions of one name are of one machine if their machine ids are equal and no two of its boots overlap: copied
-    disk images share their machine id. Those that say no machine id are of one machine within a file, and of another
-    in each other file: what cannot be proven equal is not mixed.
+    disk images share their machine id. Those that say no machine id are of one machine within a file, and across
+    files where they have a boot or a session in common: what cannot be proven equal is not mixed.
     """
     found: dict[tuple[int, int], Machine] = {}
     by_id: dict[tuple[str, str], list[SourceSession]] = defaultdict(list)
-    by_file: dict[tuple[str, int], list[SourceSession]] = defaultdict(list)
+    by_name: dict[str, list[SourceSession]] = defaultdict(list)
     for one in sessions:
         if one.machine_id:
             by_id[_plain(one.node), one.machine_id].append(one)
         else:
-            by_file[one.node, one.file].append(one)
+            by_name[_plain(one.node)].append(one)
     for (name, machine_id), mine in by_id.items():
         are_several = _has_overlapping_boots(mine)
         for one in mine:
             mark = _digest(machine_id + one.boot_id) if are_several else machine_id
             found[one.file, one.session] = Machine(name, mark)
-    for (node, _), mine in by_file.items():
-        first = min(mine, key=lambda one: (one.started_ns, one.uuid))
-        for one in mine:
-            found[one.file, one.session] = Machine(_plain(node), _digest(f"{first.uuid} {first.started_ns}"))
+    for name, alike in by_name.items():
+        for mine in _connected(alike):
+            first = min(mine, key=lambda one: (one.started_ns, one.uuid))
+            for one in mine:
+                found[one.file, one.session] = Machine(name, _digest(f"{first.uuid} {first.started_ns}"))
     return found
+
+
+def _connected(sessions: Sequence[SourceSession]) -> Iterable[list[SourceSession]]:
+    """Sessions of one name in groups that a file, a boot or a session in common holds together."""
+    above: dict[tuple[object, ...], tuple[object, ...]] = {}
+
+    def top(key: tuple[object, ...]) -> tuple[object, ...]:
+        while above.setdefault(key, key) != key:
+            above[key] = above[above[key]]
+            key = above[key]
+        return key
+
+    for one in sessions:
+        boot = [("boot", one.boot_id)] if one.boot_id else []
+        for shared in (*boot, ("session", *one.identity)):
+            above[top(shared)] = top(("file", one.file, one.node))
+    groups: dict[tuple[object, ...], list[SourceSession]] = defaultdict(list)
+    for one in sessions:
+        groups[top(("file", one.file, one.node))].append(one)
+    return groups.values()
 
 
 def names(found: Iterable[Machine]) -> Mapping[Machine, str]:
