@@ -269,3 +269,16 @@ def test_the_help_is_the_one_that_was_reviewed() -> None:
 
 def test_the_help_fits_80_columns() -> None:
     assert max(map(len, (ROOT / "tests/data/trace-help.txt").read_text().splitlines())) <= 80
+
+
+def test_a_pod_that_knows_its_node_records_under_that_name(resolved: Resolve) -> None:
+    pod = {"NODE_NAME": "gpu-node-7", "MY_NODE_NAME": "other"}
+    assert resolved(pod).node == "gpu-node-7"
+    assert resolved({"MY_NODE_NAME": "gpu-node-8"}).node == "gpu-node-8"
+    assert resolved(pod, file="node: from-file\n").node == "from-file"
+    assert resolved(pod, node="from-flag").node == "from-flag"
+
+
+@pytest.mark.parametrize("environ", [{}, {"NODE_NAME": ""}, {"NODE_NAME": "a:b"}])
+def test_without_such_a_name_it_is_the_host_name(resolved: Resolve, environ: dict[str, str]) -> None:
+    assert resolved(environ).node == os.uname().nodename

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingero.discover.gpus import Gpu, Nvml
-from ingero.discover.host import os_name, read_host
+from ingero.discover.host import machine_id, os_name, read_host
 from ingero.discover.library_files import LibraryFile
 from ingero.discover.system import Pressure, SystemSampler, parse_pressure
 from ingero.ops import Library
@@ -132,3 +132,22 @@ def test_equal_gpus_are_named_once(tmp_path: Path) -> None:
     )
     host = read_host(nvml=Nvml(gpus=gpus), proc=a_proc(tmp_path))
     assert host.gpu_model == "H200"
+
+
+def test_the_machine_id_is_that_of_the_first_process_and_never_stored_as_it_is(tmp_path: Path) -> None:
+    proc, etc = tmp_path / "proc", tmp_path / "etc"
+    of_host, of_image = "0123456789abcdef" * 2, "f" * 32
+    for folder, text in ((proc / "1/root/etc", of_host), (etc, of_image)):
+        folder.mkdir(parents=True)
+        (folder / "machine-id").write_text(f"{text}\n")
+    found = machine_id(proc=proc, etc=etc)
+    assert len(found) == 32
+    assert of_host not in found
+    (proc / "1/root/etc/machine-id").unlink()
+    assert machine_id(proc=proc, etc=etc) not in {found, of_image, ""}
+
+
+@pytest.mark.parametrize("text", ["", "uninitialized", "0123"])
+def test_what_is_no_machine_id_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "machine-id").write_text(text)
+    assert machine_id(proc=tmp_path, etc=tmp_path) == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ingero import __version__
 from ingero.discover.gpus import known_nvml
-from ingero.discover.host import read_host
+from ingero.discover.host import machine_id, read_host
 from ingero.store.records import SessionFacts
 
 Value = str | int | float | bool | None
@@ -32,6 +32,7 @@ def session_facts(
         uuid=str(uuid.uuid4()),
         started_ns=time.time_ns(),
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        machine_id=machine_id(),
         kernel=host.kernel,
         os_release=host.os_name,
         cpu_model=host.cpu_model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from ingero.cli.output import echo, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.concerned import is_about
-from ingero.diagnose.engine import diagnose_evidence
+from ingero.diagnose.engine import diagnose, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.incident_json import Object
 from ingero.diagnose.model import UNEXPLAINED, Diagnosis
+from ingero.diagnose.node_by_node import reader_of
 from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
 from ingero.serve.account import Extent, account_text, header_lines
@@ -54,6 +56,7 @@ class _Wanted:
 @click.option("--from", "begin", metavar="T", help='Only from here on: 14:05, "2026-11-21 14:05:30", unix seconds.')
 @click.option("--to", "end", metavar="T", help="Only until here.")
 @click.option("--pid", type=int, help="Only this process.")
+@click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--rule",
     metavar="CAUSE",
@@ -74,6 +77,7 @@ def command(
     begin: str | None,
     end: str | None,
     pid: int | None,
+    node: str | None,
     rule: str | None,
     chains: bool,
     per_process: bool,
@@ -87,36 +91,51 @@ def command(
     _check_rule(rule)
     since_ns = parse_since_ns(since)
     wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
-    with open_reader(database_path(db, os.environ, uid=os.getuid())) as reader:
+    with open_reader(database_path(db, os.environ, uid=os.getuid()), node=node) as reader:
         window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
         check_pid(reader, pid)
         if chains:
             if not (since or begin):  # findings outlive everything else
                 window = replace(window, begin_ns=reader.kept_since_ns(window))
-            has_found = _show_stored(stored(reader, window, pid=pid, rule=rule), window, as_json=as_json)
+            has_found = _show_stored(_stored(reader, window, pid, rule), window, as_json=as_json)
             sys.exit(EXIT_FOUND if has_found else 0)
-        evidence = Evidence(reader, window)
-        diagnosis = chosen(diagnose_evidence(evidence, all_rules()), pid=pid, rule=rule)
+        evidence = Evidence(reader, window) if len(reader.nodes()) < 2 else None
+        found_all = diagnose_evidence(evidence, all_rules()) if evidence else diagnose(reader, window)
+        diagnosis = chosen(found_all, pid=pid, rule=rule)
         if as_json:
             found = diagnosis_json(diagnosis)
             if per_process:
-                found["per_process"] = per_process_json(reader, window, pid=pid)
-                found["takers"] = takers_json(reader, window, pid=pid)
+                found |= _per_process(reader, window, pid)
             echo_json(found)
         else:
-            for line in _text(evidence, diagnosis, wanted):
+            for line in _text(reader, window, diagnosis, wanted, evidence):
                 echo(line)
     if diagnosis.incidents:
         sys.exit(EXIT_FOUND)
 
 
-def _show_stored(found: Stored, window: Window, *, as_json: bool) -> bool:
+def _stored(reader: Reader, window: Window, pid: int | None, rule: str | None) -> dict[str, Stored]:
+    """What was found while it was recorded, by node; under "" where the recording holds one."""
+    nodes = reader.nodes()
+    if len(nodes) < 2:
+        return {"": stored(reader, window, pid=pid, rule=rule)}
+    found = {}
+    for node in nodes:
+        with reader.of_node(node) as alone:
+            found[node] = stored(alone, window, pid=pid, rule=rule)
+    return found
+
+
+def _show_stored(found: dict[str, Stored], window: Window, *, as_json: bool) -> bool:
     """Answers whether anything was found."""
     if as_json:
         echo_json(stored_json(found, window))
-    for line in () if as_json else stored_lines(found):
-        echo(line)
-    return bool(found)
+    for node, its in {} if as_json else found.items():
+        if node:
+            echo(f"=== {node} ===")
+        for line in stored_lines(its):
+            echo(line)
+    return any(found.values())
 
 
 def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
@@ -135,18 +154,46 @@ def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagno
     )
 
 
-def _text(evidence: Evidence, diagnosis: Diagnosis, wanted: _Wanted) -> Iterator[str]:
-    """The verdict first, then the machine, then the account."""
-    reader, window = evidence.reader, evidence.window
+def _text(
+    reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted, evidence: Evidence | None
+) -> Iterator[str]:
+    """The verdict first, then the machine, then the account; of several nodes, one after the other."""
     yield from header_lines(reader, window)
+    nodes = reader.nodes()
+    if len(nodes) < 2:
+        yield from _verdict(diagnosis, wanted, system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
+        yield from _account(reader, window, wanted, evidence, has_incident=bool(diagnosis.incidents))
+        return
+    yield f"{len(nodes)} nodes: {', '.join(nodes)}"
+    yield from _verdict(diagnosis, wanted, ())
+    for node in nodes:
+        yield f"=== {node} ==="
+        has_incident = any(one.node == node for one in diagnosis.incidents)
+        with reader_of(reader, node, window) as alone:
+            if alone is None:
+                yield "Nothing was recorded here in this time."
+            else:
+                yield from header_lines(*alone)
+                yield from system_lines(*alone, has_incident=has_incident)
+                yield ""
+                yield from _account(*alone, wanted, None, has_incident=has_incident)
+        yield ""
+
+
+def _verdict(diagnosis: Diagnosis, wanted: _Wanted, machine: Iterable[str]) -> Iterator[str]:
     yield from verdict_lines(diagnosis)
     if diagnosis.profiles:
         yield from profile_lines(diagnosis.profiles, pid=wanted.pid)
-    context = list(system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
-    context += not_looked_at_lines(diagnosis)
+    context = [*machine, *not_looked_at_lines(diagnosis)]
     yield from context
     if context:
         yield ""
+
+
+def _account(
+    reader: Reader, window: Window, wanted: _Wanted, evidence: Evidence | None, *, has_incident: bool
+) -> Iterator[str]:
+    """Of one node. evidence: of it, where somebody has read it already."""
     if reader.older_version:
         yield f"Recorded by Ingero {reader.older_version}, which kept no epochs and no clocks. What it found itself:"
         yield from stored_lines(stored(reader, window), most=_MOST_CHAINS)
@@ -154,10 +201,27 @@ def _text(evidence: Evidence, diagnosis: Diagnosis, wanted: _Wanted) -> Iterator
     if wanted.per_process:
         yield from per_process_lines(reader, window, pid=wanted.pid)
     is_whole = wanted.per_process or wanted.stacks
-    extent = Extent.WHOLE if is_whole else Extent.SHORT if diagnosis.incidents else Extent.MOST
+    extent = Extent.WHOLE if is_whole else Extent.SHORT if has_incident else Extent.MOST
     yield from account_text(
         reader, window, pid=wanted.pid, whole_stacks=wanted.stacks, extent=extent, evidence=evidence
     )
+
+
+def _per_process(reader: Reader, window: Window, pid: int | None) -> Object:
+    """What --per-process adds to the JSON; of several nodes each row has its node."""
+    nodes = reader.nodes()
+    if len(nodes) < 2:
+        return {
+            "per_process": per_process_json(reader, window, pid=pid),
+            "takers": takers_json(reader, window, pid=pid),
+        }
+    found: dict[str, list[Object]] = {"per_process": [], "takers": []}
+    for node in nodes:
+        with reader_of(reader, node, window) as alone:
+            if alone:
+                found["per_process"] += [{**one, "node": node} for one in per_process_json(*alone, pid=pid)]
+                found["takers"] += [{**one, "node": node} for one in takers_json(*alone, pid=pid)]
+    return {**found}
 
 
 def _check_rule(cause: str | None) -> None:

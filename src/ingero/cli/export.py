@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +12,13 @@ import rich_click as click
 
 from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
+from ingero.cli.progress import progress_bar
 from ingero.cli.recorded_pid import check_pid
 from ingero.errors import IngeroError
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
 from ingero.serve.export.gaps import gap_lines
 from ingero.serve.export.output import STANDARD_OUTPUT, output_file, refuse_recording
-from ingero.serve.export.timeline import Progress
 from ingero.store.errors import EmptyRecordingError, reading_error
 from ingero.store.locations import database_path
 from ingero.store.reader import Reader, open_reader
@@ -50,6 +47,7 @@ class WindowError(IngeroError):
 @click.option("--from", "begin", metavar="T", help='Begin: "2026-11-21 13:40:05", 13:40 or unix seconds.')
 @click.option("--to", "end", metavar="T", help="End, written like --from.")
 @click.option("--pid", type=int, help="Only this process.")
+@click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--weight",
     type=click.Choice([one.value for one in Weight]),
@@ -63,6 +61,7 @@ def command(
     begin: str | None,
     end: str | None,
     pid: int | None,
+    node: str | None,
     weight: str | None,
 ) -> None:
     """Write a recording for Perfetto, chrome://tracing, flame graph tools or pprof."""
@@ -70,7 +69,7 @@ def command(
         raise click.UsageError("--weight is for --format flamegraph; a pprof profile has all three")
     path = database_path(db, os.environ, uid=os.getuid())
     try:
-        with open_reader(path) as reader:
+        with open_reader(path, node=node) as reader:
             whole = _whole(reader)
             if whole is None:
                 raise EmptyRecordingError(path)
@@ -84,7 +83,7 @@ def command(
 
 def _write(streams: Streams, whole: Window, form: Format, weight: Weight, output: Path) -> None:
     began_s = time.monotonic()
-    with output_file(output) as file, _progress() as progress:
+    with output_file(output) as file, progress_bar() as progress:
         written = export(streams, whole, form, file, weight=weight, progress=progress)
     _say(f"{written.text} in {time.monotonic() - began_s:.1f} s: {_where(output)}", output)
     for line in gap_lines(streams.reader, streams.window):
@@ -116,26 +115,6 @@ def _window(reader: Reader, whole: Window, since: str | None, begin: str | None,
     if window.duration_ns <= 0:
         raise WindowError("no time lies between --from and --to", hint="the begin goes to --from, the end to --to")
     return window
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar per part on a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _title, _share: None
-        return
-    from rich.console import Console  # noqa: PLC0415  # takes 40 ms, and without a terminal it is not needed
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bars  # noqa: PLC0415
-
-    columns = (TextColumn("{task.description:16}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=1.0)
-
-        def show(title: str, share: float) -> None:
-            bars.update(task, description=title, completed=share)
-
-        yield show
 
 
 def _where(output: Path) -> str:

@@ -90,6 +90,14 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
                 "ingero import before.sqlite -o a.db; ingero import after.sqlite -o b.db; ingero compare a.db b.db",
         },
     ),
+    "merge": Manual(
+        examples={
+            "Which node is slow? Record each, bring the files together, ask once.":
+                "ingero merge node-01.db node-02.db node-03.db -o cluster.db; ingero explain --db cluster.db",
+            "A database of Ingero 0.8 names no node: say which it was.":
+                "ingero merge old.db new.db -o both.db --force-node trainer-7",
+        },
+    ),
     "query": Manual(
         examples={
             "Exact counts of all calls.": 'ingero query "SELECT op_name, sum(count) FROM op_stats GROUP BY 1"',

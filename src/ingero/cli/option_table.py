@@ -107,8 +107,13 @@ def _sampling_rate(text: str) -> int:
     return int(text)
 
 
+def is_node_name(text: str) -> bool:
+    """Whether a node may have that name."""
+    return _NODE.fullmatch(text) is not None
+
+
 def _node(text: str) -> str:
-    if not _NODE.fullmatch(text):
+    if not is_node_name(text):
         raise OptionError(f"{text!r} is no name for a node", hint="use letters, digits, dots, dashes and underscores")
     return text
 
@@ -195,7 +200,8 @@ OPTIONS: tuple[Option, ...] = (
     _option("max-overhead", _ratio, "2%", "P", "What tracing may cost the busiest traced thread; 0: no limit."),
     _option("max-cpu", _ratio, "5%", "P", "What ingero may use of one core, averaged over a minute; 0: no limit."),
     _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
-    _option("node", _node, "", "N", "Name of this machine in the recording. Default: its host name."),
+    _option("node", _node, "", "N", "Name of this machine in the recording. Default: in a pod that says "
+            "it (NODE_NAME by the downward API), the Kubernetes node's, else the host name."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; with a port alone on this machine only."),
     _option("otlp", _receiver, "", "HOST:PORT", "Push metrics to this OTLP receiver, every 10 s over HTTPS."),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ingero.cli.config_file import ConfigError, find_config, read_config
-from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, OptionError, parse_switch
+from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, OptionError, is_node_name, parse_switch
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
@@ -23,6 +23,7 @@ CONFIG_VARIABLE = "INGERO_CONFIG"
 _FIRST_PERSON, _NOBODY = 1000, 65534
 _MAX_UID = (1 << 32) - 2  # the one above stands for "no user"
 _EVERYBODY = "all"
+_POD_NODE_VARIABLES = ("NODE_NAME", "MY_NODE_NAME")  # what charts give spec.nodeName to; the second is Ingero 0.x's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +116,20 @@ def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid:
         "uid": None if values["pid"] else _chosen_uid(user, given.get("user"), owner),
         "db": database_path(_in_home(values["db"], owner), environ, uid=uid),
         "cuda_lib": values["cuda_lib"] or (),
-        "node": values["node"] or os.uname().nodename,
+        "node": values["node"] or _node_name(environ),
         "log": _in_home(values["log"], owner),
         "owner": owner,
     }
     return TraceSettings(**values)
+
+
+def _node_name(environ: Mapping[str, str]) -> str:
+    """The name that Kubernetes knows this machine by, where the pod says it; else its host name.
+
+    In a pod the host name is the pod's, which is another one after each restart.
+    """
+    names = (environ.get(variable, "") for variable in _POD_NODE_VARIABLES)
+    return next((name for name in names if is_node_name(name)), os.uname().nodename)
 
 
 def _from_flags(flags: Mapping[str, str | None]) -> Iterator[tuple[str, _Given]]:

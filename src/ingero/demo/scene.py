@@ -70,19 +70,24 @@ class Scene:
         not_traced: Mapping[str, str] | None = None,
         options: Mapping[str, str | int | float | bool | None] | None = None,
         seed: int = 1,
+        node: str = "scene",
+        machine_id: str = "",
+        boot_id: str = "",
     ):
         self.path = path
         self._end_ns = BEGIN_NS + int(seconds * SECOND_NS)
         facts = SessionFacts(
-            uuid=f"scene-{seed}",
+            uuid=f"scene-{path.stem}-{node}-{seed}",
             started_ns=BEGIN_NS,
+            machine_id=machine_id,
+            boot_id=boot_id,
             cpu_count=4,
             not_traced=dict(not_traced or {}),
             options=dict(options or {}),
             ingero_ver="scene",
             agent_pid=AGENT_PID,
         )
-        self._writer = Writer(path, session=facts, node="scene", clock=lambda: self._end_ns)
+        self._writer = Writer(path, session=facts, node=node, clock=lambda: self._end_ns)
         self._random = np.random.default_rng(seed)
         self._appended = 0
         self._threads: set[int] = set()

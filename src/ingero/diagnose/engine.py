@@ -28,6 +28,7 @@ from ingero.diagnose.model import (
 )
 from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.more_work import is_same_work
+from ingero.diagnose.node_by_node import as_one, reader_of
 from ingero.diagnose.process_verdicts import process_verdicts
 from ingero.diagnose.profile.verdict import not_in_a_profile
 from ingero.diagnose.rule import Rule, all_rules
@@ -49,8 +50,16 @@ _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the progr
 
 
 def diagnose(reader: Reader, window: Window) -> Diagnosis:
-    """What happened in the window, and why. Reads only; the same recording gives the same answer."""
-    return diagnose_evidence(Evidence(reader, window), all_rules())
+    """What happened in the window, and why, on each node. Reads only; the same recording gives the same answer."""
+    nodes = reader.nodes()
+    if len(nodes) < 2:
+        return diagnose_evidence(Evidence(reader, window), all_rules())
+    found = {}
+    for node in nodes:
+        with reader_of(reader, node, window) as alone:
+            if alone:
+                found[node] = diagnose_evidence(Evidence(*alone), all_rules())
+    return as_one(window, found)
 
 
 def diagnose_evidence(evidence: Evidence, rules: Iterable[Rule], cases: Sequence[Case] | None = None) -> Diagnosis:

@@ -38,6 +38,7 @@ def incident_json(incident: Incident) -> Object:
         "evidence": dict(incident.evidence),
         "impact": asdict(incident.impact) if incident.impact else None,
         "timeline": [asdict(one) for one in incident.timeline],
+        "node": incident.node,
     }
 
 

@@ -204,7 +204,8 @@ class Incident:
 
     end_ns: None while it goes on. lost_ns: of its victims' lanes, the longest (lanes are never summed). lost_ratio: of
     the wall time of the incident; explained_ratio: what all causes found together explain of the victim's loss.
-    account: lost ns by "part.state". peak_ratio: the worst second.
+    account: lost ns by "part.state". peak_ratio: the worst second. node: of several in the recording, the one that it
+    and everybody in it is on; "": it holds one.
     """
 
     number: int
@@ -229,6 +230,7 @@ class Incident:
     evidence: Mapping[str, Fact] = field(default_factory=dict)
     impact: Impact | None = None
     timeline: tuple[Moment, ...] = ()
+    node: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -264,7 +266,7 @@ class ProcessVerdict:
     """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`.
 
     how, steps: how its steps are known, and how many there are; of SYNC they are sync intervals. None and 0 where there
-    are neither.
+    are neither. node: as of an incident.
     """
 
     process: int
@@ -276,6 +278,7 @@ class ProcessVerdict:
     how: How | None = None
     steps: int = 0
     gpu_idle: GpuIdle | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import platform
 import re
@@ -15,6 +17,7 @@ from ingero.discover.processes import PROC
 from ingero.ops import Library
 
 _KIB = 1024
+_MACHINE_ID = re.compile(r"[0-9a-fA-F]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,18 @@ def read_host(
         cuda_version=_cuda_version(libraries, nvml),
         load_avg=os.getloadavg(),
     )
+
+
+def machine_id(*, proc: Path = PROC, etc: Path = Path("/etc")) -> str:
+    """What tells this installation from another of the same name, the same after a reboot; "" where it has none.
+
+    The first process's file comes first: that of a container is the image's. machine-id(5) is confidential, so this is
+    a keyed hash of it, 32 hexadecimal digits, as sd_id128_get_machine_app_specific(3) would give away.
+    """
+    for path in (proc / "1/root/etc/machine-id", etc / "machine-id"):
+        if _MACHINE_ID.fullmatch(found := _text(path).strip()):
+            return hmac.new(found.lower().encode(), b"ingero", hashlib.sha256).hexdigest()[:32]
+    return ""
 
 
 def os_name(os_release: Path) -> str:

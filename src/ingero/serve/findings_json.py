@@ -42,6 +42,7 @@ def verdict_json(verdict: ProcessVerdict) -> Object:
         "has_incident": verdict.has_incident,
         "steps": {"how": verdict.how.value, "count": verdict.steps} if verdict.how else None,
         "gpu_idle": gpu_idle_json(verdict.gpu_idle) if verdict.gpu_idle else None,
+        "node": verdict.node,
     }
 
 

@@ -82,6 +82,7 @@ def _names(incident: Incident) -> tuple[str, ...]:
 def _more_alike(rest: Sequence[Incident]) -> str:
     first = rest[0]
     whose = f" of {', '.join(_names(first))}" if _names(first) else ""
+    whose += f" on {', '.join(nodes)}" if (nodes := sorted({one.node for one in rest if one.node})) else ""
     lost_ns = max(one.lost_ns for one in rest)
     each = f", which lost up to {format_ns(lost_ns)} each" if lost_ns else ""
     begin_ns, end_ns = min(one.start_ns for one in rest), max(one.end_ns or one.start_ns for one in rest)
@@ -114,7 +115,8 @@ def unseen_for_ns(diagnosis: Diagnosis) -> int:
 
 def incident_lines(incident: Incident) -> Iterator[str]:
     """One incident: what happened, when, what it cost, who did it, how that is known, and what to do."""
-    yield f"{incident.severity.name}  {incident.cause}  [{_KINDS[incident.kind]} {incident.number}]"
+    where = f" on {incident.node}" if incident.node else ""
+    yield f"{incident.severity.name}  {incident.cause}{where}  [{_KINDS[incident.kind]} {incident.number}]"
     yield f"  {incident.summary}"
     yield f"  {_when(incident)}"
     if incident.lost_ns:
@@ -247,7 +249,8 @@ def _chain(chain: Sequence[Link]) -> Iterator[str]:
 
 def _verdict(verdict: ProcessVerdict) -> str:
     rank = f" rank {verdict.rank}" if verdict.rank is not None else ""
-    return f"{verdict.name} [{verdict.pid}]{rank}: {verdict.text}"
+    where = f" on {verdict.node}" if verdict.node else ""
+    return f"{verdict.name} [{verdict.pid}]{rank}{where}: {verdict.text}"
 
 
 def _change(now: float, usual: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from ingero.diagnose.concerned import is_about
@@ -59,16 +59,19 @@ def stored_lines(found: Stored, *, most: int | None = None) -> Iterator[str]:
         yield "Nothing was found while this was recorded."
 
 
-def stored_json(found: Stored, window: Window) -> Object:
-    """The same with the keys of a diagnosis, which says what could not be looked at; here nobody looked again."""
+def stored_json(found: Mapping[str, Stored], window: Window) -> Object:
+    """The same with the keys of a diagnosis, which says what could not be looked at; here nobody looked again.
+
+    found: by node; under "" where the recording holds one.
+    """
     return {
         "version": VERSION,
         "window": window_json(window),
-        "incidents": [_incident_json(one) for one in found.incidents],
+        "incidents": [_incident_json(one) | {"node": node} for node, its in found.items() for one in its.incidents],
         "verdicts": [],
         "not_evaluated": [],
         "not_traced": {},
-        "stored_chains": [asdict(one) for one in found.chains],
+        "stored_chains": [asdict(one) for its in found.values() for one in its.chains],
     }
 
 

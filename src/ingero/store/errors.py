@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
 
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 from ingero.foreign_text import shell_word
+
+_MOST_NODES = 20  # that a hint names
 
 
 class StoreError(IngeroError):
@@ -50,6 +53,24 @@ class HostileDatabaseError(StoreError):
         super().__init__(
             f"{path} is left alone: {detail}",
             hint="name another file with --db FILE; if you trust this one, read it with sqlite3",
+        )
+
+
+class UnknownNodeError(StoreError):
+    """A recording has no node of that name."""
+
+    def __init__(self, node: str, nodes: Sequence[str]) -> None:
+        known = ", ".join(nodes[:_MOST_NODES]) + (" ..." if len(nodes) > _MOST_NODES else "")
+        super().__init__(f"no node {node!r} in this recording", hint=f"--node with one of: {known}")
+
+
+class MergedRecordingError(StoreError):
+    """Recording into a file that was merged: its rows lie in ranges by file, and new ones would have none."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} was merged from several recordings, and is only read",
+            hint="record into another file with --db FILE, and merge both",
         )
 
 

@@ -34,6 +34,9 @@ _AGGREGATES = (
 )
 _CGROUPS = "(SELECT 0 AS cgroup_id, '' AS container_id, '' AS cgroup_path, '' AS pod_name, '' AS namespace WHERE false)"
 
+_PROCESS = "e.pid"
+_PROCESS_OF_NODE = "((SELECT min(session) FROM raw_sessions s WHERE s.node = e.node) << 23 | e.pid)"
+
 _SUM_OF_STORED = """
 INSERT INTO raw_op_stats(session, start_ns, period_s, process, source, op, count, recorded, nested, errors, sum_ns,
                          max_ns, bytes)
@@ -54,7 +57,9 @@ def attach(db: apsw.Connection, uri: str, path: Path) -> bool:
     db.execute(sql_text("schema.sql"))
     vocabulary.fill(db)
     db.execute("DROP TABLE main.raw_events; DROP TABLE main.raw_offcpu")
-    db.execute(re.sub(r"\{([\w.]+)\}", lambda mark: _fill(db, mark[1]), sql_text("legacy.sql")))
+    _run(db, "legacy.sql")
+    if _has_several_nodes(db):
+        _run(db, "legacy_nodes.sql")
     views.make_temporary(db, are_all_there=True)
     is_exact = bool(next(iter(db.execute("SELECT EXISTS (SELECT 1 FROM raw_op_stats)")))[0])
     if not is_exact:
@@ -70,7 +75,19 @@ def version_of(db: apsw.Connection) -> str:
     return str(rows[0][0]) if rows else ""
 
 
+def _run(db: apsw.Connection, name: str) -> None:
+    db.execute(re.sub(r"\{([\w.]+)\}", lambda mark: _fill(db, mark[1]), sql_text(name)))
+
+
+def _has_several_nodes(db: apsw.Connection) -> bool:
+    if "node" not in _columns(db, "sessions") or "node" not in _columns(db, "events"):
+        return False
+    return bool(next(iter(db.execute("SELECT count(DISTINCT node) > 1 FROM old.sessions")))[0])
+
+
 def _fill(db: apsw.Connection, mark: str) -> str:
+    if mark == "process":
+        return _PROCESS_OF_NODE if _has_several_nodes(db) else _PROCESS
     if mark == "aggregates":
         return "old.event_aggregates" if _columns(db, "event_aggregates") else _AGGREGATES
     if mark == "cgroups":

@@ -12,7 +12,7 @@ SELECT row_number() OVER (), '', node, first, last
 FROM (SELECT {events.node} AS node, min(timestamp) AS first, max(timestamp) AS last FROM old.events e GROUP BY 1)
 WHERE NOT EXISTS (SELECT 1 FROM raw_sessions);
 
--- One process per pid: these versions kept neither start times nor, in merged files, whose pid it was. The recursion
+-- One process per pid: these versions kept no start times (legacy_nodes.sql: of files merged from several nodes). The recursion
 -- steps through the index on pid instead of reading every event.
 INSERT INTO raw_processes(process, session, pid, start_ns, name, rank, local_rank, world_size, last_seen_ns)
 WITH RECURSIVE seen(pid) AS (
@@ -64,7 +64,7 @@ SELECT {events.seq} AS id,
        coalesce((SELECT max(session) FROM raw_sessions s WHERE s.node = {events.node} AND s.started_ns <= e.timestamp),
                 (SELECT min(session) FROM raw_sessions s WHERE s.node = {events.node}), 0) AS session,
        iif(e.source IN (5, 7) OR e.source = 3 AND e.op = 1, e.timestamp - e.duration, e.timestamp) AS start_ns,
-       iif(e.source = 3 AND e.op = 3, 0, e.duration) AS duration_ns, e.pid AS process, e.pid, e.tid, e.source, e.op,
+       iif(e.source = 3 AND e.op = 3, 0, e.duration) AS duration_ns, {process} AS process, e.pid, e.tid, e.source, e.op,
        CASE WHEN e.source = 5 THEN e.arg0 * 512
             WHEN e.source = 7 THEN e.arg1
             WHEN e.source = 1 AND e.op IN (1, 4, 7, 8, 9, 10, 11, 12) OR e.source = 4 AND e.op IN (2, 3, 5, 6) THEN e.arg0
@@ -91,7 +91,7 @@ FROM old.events e;
 
 -- Why the thread was off the CPU was not recorded: state is NULL, and a sleep cannot be told from a preemption.
 CREATE TEMP VIEW raw_offcpu AS
-SELECT id, session, start_ns, duration_ns, iif(arg1 > 0, arg1, pid) AS process, iif(arg1 > 0, arg1, pid) AS pid, tid, comm,
+SELECT id, session, start_ns, duration_ns, process - pid + iif(arg1 > 0, arg1, pid) AS process, iif(arg1 > 0, arg1, pid) AS pid, tid, comm,
        NULL AS state, 0 AS woken_ns, -1 AS cpu, 0 AS culprit_pid, 0 AS culprit_name, 0 AS culprit_ns, NULL AS waker_kind,
        0 AS waker_pid, 0 AS waker_tid, 0 AS waker_name, 0 AS futex, 0 AS stack_hash, 0 AS is_gpu_call
 FROM raw_events WHERE source = 3 AND op = 1;

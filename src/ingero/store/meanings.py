@@ -71,6 +71,7 @@ _ROWS: Mapping[str, str] = {
 _COLUMNS: Mapping[str, str] = {
     "agent_cpu_ns": "CPU time of the agent since the last snapshot",
     "agent_pid": "the process that recorded",
+    "boot_id": "one boot of the machine; NULL: not known",
     "agent_rss_bytes": "memory of the agent",
     "aliases": "names that older versions used",
     "bit": "number of the bit, from 0",
@@ -152,6 +153,7 @@ _COLUMNS: Mapping[str, str] = {
     "max_db_bytes": "what --max-db was",
     "max_ns": "longest call",
     "mem_avail": "memory that is available, in MiB",
+    "machine_id": "one installation, as a hash: tells machines of one name apart; NULL: not known",
     "mem_available_bytes": "memory that is available",
     "mem_pct": "older name of mem_percent",
     "mem_percent": "memory in use",

@@ -43,21 +43,21 @@ def kind_of(db: apsw.Connection) -> Kind:
     return Kind.OLDER_INGERO if is_older else Kind.FOREIGN
 
 
-def pragma(db: apsw.Connection, name: str) -> int:
+def pragma(db: apsw.Connection, name: str, *, schema: str = "main") -> int:
     """The number that a PRAGMA without argument answers."""
-    (value,) = next(iter(db.execute(f"PRAGMA {name}")))
+    (value,) = next(iter(db.execute(f"PRAGMA {schema}.{name}")))
     assert isinstance(value, int)
     return value
 
 
-def check_version(db: apsw.Connection, path: Path, *, newest: int = 1 + len(MIGRATIONS)) -> int:
+def check_version(db: apsw.Connection, path: Path, *, newest: int = 1 + len(MIGRATIONS), schema: str = "main") -> int:
     """The version of a recording.
 
     Raises:
         NewerDatabaseError: this program does not know that version.
         ForeignDatabaseError: no version of ingero gave it that number.
     """
-    version = pragma(db, "user_version")
+    version = pragma(db, "user_version", schema=schema)
     if version < 1:
         raise ForeignDatabaseError(path)
     if version > newest:

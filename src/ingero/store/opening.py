@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import apsw
 
-from ingero.store import legacy, views
+from ingero.store import legacy, narrowing, views
 from ingero.store.distrust import StepLimit, confine, distrust, require_safe_sqlite
 from ingero.store.errors import (
     DirectoryError,
@@ -47,21 +47,21 @@ class Opened:
     has_exact_totals: bool
 
 
-def open_database(path: Path) -> Opened:
-    """Open a recording of this product or of Ingero 0.x.
+def open_database(path: Path, *, node: str | None = None) -> Opened:
+    """Open a recording of this product or of Ingero 0.x. node: the connection shows nothing of other nodes; None: all.
 
     Raises:
         StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
     """
     require_safe_sqlite()
-    _refuse_other_files(path)
+    refuse_other_files(path)
     refuse_side_files(path)
     try:
-        kind = _peek(path)
+        kind = kind_of_file(path)
         if kind is Kind.RECORDING:
-            return _open_recording(path)
+            return _open_recording(path, node)
         if kind is Kind.OLDER_INGERO:
-            return _open_older(path)
+            return _open_older(path, node)
         if kind is Kind.EMPTY:
             raise EmptyDatabaseError(path)
     except (apsw.Error, UnicodeDecodeError) as error:
@@ -69,7 +69,7 @@ def open_database(path: Path) -> Opened:
     raise ForeignDatabaseError(path)
 
 
-def _refuse_other_files(path: Path) -> None:
+def refuse_other_files(path: Path) -> None:
     """SQLite has one answer for all of them, and a named pipe would keep it waiting for ever."""
     try:
         mode = path.stat().st_mode
@@ -83,7 +83,7 @@ def _refuse_other_files(path: Path) -> None:
         raise NotADatabaseError(path, "it is no regular file")
 
 
-def _peek(path: Path) -> Kind:
+def kind_of_file(path: Path) -> Kind:
     """Whose file it is. A plain read-only connection to a file in write-ahead mode makes side files; this does not."""
     db = _connect(path) if _has_log(path) else _try(_uri(path, is_immutable=True))
     try:
@@ -92,18 +92,34 @@ def _peek(path: Path) -> Kind:
         db.close()
 
 
-def _open_recording(path: Path) -> Opened:
+def _open_recording(path: Path, node: str | None) -> Opened:
     db = _connect(path)
     try:
-        limit = StepLimit(db, _stored_bytes(path))
+        limit = StepLimit(db, stored_bytes(path))
         version = check_version(db, path)
         views.make_temporary(db, are_all_there=require_tables(db, path))
+        if node is not None:
+            narrowing.narrow(db, node)
+        older_version, is_exact = _origin(db)
         db.execute("PRAGMA query_only = 1")
         confine(db, is_reading=True)
     except BaseException:
         db.close()
         raise
-    return Opened(db=db, limit=limit, version=version, older_version="", has_exact_totals=True)
+    return Opened(db=db, limit=limit, version=version, older_version=older_version, has_exact_totals=is_exact)
+
+
+def _origin(db: apsw.Connection) -> tuple[str, bool]:
+    """The version of Ingero 0.x by which all that is shown was recorded, "" if not all was; whether totals are exact.
+
+    What of a merged file is theirs says as little as their own files.
+    """
+    if not any(db.execute("SELECT name FROM pragma_table_info('raw_sessions') WHERE name = 'older_version'")):
+        return "", True  # of a build that could not merge
+    ((least, most, is_exact),) = db.execute(
+        "SELECT min(older_version), max(older_version), coalesce(min(has_exact_totals), 1) FROM raw_sessions"
+    )
+    return str(most or "") if least else "", bool(is_exact)
 
 
 def _connect(path: Path) -> apsw.Connection:
@@ -131,14 +147,15 @@ def _try(uri: str) -> apsw.Connection:
     return db
 
 
-def _open_older(path: Path) -> Opened:
-    uri = _uri(path, is_immutable=not _has_log(path))
+def _open_older(path: Path, node: str | None) -> Opened:
     db = apsw.Connection(":memory:", flags=_MEMORY_FLAGS)
     try:
         distrust(db)
-        limit = StepLimit(db, _stored_bytes(path))
+        limit = StepLimit(db, stored_bytes(path))
         db.set_busy_timeout(_BUSY_MS)
-        is_exact = legacy.attach(db, uri, path)
+        is_exact = legacy.attach(db, source_uri(path), path)
+        if node is not None:
+            narrowing.narrow(db, node)
         db.execute("PRAGMA query_only = 1")
         confine(db, is_reading=True)
     except BaseException:
@@ -148,9 +165,14 @@ def _open_older(path: Path) -> Opened:
     return Opened(db=db, limit=limit, version=0, older_version=version, has_exact_totals=is_exact)
 
 
-def _stored_bytes(path: Path) -> int:
+def stored_bytes(path: Path) -> int:
     """How much of a file is there at all: one with holes may claim terabytes."""
     return path.stat().st_blocks * 512
+
+
+def source_uri(path: Path) -> str:
+    """By which a connection of another file attaches a database, to read it: it leaves nothing beside it."""
+    return _uri(path, is_immutable=not _has_log(path))
 
 
 def _has_log(path: Path) -> bool:

@@ -17,6 +17,7 @@ _MOST_OBJECTS, _MOST_SQL_BYTES = 1_000, 1 << 20
 _OBJECT = re.compile(r"^CREATE (TABLE|INDEX) (?:IF NOT EXISTS )?(\w+)")
 # From left to right, so that quotes in a comment and comments in quotes are what SQLite takes them for.
 _PIECE = re.compile(r"('(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\])|--[^\n]*|/\*.*?(?:\*/|$)", re.DOTALL)
+_ONE_COLUMN = re.compile(r"CREATE INDEX (\w+) ON (\w+)\((\w+)\)")
 _SPACE_AT_SIGN = re.compile(r"\s*([(),])\s*")
 
 
@@ -28,7 +29,8 @@ def tables() -> dict[str, str]:
 
 @cache
 def _indexes() -> dict[str, str]:
-    return _texts("schema.sql", "INDEX") | _texts("indexes.sql", "INDEX")
+    of_merged = {name: _plain(text) for name, text in session_indexes().items()}
+    return _texts("schema.sql", "INDEX") | _texts("indexes.sql", "INDEX") | of_merged
 
 
 def _texts(file: str, kind: str) -> dict[str, str]:
@@ -71,7 +73,29 @@ def own_columns() -> dict[str, dict[str, str]]:
 INDEXES_AT_END = tuple(_texts("indexes.sql", "INDEX"))
 
 
-def require_tables(db: apsw.Connection, path: Path) -> bool:
+@cache
+def index_texts() -> dict[str, str]:
+    """The statements that make the indexes, by name: those of schema.sql, then those made at the end."""
+    text = f"{sql_text('schema.sql')}\n{sql_text('indexes.sql')}"
+    found = re.findall(r"^(CREATE INDEX (?:IF NOT EXISTS )?(\w+) .*?);", text, re.MULTILINE | re.DOTALL)
+    return {str(name): str(statement) for statement, name in found}
+
+
+@cache
+def session_indexes() -> dict[str, str]:
+    """The statements of those that a merged recording has besides, one for each index of one column.
+
+    By it a reader of one node finds a time without looking at the rows of the others.
+    """
+    found = (_ONE_COLUMN.fullmatch(text) for text in index_texts().values())
+    return {
+        f"{one[1]}_by_session": f"CREATE INDEX {one[1]}_by_session ON {one[2]}(session, {one[3]})"
+        for one in found
+        if one and "session" in own_columns()[one[2]]
+    }
+
+
+def require_tables(db: apsw.Connection, path: Path, *, schema: str = "main") -> bool:
     """For a reader: nothing stands under the name of one of our tables that only looks like one.
 
     Answers whether all tables are those of this very build.
@@ -79,17 +103,19 @@ def require_tables(db: apsw.Connection, path: Path) -> bool:
     Raises:
         HostileDatabaseError: a view, a virtual or a computed table does, or the schema is far larger than ours.
     """
-    _require_small_schema(db, path, "main")
-    if _verbatim() <= set(db.execute("SELECT name, sql FROM main.sqlite_schema")):
+    _require_small_schema(db, path, schema)
+    if _verbatim() <= set(db.execute(f"SELECT name, sql FROM {schema}.sqlite_schema")):
         return True
-    for name, kind, is_strict in db.execute("SELECT name, type, strict FROM pragma_table_list WHERE schema = 'main'"):
+    for name, kind, is_strict in db.execute(
+        "SELECT name, type, strict FROM pragma_table_list WHERE schema = ?", (schema,)
+    ):
         if name not in tables():
             continue
         if kind != "table":
             raise HostileDatabaseError(path, f"{name} is a {kind} in it, not a table")
         if not is_strict:
             raise HostileDatabaseError(path, f"its table {name} takes values of any type")
-        if any(db.execute("SELECT 1 FROM pragma_table_xinfo(?) WHERE hidden", (name,))):
+        if any(db.execute("SELECT 1 FROM pragma_table_xinfo(?, ?) WHERE hidden", (name, schema))):
             raise HostileDatabaseError(path, f"a column of its table {name} is computed")
     return False
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from ingero.store.distrust import confine, distrust, require_safe_sqlite
-from ingero.store.errors import DirectoryError, NotWritableError, StoreError, writing_error
+from ingero.store.errors import DirectoryError, MergedRecordingError, NotWritableError, StoreError, writing_error
 from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.own_schema import INDEXES_AT_END
 from ingero.store.recorder_lock import RecorderLock
@@ -57,7 +57,7 @@ class Recording:
                 os.fchown(self._lock.fd, *owner)
             self.db = _open(path, max_db_bytes)
             try:
-                self.session, self.cgroup_base = _begin_session(self.db, facts, node)
+                self.session, self.cgroup_base = _begin_session(self.db, path, facts, node)
             except BaseException:
                 self.db.close()
                 raise
@@ -172,7 +172,9 @@ def _wal_pages(max_db_bytes: int) -> int:
     return min(_WAL_PAGES, max(_LEAST_WAL_PAGES, max_db_bytes // _WAL_PART // _PAGE_BYTES))
 
 
-def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple[int, int]:
+def _begin_session(db: apsw.Connection, path: Path, facts: SessionFacts, node: str) -> tuple[int, int]:
+    if _number(db, "SELECT EXISTS (SELECT 1 FROM raw_sessions WHERE seq_base)"):
+        raise MergedRecordingError(path)
     with db:
         # Whoever held the lock before is gone: a session still open was killed, and ended when it was last seen.
         db.execute("UPDATE raw_sessions SET stopped_ns = last_seen_ns, stop_reason = 'killed' WHERE stopped_ns IS NULL")
@@ -195,6 +197,7 @@ def _begin_session(db: apsw.Connection, facts: SessionFacts, node: str) -> tuple
             uuid=facts.uuid,
             node=node,
             boot_id=facts.boot_id,
+            machine_id=facts.machine_id,
             started_ns=facts.started_ns,
             last_seen_ns=facts.started_ns,
             kernel=facts.kernel,

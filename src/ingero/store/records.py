@@ -14,6 +14,7 @@ class SessionFacts:
     uuid: str
     started_ns: int
     boot_id: str = ""
+    machine_id: str = ""
     kernel: str = ""
     os_release: str = ""
     cpu_model: str = ""

@@ -369,7 +369,7 @@ class Retention:
         """In the same transaction, so that the file never holds less than it says."""
         self._db.execute(
             "INSERT INTO raw_removed(name, kind, until_ns, rows, noted_ns, max_db_bytes) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT(name, kind) DO UPDATE SET until_ns = max(until_ns, excluded.until_ns), "
+            "ON CONFLICT(seq_base, name, kind) DO UPDATE SET until_ns = max(until_ns, excluded.until_ns), "
             "rows = rows + excluded.rows, noted_ns = excluded.noted_ns, max_db_bytes = excluded.max_db_bytes",
             (name, kind, until_ns, rows, self._clock(), self._max_db_bytes),
         )

@@ -16,6 +16,7 @@ CREATE TABLE raw_sessions (
     uuid         TEXT NOT NULL,
     node         TEXT NOT NULL,
     boot_id      TEXT NOT NULL DEFAULT '',
+    machine_id   TEXT NOT NULL DEFAULT '',     -- of the installation behind the node's name, as a hash; empty: not known
     started_ns   INTEGER NOT NULL,
     last_seen_ns INTEGER NOT NULL,             -- the last commit; the end of a recording that was killed
     stopped_ns   INTEGER,                      -- NULL: still recording, or killed
@@ -36,7 +37,10 @@ CREATE TABLE raw_sessions (
     not_traced   TEXT NOT NULL DEFAULT '{}',   -- JSON object: name of a source -> why nothing of it can be here
     agent_pid    INTEGER NOT NULL DEFAULT 0,   -- of the recorder itself; 0: not known
     cgroup_base  INTEGER NOT NULL DEFAULT 0,   -- added to the kernel's cgroup ids, so that two boots or nodes never share one
-    seq_base     INTEGER NOT NULL DEFAULT 0    -- events.id is node:(raw_events.id - seq_base); merged rows keep their id
+    seq_base     INTEGER NOT NULL DEFAULT 0,   -- what merging added to each `id` of the session's rows, a multiple of
+                                               -- 2^40; events.id is node:(raw_events.id - seq_base)
+    older_version    TEXT NOT NULL DEFAULT '', -- of the Ingero 0.x database that it was merged from; empty: ours
+    has_exact_totals INTEGER NOT NULL DEFAULT 1 -- 0: raw_op_stats are sums of the calls that happened to be stored
 ) STRICT;
 
 CREATE TABLE raw_clock_pairs (
@@ -91,7 +95,7 @@ CREATE TABLE raw_events (
     op             INTEGER NOT NULL,
     arg0           INTEGER NOT NULL DEFAULT 0, -- bytes
     arg1           INTEGER NOT NULL DEFAULT 0, -- handle
-    arg2           INTEGER NOT NULL DEFAULT 0, -- extra
+    arg2           INTEGER DEFAULT 0,          -- extra
     stream         INTEGER NOT NULL DEFAULT 0,
     ret_code       INTEGER NOT NULL DEFAULT 0,
     gpu_id         INTEGER NOT NULL DEFAULT -1, -- CUDA's ordinal in that process (raw_process_gpus); -1: unknown
@@ -116,7 +120,7 @@ CREATE TABLE raw_events (
     culprit_pid    INTEGER NOT NULL DEFAULT 0,
     culprit_name   INTEGER NOT NULL DEFAULT 0, -- string
     culprit_ns     INTEGER NOT NULL DEFAULT 0,
-    waker_kind     INTEGER NOT NULL DEFAULT 0, -- waker_kinds.id
+    waker_kind     INTEGER DEFAULT 0,          -- waker_kinds.id
     waker_tid      INTEGER NOT NULL DEFAULT 0,
     waker_name     INTEGER NOT NULL DEFAULT 0, -- string
     woken_ns       INTEGER NOT NULL DEFAULT 0, -- time of the last wake-up inside the call
@@ -142,7 +146,7 @@ CREATE TABLE raw_offcpu (
     culprit_pid  INTEGER NOT NULL DEFAULT 0,   -- who ran longest instead
     culprit_name INTEGER NOT NULL DEFAULT 0,   -- string
     culprit_ns   INTEGER NOT NULL DEFAULT 0,
-    waker_kind   INTEGER NOT NULL DEFAULT 0,   -- waker_kinds.id
+    waker_kind   INTEGER DEFAULT 0,            -- waker_kinds.id
     waker_pid    INTEGER NOT NULL DEFAULT 0,
     waker_tid    INTEGER NOT NULL DEFAULT 0,
     waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
@@ -614,7 +618,8 @@ CREATE TABLE raw_removed (
     rows         INTEGER NOT NULL,
     noted_ns     INTEGER NOT NULL,             -- the last time
     max_db_bytes INTEGER NOT NULL,
-    PRIMARY KEY (name, kind)
+    seq_base     INTEGER NOT NULL DEFAULT 0,   -- of the sessions of that file, where files were merged
+    PRIMARY KEY (seq_base, name, kind)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE raw_in_flight (

@@ -8,7 +8,8 @@ CREATE VIEW sessions AS
 SELECT session AS id, uuid, node, started_ns AS started_at, stopped_ns AS stopped_at,
        coalesce(stopped_ns, last_seen_ns) - started_ns AS duration_ns, stop_reason, gpu_model, gpu_driver, cpu_model,
        cpu_count AS cpu_cores, memory_bytes, kernel, os_release, cuda_ver, python_ver, ingero_ver,
-       targets AS pid_filter, flags, options, not_traced, nullif(agent_pid, 0) AS agent_pid
+       targets AS pid_filter, flags, options, not_traced, nullif(agent_pid, 0) AS agent_pid,
+       nullif(machine_id, '') AS machine_id, nullif(boot_id, '') AS boot_id
 FROM raw_sessions;
 
 CREATE VIEW processes AS

@@ -68,6 +68,7 @@ def facts(reader: Reader, window: Window) -> Object:
     """What was recorded where, and how complete it is: the overview without its verdict."""
     calls = [one for one in reader.op_totals(window) if one.source in CALL_SOURCES]
     rows = reader.snapshots(window)
+    nodes = {one.session: one.node for one in reader.sessions()}
     return {
         "sessions": [
             {
@@ -82,7 +83,7 @@ def facts(reader: Reader, window: Window) -> Object:
             }
             for one in reader.sessions()
         ],
-        "processes": [process_json(one) for one in reader.processes()],
+        "processes": [process_json(one, nodes.get(one.session, "")) for one in reader.processes()],
         "calls": sum(one.count for one in calls),
         "recorded_calls": sum(one.recorded for one in calls),
         "top_op": op_json(calls[0]) if calls else None,
@@ -112,6 +113,7 @@ def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
             "detected_ns": one.start_ns,
             "chain": incident_json(one)["chain"],
             "recommendations": [fix.text for fix in one.fixes],
+            "node": one.node,
         }
         for one in diagnosis.incidents
     ]
@@ -157,12 +159,13 @@ def processes(reader: Reader, window: Window) -> Object:
     totals = {one.process: one for one in reader.clock_totals(window)} if reader.is_recorded("clock_seconds") else {}
     lanes = _lanes(reader, window)
     places = {one.cgroup_id: one for one in reader.containers()}
+    nodes = {one.session: one.node for one in reader.sessions()}
     found = []
     for one in reader.processes():
         clock = totals.get(one.process)
         place = places.get(one.cgroup_id or 0)
         found.append(
-            process_json(one)
+            process_json(one, nodes.get(one.session, ""))
             | {
                 "cmdline": one.cmdline,
                 "exit_code": one.exit_code,
@@ -264,8 +267,8 @@ def incident_of(diagnosis: Diagnosis, number: int) -> Incident:
     return found
 
 
-def process_json(process: Process) -> Object:
-    """Who it is."""
+def process_json(process: Process, node: str) -> Object:
+    """Who it is, and on which node."""
     return {
         "process": process.process,
         "pid": process.pid,
@@ -274,6 +277,7 @@ def process_json(process: Process) -> Object:
         "first_seen_ns": process.first_seen_ns,
         "last_seen_ns": process.last_seen_ns,
         "exit_ns": process.exit_ns,
+        "node": node,
     }
 
 

@@ -29,9 +29,10 @@ def trace_stats(reader: Reader, window: Window, pid: int | None) -> dict[str, An
     names = {one.process: one for one in reader.processes(only_targets=False)}
     totals = [one for one in reader.op_totals(window) if pid is None or one.pid == pid]
     recorded_ns = reader.recorded_ns(window)
+    node_of = nodes_of_sessions(reader)
     return {
         "is_exact": reader.has_exact_totals,
-        "ops": [_op(one, names.get(one.process), recorded_ns) for one in totals[:MAX_OPS]],
+        "ops": [_op(one, names.get(one.process), recorded_ns, node_of) for one in totals[:MAX_OPS]],
         "more_ops": len(totals[MAX_OPS:]),
         "system": _system(reader.snapshots(window)),
         "losses": _losses(reader, window),
@@ -39,10 +40,17 @@ def trace_stats(reader: Reader, window: Window, pid: int | None) -> dict[str, An
     }
 
 
+def nodes_of_sessions(reader: Reader) -> dict[int, str]:
+    """The node of each session of a recording of several nodes; of one, nothing."""
+    sessions = reader.sessions()
+    return {one.session: one.node for one in sessions} if len({one.node for one in sessions}) > 1 else {}
+
+
 def stats_text(stats: dict[str, Any]) -> str:
     """A line per operation."""
     lines = [
-        f"{one['op']} (pid {one['pid']}): {format_count(one['count'])} calls, {format_ns(one['sum_ns'])} in all "
+        f"{one['op']} (pid {one['pid']}{_on(one)}): "
+        f"{format_count(one['count'])} calls, {format_ns(one['sum_ns'])} in all "
         f"({format_percent(one['wall_ratio'])} of wall time), p99 {_ns(one['p99_ns'])}, longest {_ns(one['max_ns'])}"
         for one in stats["ops"]
     ]
@@ -86,9 +94,13 @@ def stack_rows(reader: Reader, times: Sequence[PlacedTime]) -> list[dict[str, An
     book = StackBook(reader)
     book.read(one.time.stack_hash for one in times)
     book.read(one.waiter.stack_hash for one in times if one.waiter)
-    pids = {one.process: one.pid for one in reader.processes(only_targets=False)}
+    processes = {one.process: one for one in reader.processes(only_targets=False)}
+    pids = {number: one.pid for number, one in processes.items()}
+    node_of = nodes_of_sessions(reader)
     return [
-        _stack(one.time, pids.get(one.time.process, 0), book.of(one.time.stack_hash)) | _waiting(one.waiter, book)
+        _stack(one.time, pids.get(one.time.process, 0), book.of(one.time.stack_hash))
+        | _waiting(one.waiter, book)
+        | _node(processes.get(one.time.process), node_of)
         for one in times
     ]
 
@@ -96,16 +108,25 @@ def stack_rows(reader: Reader, times: Sequence[PlacedTime]) -> list[dict[str, An
 def stacks_text(rows: Iterable[dict[str, Any]]) -> str:
     """A line per stack."""
     lines = [
-        f"{one['op']} (pid {one['pid']}): {format_count(one['count'])} stored calls, {format_ns(one['sum_ns'])}, "
+        f"{one['op']} (pid {one['pid']}{_on(one)}): "
+        f"{format_count(one['count'])} stored calls, {format_ns(one['sum_ns'])}, "
         f"from {one['line'] or one['waiting_line'] or 'no known line'}"
         for one in rows
     ]
     return "\n".join(lines) or "No stored call of this kind has a stack."
 
 
-def _op(one: OpTotals, process: Process | None, recorded_ns: int) -> dict[str, Any]:
+def _node(process: Process | None, node_of: dict[int, str]) -> dict[str, Any]:
+    return {"node": traced(node_of.get(process.session, ""))} if process and node_of else {}
+
+
+def _on(row: dict[str, Any]) -> str:
+    return f" on {row['node']}" if row.get("node") else ""
+
+
+def _op(one: OpTotals, process: Process | None, recorded_ns: int, node_of: dict[int, str]) -> dict[str, Any]:
     clocks = {name: int(getattr(one.clocks, f"{name}_ns")) for name in CLOCKS} if one.clocks else {}
-    return {
+    return _node(process, node_of) | {
         "op": one.name,
         "pid": one.pid,
         "process_name": traced(process.name if process else ""),

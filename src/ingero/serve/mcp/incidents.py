@@ -37,6 +37,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "window": window_json(diagnosis.window),
         "verdicts": [
             {"pid": one.pid, "name": traced(one.name), "text": traced(one.text), "has_incident": one.has_incident}
+            | ({"node": traced(one.node)} if one.node else {})
             for one in diagnosis.verdicts
         ],
         "not_evaluated": [{"cause": one.cause, "reason": traced(one.text)} for one in diagnosis.not_evaluated],
@@ -60,9 +61,14 @@ def stored_chain_json(chain: CausalChain) -> dict[str, Any]:
 def incident_line(incident: Incident) -> str:
     """One line of a list."""
     return (
-        f"#{incident.number} {incident.severity.name} {incident.cause}: {traced(incident.summary, most=_MAX_SENTENCE)} "
+        f"#{incident.number} {incident.severity.name} {incident.cause}{_on(incident.node)}: "
+        f"{traced(incident.summary, most=_MAX_SENTENCE)} "
         f"({format_ns(incident.lost_ns)} lost, {format_percent(incident.lost_ratio)} of its wall time)"
     )
+
+
+def _on(node: str) -> str:
+    return f" on {traced(node)}" if node else ""
 
 
 def incident_text(incident: Incident) -> Iterator[str]:
@@ -94,7 +100,7 @@ def no_incident_text(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"No incident was found in {format_ns(diagnosis.window.duration_ns)}."
     else:
         yield "This recording holds no account of a process's use of its GPU: nothing can be said about lost time."
-    yield from (f"  {traced(one.name)} ({one.pid}): {traced(one.text)}" for one in diagnosis.verdicts)
+    yield from (f"  {traced(one.name)} ({one.pid}){_on(one.node)}: {traced(one.text)}" for one in diagnosis.verdicts)
     causes: dict[str, list[str]] = defaultdict(list)
     for missing in diagnosis.not_evaluated:
         causes[missing.text].append(missing.cause)

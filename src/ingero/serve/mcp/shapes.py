@@ -38,6 +38,7 @@ class OpShape(TypedDict, total=False):
 
     op: str
     pid: int
+    node: str
     process_name: str
     count: int
     errors: int | None
@@ -115,6 +116,7 @@ class IncidentShape(TypedDict, total=False):
 
     end_ns null: it goes on. explained_ratio: what of the loss has a proven owner. peak_ratio: the worst second.
     impact: what the worst victim noticed, beside what is usual for it. timeline: how it came and went.
+    node: of a merged recording, whose it is.
     """
 
     number: int
@@ -139,6 +141,7 @@ class IncidentShape(TypedDict, total=False):
     evidence: dict[str, Cell]
     impact: dict[str, Cell] | None
     timeline: list[dict[str, Cell]]
+    node: str
 
 
 class VerdictShape(TypedDict, total=False):
@@ -148,6 +151,7 @@ class VerdictShape(TypedDict, total=False):
     name: str
     text: str
     has_incident: bool
+    node: str
 
 
 class NotEvaluatedShape(TypedDict, total=False):
@@ -203,6 +207,7 @@ class StackShape(TypedDict, total=False):
 
     op: str
     pid: int
+    node: str
     count: int
     sum_ns: int
     avg_ns: int

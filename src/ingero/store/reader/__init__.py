@@ -7,6 +7,7 @@ from types import TracebackType
 
 from ingero.store.damage import OF_VALUES, damage_of
 from ingero.store.errors import OF_THE_FILE, NotADatabaseError, StrangeValuesError, reading_error
+from ingero.store.narrowing import nodes
 from ingero.store.opening import open_database
 from ingero.store.reader.calls import CallQuestions
 from ingero.store.reader.contents import ContentQuestions
@@ -21,13 +22,13 @@ from ingero.store.reader.scheduling import SchedulingQuestions
 from ingero.store.reader.stacks import StackQuestions
 
 
-def open_reader(path: Path) -> Reader:
-    """Open a database for reading; nothing is ever written to it.
+def open_reader(path: Path, *, node: str | None = None) -> Reader:
+    """Open a database for reading; nothing is ever written to it. node: of several in it, the only one shown.
 
     Raises:
         StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
     """
-    return Reader(path, open_database(path))
+    return Reader(path, open_database(path, node=node))
 
 
 class Reader(
@@ -64,6 +65,14 @@ class Reader(
                 raise StrangeValuesError(self.path, error) from error
         finally:
             self.close()
+
+    def nodes(self) -> list[str]:
+        """The nodes that the file holds, by name: one, unless it was merged or its machine renamed."""
+        return nodes(self._db)
+
+    def of_node(self, node: str) -> Reader:
+        """Another reader of the file, which sees nothing of its other nodes."""
+        return open_reader(self.path, node=node)
 
     def close(self) -> None:
         """Close the file."""

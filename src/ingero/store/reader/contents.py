@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from ingero.store.conditions import period_ns
+from ingero.store.narrowing import ID_STEP
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Container, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
@@ -123,9 +124,11 @@ class ContentQuestions(Questions):
 
     def recorded_ns(self, window: Window) -> int:
         """How much of a window does not lie between two recordings of the file; at least 1."""
-        if self.older_version:  # which may have recorded several nodes at once
+        if self.older_version:
             return max(window.duration_ns, 1)
-        pauses = ((one.stopped_ns or one.last_seen_ns, after.started_ns) for one, after in pairwise(self.sessions()))
+        sessions = self.sessions()
+        ends = accumulate((one.stopped_ns or one.last_seen_ns for one in sessions), max)  # nodes record at once
+        pauses = zip(ends, (after.started_ns for after in sessions[1:]), strict=False)
         inside = (min(end, window.end_ns) - max(begin, window.begin_ns) for begin, end in pauses)
         return max(window.duration_ns - sum(max(0, ns) for ns in inside), 1)
 
@@ -149,9 +152,18 @@ class ContentQuestions(Questions):
 
     def stored_calls(self) -> int:
         """How many recorded calls and host events the file holds, at most."""
-        rows = self._rows("SELECT (SELECT max(id) FROM raw_events), (SELECT min(id) FROM raw_events)")
-        last, first = rows[0]
-        return 0 if last is None or self.older_version else int(last) - int(first) + 1
+        if self.older_version:
+            return 0
+        ids = "SELECT (SELECT min(id) FROM raw_events WHERE {0}), (SELECT max(id) FROM raw_events WHERE {0})"
+        within = (f"id BETWEEN {base} AND {base + ID_STEP - 1}" for base in self._id_bases())
+        ends = (self._rows(ids.format(condition))[0] for condition in within)
+        return sum(int(last) - int(first) + 1 for first, last in ends if first is not None)
+
+    def _id_bases(self) -> list[int]:
+        """Where ids begin, of each file that was merged into this one."""
+        if "seq_base" not in {name for (name,) in self._rows("SELECT name FROM pragma_table_info('raw_sessions')")}:
+            return [0]
+        return [base for (base,) in self._rows("SELECT DISTINCT seq_base FROM raw_sessions")] or [0]
 
     def texts(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, str]:
         """The texts behind numbers of columns that say "string", e.g. class_key of an epoch."""

@@ -1,0 +1,62 @@
+"""`ingero merge`: recordings of several nodes become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import rich_click as click
+
+from ingero.cli.option_table import OptionError, is_node_name
+from ingero.cli.output import echo
+from ingero.cli.progress import progress_bar
+from ingero.store.merge import Merged, merge
+from ingero.units import format_bytes, format_count, format_counted
+
+# What the summary counts, by table, and what of it is said even where there is none.
+_SHOWN = {
+    "raw_events": "events",
+    "raw_causal_chains": "chains",
+    "raw_stacks": "stacks",
+    "raw_incidents": "incidents",
+    "raw_epochs": "epochs",
+    "raw_steps": "steps",
+}
+_ALWAYS_SHOWN = ("raw_events", "raw_causal_chains", "raw_stacks")
+
+
+@click.command("merge")
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The recording to write."
+)
+@click.option("--force-node", metavar="N", default="", help="Node of recordings that name none (Ingero 0.8).")
+def command(sources: tuple[Path, ...], output: Path, force_node: str) -> None:
+    """Make one recording of those of several nodes.
+
+    Those of Ingero 0.8 to 0.17 can be among them. They are only read. What more than one of them holds is there once.
+    explain, query, dashboard, mcp and export work on the result; each node is diagnosed on its own.
+    """
+    if force_node and not is_node_name(force_node):
+        raise OptionError(
+            f"--force-node: {force_node!r} is no name for a node", hint="use letters, digits, dots and dashes"
+        )
+    with progress_bar() as progress:
+        merged = merge(sources, output, force_node=force_node, progress=progress)
+    for line in _summary(merged, len(sources), output):
+        echo(line)
+
+
+def _summary(merged: Merged, files: int, output: Path) -> Iterator[str]:
+    parts = [
+        f"{format_count(merged.rows.get(table, 0))} {name}"
+        for table, name in _SHOWN.items()
+        if table in _ALWAYS_SHOWN or merged.rows.get(table)
+    ]
+    yield f"{format_counted(files, 'recording')} merged: {', '.join(parts)}"
+    yield f"{format_counted(len(merged.nodes), 'node')}: {', '.join(merged.nodes)}"
+    if merged.repeated:
+        yield f"{format_counted(merged.repeated, 'session')} found in more than one file: taken once"
+    for note in merged.notes:
+        yield f"note: {note}"
+    yield f"{output} ({format_bytes(output.stat().st_size)})"

@@ -1,0 +1,91 @@
+"""`merge`: recordings of several nodes, ours and those of Ingero 0.8 to 0.17, become one file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from ingero.store.distrust import require_safe_sqlite
+from ingero.store.errors import StrangeValuesError, reading_error, writing_error
+from ingero.store.merge.plan import Plan, plan
+from ingero.store.merge.rows import copy_rows
+from ingero.store.merge.source import opened
+from ingero.store.merge.target import new_recording
+
+# The file being read, and how much of all is done, 0 to 1.
+Progress = Callable[[str, float], None]
+
+_STEPS = 500_000  # of SQLite's machine between two looks at the progress: some 20 ms
+_INDEXING = 0.85  # of the time that copying takes; the rest makes the indexes
+_STRANGE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What became of it. rows: by table. repeated: sessions that more than one file has. notes: what to know."""
+
+    nodes: tuple[str, ...]
+    rows: Mapping[str, int]
+    repeated: int
+    notes: tuple[str, ...]
+
+
+def merge(
+    paths: Sequence[Path], output: Path, *, force_node: str = "", progress: Progress = lambda _name, _share: None
+) -> Merged:
+    """Write all that the recordings hold into a new one. They are only read; `output` is whole or not there at all.
+
+    force_node: the node of recordings that name none; "": each is named after its file.
+
+    Raises:
+        StoreError: a file is no recording, damaged or hostile.
+        MergeOutputError: `output` is there already or cannot be written.
+    """
+    require_safe_sqlite()
+    with new_recording(output) as partial:
+        planned = _planned(paths, force_node)
+        rows: Counter[str] = Counter()
+        total_bytes = max(sum(paths[file].stat().st_size for file in planned.files if planned.is_needed(file)), 1)
+        for file in planned.files:
+            if planned.is_needed(file):
+                rows += _copied(paths[file], partial, planned, file, total_bytes, progress)
+        progress("indexes", _INDEXING)
+    progress("done", 1.0)
+    return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=planned.notes)
+
+
+def _planned(paths: Sequence[Path], force_node: str) -> Plan:
+    sessions = []
+    for file, path in enumerate(paths):
+        with opened(path) as source:
+            try:
+                sessions += source.sessions(file, force_node)
+            except (apsw.Error, UnicodeDecodeError) as error:
+                raise reading_error(path, error) from error
+            except (TypeError, ValueError) as error:
+                raise StrangeValuesError(path, error) from error
+    return plan(sessions, len(paths))
+
+
+def _copied(path: Path, partial: Path, planned: Plan, file: int, total_bytes: int, progress: Progress) -> Counter[str]:
+    with opened(path, output=partial) as source:
+
+        def look() -> bool:
+            progress(path.name, min(_INDEXING, _INDEXING * partial.stat().st_size / total_bytes))
+            return False
+
+        source.db.set_progress_handler(look, _STEPS, id=look)
+        try:
+            with source.db:  # one state of a file that is being written
+                rows = Counter(dict(copy_rows(source, planned.sessions[file], id_add=planned.id_adds[file])))
+        except _STRANGE as error:
+            raise StrangeValuesError(path, error) from error
+        except (apsw.FullError, apsw.IOError) as error:
+            raise writing_error(partial, error) from error
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise reading_error(path, error) from error
+    return rows

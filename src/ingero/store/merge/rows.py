@@ -1,0 +1,256 @@
+"""The rows of one file into the merged one: what names a session, a process, a text, a stack or a group is renumbered.
+
+Every statement reads `raw_*` of the source (temporary views or tables of its connection) and writes `out.raw_*`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import apsw
+
+from ingero.store.merge.plan import PlannedSession
+from ingero.store.merge.source import Source
+from ingero.store.own_schema import own_columns
+from ingero.store.sql_text import sql_text
+
+# Made before the others: rows of these are what others name.
+_FIRST = ("raw_strings", "raw_sessions", "raw_cgroups", "raw_stacks")
+
+_MAPS = """
+CREATE TEMP TABLE session_map(old INTEGER PRIMARY KEY, new INTEGER, node TEXT, uuid TEXT, id_add INTEGER,
+                              cgroup_add INTEGER, cgroup_base INTEGER, seq_base INTEGER);
+CREATE TEMP TABLE group_map(base INTEGER PRIMARY KEY, base_add INTEGER, node TEXT);
+CREATE TEMP TABLE string_map(old INTEGER PRIMARY KEY, new INTEGER);
+CREATE TEMP TABLE stack_map(old INTEGER PRIMARY KEY, new INTEGER);
+CREATE TEMP TABLE skipped_processes(process INTEGER PRIMARY KEY);
+"""
+
+# Of a victim's JSON: its process's number in the file. What is no array of objects holds none.
+_VICTIMS = """iif(json_valid(s.victims), (SELECT json_group_array(json(iif(json_type(value, '$.process') = 'integer'
+    AND value ->> '$.process' <> 0, json_set(value, '$.process', (value ->> '$.process') + :process_add), value)))
+    FROM json_each(s.victims) WHERE type = 'object'), s.victims)"""
+
+_CHAIN = "iif(m.node <> '' AND substr(s.chain, 1, length(m.node) + 1) <> m.node || ':', m.node || ':', '') || s.chain"
+
+
+def copy_rows(source: Source, sessions: Iterable[PlannedSession], *, id_add: int) -> Iterator[tuple[str, int]]:
+    """Copy all that a source has of the sessions that are taken from it; yields each table with how many rows came.
+
+    id_add: of rows that name no session. Raises apsw.Error where the file holds what no recorder writes.
+    """
+    copy = _Copy(source, tuple(sessions), id_add)
+    for table in (*_FIRST, *(name for name in own_columns() if name not in _FIRST and name.startswith("raw_"))):
+        if table in source.tables or (table == "raw_strings" and source.older_version):
+            yield table, copy.table(table)
+
+
+class _Copy:
+    def __init__(self, source: Source, sessions: tuple[PlannedSession, ...], id_add: int) -> None:
+        self._source, self._db = source, source.db
+        self._db.execute(_MAPS)
+        self._fill_maps(sessions)
+        self._has_new_stacks = False
+        self._values: dict[str, int | str] = {
+            "process_add": self._number("SELECT coalesce(max(process), 0) FROM out.raw_processes"),
+            "incident_add": self._number("SELECT coalesce(max(incident), 0) FROM out.raw_incidents"),
+            "id_add": id_add,
+            "older_version": source.older_version,
+            "is_exact": int(source.has_exact_totals),
+        }
+        self._special = {
+            "raw_strings": self._strings,
+            "raw_cgroups": self._cgroups,
+            "raw_stacks": self._stacks,
+        }
+
+    def table(self, table: str) -> int:
+        """Rows that came."""
+        if table in self._special:
+            return self._special[table]()
+        columns = own_columns()[table]
+        expressions = [self._expression(table, column, default) for column, default in columns.items()]
+        joined, where = "", "true"
+        if "session" in columns:
+            joined, where = "LEFT JOIN session_map m ON m.old = s.session", "coalesce(m.new, 1)"
+        elif table == "raw_removed":
+            joined = (
+                "LEFT JOIN (SELECT seq_base - id_add AS old, id_add, max(new) AS new FROM session_map GROUP BY 1) m "
+            )
+            joined, where = joined + "ON m.old = s.seq_base", "coalesce(m.new, 1)"
+        elif "process" in columns:
+            where = "s.process NOT IN (SELECT process FROM skipped_processes)"
+        return self._insert(
+            f"INSERT INTO out.{table}({', '.join(columns)}) SELECT {', '.join(expressions)} "
+            f"FROM {table} s {joined} WHERE {where}"
+        )
+
+    def _expression(self, table: str, column: str, default: str) -> str:
+        """A column of the merged row; `s` is the source's, `m` its session."""
+        own = f"s.{column}"
+        value = _BY_TABLE.get((table, column)) or _BY_COLUMN.get(column)
+        if column in string_columns().get(table, ()):
+            value = self._string(own)
+        elif column == "stack_hash" and self._has_new_stacks:
+            value = f"coalesce((SELECT new FROM stack_map WHERE old = {own}), {own})"
+        elif table == "raw_sessions" and self._source.older_version and column in _OF_OLDER:
+            value = _OF_OLDER[column]
+        value = value or own
+        return value if default in ("", "NULL") or _is_nullable(table, column) else f"coalesce({value}, {default})"
+
+    def _string(self, own: str) -> str:
+        if self._source.older_version:  # holds the text itself where today's tables hold its number
+            found = f"(SELECT string FROM out.raw_strings WHERE text = {own})"
+            return f"iif(typeof({own}) = 'text', coalesce({found}, 0), 0)"
+        return f"iif({own}, coalesce((SELECT new FROM string_map WHERE old = {own}), 0), 0)"
+
+    def _strings(self) -> int:
+        texts = "SELECT text FROM raw_strings"
+        if self._source.older_version:
+            texts = "SELECT comm FROM raw_events WHERE typeof(comm) = 'text'"
+        count = self._insert(
+            f"INSERT INTO out.raw_strings(text) WITH own(text) AS ({texts}) SELECT DISTINCT text FROM own "
+            "WHERE NOT EXISTS (SELECT 1 FROM out.raw_strings o WHERE o.text = own.text)"
+        )
+        if not self._source.older_version:
+            self._insert(
+                "INSERT INTO string_map SELECT s.string, min(o.string) FROM raw_strings s "
+                "CROSS JOIN out.raw_strings o ON o.text = s.text GROUP BY s.string"
+            )
+        return count
+
+    def _cgroups(self) -> int:
+        columns = own_columns()["raw_cgroups"]
+        special = {"cgroup_id": "s.cgroup_id + coalesce(g.base_add, 0)", "node": "coalesce(g.node, s.node)"}
+        values = (special.get(column, f"s.{column}") for column in columns)
+        return self._insert(
+            f"INSERT OR IGNORE INTO out.raw_cgroups({', '.join(columns)}) SELECT {', '.join(values)} "
+            "FROM raw_cgroups s LEFT JOIN group_map g ON g.base = s.cgroup_id - s.kernel_cgroup_id"
+        )
+
+    def _stacks(self) -> int:
+        """By content: a hash that means something else here gets another."""
+        process = _BY_COLUMN["process"]
+        not_skipped = "s.process NOT IN (SELECT process FROM skipped_processes)"
+        differing = self._db.execute(
+            f"SELECT s.hash, s.ips, s.frames, {process}, o.frames, o.process "
+            "FROM raw_stacks s JOIN out.raw_stacks o ON o.hash = s.hash "
+            f"WHERE {not_skipped} AND (o.ips, o.frames, o.process) IS NOT (s.ips, s.frames, {process})",
+            self._values_of(process),
+        )
+        for number, ips, frames, of_process, other, of_other in list(differing):
+            if not of_process and not of_other and _names(frames) == _names(other):
+                continue
+            self._db.execute("INSERT INTO stack_map VALUES (?, ?)", (number, self._free_hash(ips, frames, of_process)))
+            self._has_new_stacks = True
+        return self._insert(
+            "INSERT OR IGNORE INTO out.raw_stacks(hash, ips, frames, note, process) "
+            f"SELECT coalesce(t.new, s.hash), s.ips, s.frames, s.note, {process} "
+            f"FROM raw_stacks s LEFT JOIN stack_map t ON t.old = s.hash WHERE {not_skipped}"
+        )
+
+    def _free_hash(self, *content: object) -> int:
+        for salt in range(1 << 16):
+            text = repr((salt, content)).encode("utf-8", "backslashreplace")
+            found = int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
+            taken = (
+                "SELECT EXISTS (SELECT 1 FROM out.raw_stacks WHERE hash = ?1 "
+                "UNION ALL SELECT 1 FROM raw_stacks WHERE hash = ?1)"
+            )
+            if found and not self._number(taken, found):
+                return found
+        raise AssertionError("no free hash among 65,536")
+
+    def _fill_maps(self, sessions: tuple[PlannedSession, ...]) -> None:
+        self._db.executemany(
+            "INSERT INTO session_map VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (
+                    *(one.source.session, one.number, one.node, one.source.uuid),
+                    *(one.id_add, one.cgroup_add, one.cgroup_base, one.seq_base),
+                )
+                for one in sessions
+            ),
+        )
+        groups = {one.source.cgroup_base: one for one in sessions}
+        are_of_several = {  # merged by an older version, which did not keep whose group it was
+            base for base in groups if len({one.node for one in sessions if one.source.cgroup_base == base}) > 1
+        }
+        self._db.executemany(
+            "INSERT INTO group_map VALUES (?, ?, ?)",
+            ((base, one.cgroup_add, None if base in are_of_several else one.node) for base, one in groups.items()),
+        )
+        self._db.execute(
+            "INSERT INTO skipped_processes SELECT p.process FROM raw_processes p "
+            "JOIN session_map m ON m.old = p.session AND m.new = 0"
+        )
+
+    def _insert(self, sql: str) -> int:
+        self._db.execute(sql, self._values_of(sql))
+        return self._db.changes()
+
+    def _values_of(self, sql: str) -> dict[str, int | str]:
+        return {name: value for name, value in self._values.items() if f":{name}" in sql}
+
+    def _number(self, sql: str, *values: int) -> int:
+        ((value,),) = self._db.execute(sql, values)
+        return int(value)
+
+
+def _names(frames: str) -> str:
+    """What a hash of Ingero 0.9 and later is of: symbols and files, without the addresses, which differ by process."""
+    return _ADDRESS.sub("", frames)
+
+
+_ADDRESS = re.compile(r'"i":"0x[0-9a-f]{1,16}",?')
+_GROUP = "s.{0} + iif(s.{0}, coalesce(m.cgroup_add, 0), 0)"
+_BY_COLUMN = {
+    "id": "s.id + coalesce(m.id_add, :id_add)",
+    "session": "coalesce(m.new, 0)",
+    "process": "s.process + iif(s.process, :process_add, 0)",
+    "cgroup_id": _GROUP.format("cgroup_id"),
+    "culprit_cgroup_id": _GROUP.format("culprit_cgroup_id"),
+    "incident": "s.incident + :incident_add",
+}
+_BY_TABLE = {
+    ("raw_sessions", "node"): "m.node",
+    ("raw_sessions", "uuid"): "m.uuid",
+    ("raw_sessions", "cgroup_base"): "m.cgroup_base",
+    ("raw_sessions", "seq_base"): "m.seq_base",
+    ("raw_incidents", "victims"): _VICTIMS,
+    # also where an earlier recording of the node has that chain
+    ("raw_causal_chains", "chain"): f"{_CHAIN} || iif(EXISTS (SELECT 1 FROM out.raw_causal_chains o "
+    f"WHERE o.chain = {_CHAIN}), '#' || m.new, '')",
+    ("raw_removed", "seq_base"): "s.seq_base + coalesce(m.id_add, :id_add)",
+}
+_OF_OLDER = {"older_version": ":older_version", "has_exact_totals": ":is_exact"}
+
+
+@cache
+def string_columns() -> dict[str, frozenset[str]]:
+    """Columns that hold numbers of raw_strings, by table, as schema.sql says."""
+    found = {}
+    for name, text in re.findall(r"^CREATE TABLE (\w+) \((.*?)^\)", sql_text("schema.sql"), re.MULTILINE | re.DOTALL):
+        found[name] = frozenset(re.findall(r"^\s+(\w+)\s+INTEGER[^\n]*-- string\b", text, re.MULTILINE))
+    return {name: columns for name, columns in found.items() if columns}
+
+
+@cache
+def _nullable() -> frozenset[tuple[str, str]]:
+    db = apsw.Connection(":memory:")
+    try:
+        db.execute(sql_text("schema.sql"))
+        rows = db.execute(
+            "SELECT s.name, c.name FROM sqlite_schema s, pragma_table_info(s.name) c "
+            "WHERE s.type = 'table' AND NOT c.\"notnull\""
+        )
+        return frozenset((str(table), str(column)) for table, column in rows)
+    finally:
+        db.close()
+
+
+def _is_nullable(table: str, column: str) -> bool:
+    return (table, column) in _nullable()

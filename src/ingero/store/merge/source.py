@@ -1,0 +1,132 @@
+"""A file to be merged, attached read-only: today's tables over it, whatever version it has, and nothing trusted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from ingero.store import legacy
+from ingero.store.distrust import StepLimit, confine, distrust
+from ingero.store.errors import (
+    EmptyDatabaseError,
+    EmptyRecordingError,
+    ForeignDatabaseError,
+    HostileDatabaseError,
+    reading_error,
+)
+from ingero.store.merge.nodes import SourceSession, name_of_file
+from ingero.store.migrations import Kind, check_version
+from ingero.store.opening import kind_of_file, refuse_other_files, source_uri, stored_bytes
+from ingero.store.own_schema import own_columns, require_tables
+from ingero.store.side_files import refuse_side_files
+
+_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+_BUSY_MS = 2_000
+_MOST_SESSIONS = 100_000  # a hostile file may claim any number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One open file. tables: those of today's that it has. older_version: of Ingero 0.x, else ""."""
+
+    path: Path
+    db: apsw.Connection
+    tables: frozenset[str]
+    older_version: str
+    has_exact_totals: bool
+
+    def sessions(self, file: int, force_node: str) -> list[SourceSession]:
+        """Its sessions. force_node: the node of those that name none; "": they are named after the file."""
+        unnamed = force_node or name_of_file(self.path.stem)
+        rows = self.db.execute(
+            "SELECT session, uuid, node, machine_id, boot_id, started_ns, last_seen_ns, cgroup_base, seq_base, kernel "
+            f"FROM raw_sessions ORDER BY session LIMIT {_MOST_SESSIONS + 1}"
+        )
+        found = [
+            SourceSession(
+                file=file,
+                session=int(number),
+                uuid=uuid or _uuid_of_older(node, started_ns, kernel),
+                node=node or unnamed,
+                machine_id=machine_id,
+                boot_id=boot_id,
+                started_ns=started_ns,
+                last_seen_ns=last_seen_ns,
+                cgroup_base=cgroup_base,
+                seq_base=seq_base,
+                # each node of an older file counted its events on its own
+                id_space=int(number) if self.older_version else seq_base,
+            )
+            for number, uuid, node, machine_id, boot_id, started_ns, last_seen_ns, cgroup_base, seq_base, kernel in rows
+        ]
+        if not found:
+            raise EmptyRecordingError(self.path)
+        if len(found) > _MOST_SESSIONS:
+            raise HostileDatabaseError(self.path, f"it holds more than {_MOST_SESSIONS:,} sessions")
+        return found
+
+
+@contextmanager
+def opened(path: Path, *, output: Path | None = None) -> Iterator[Source]:
+    """A file to read from; output: attached as `out`, the only thing that can be written.
+
+    Raises:
+        StoreError: it is not a recording of ours or of Ingero 0.8 to 0.17, damaged, or more than that.
+    """
+    refuse_other_files(path)
+    refuse_side_files(path)
+    db = apsw.Connection(":memory:", flags=_FLAGS)
+    try:
+        distrust(db)
+        db.limit(apsw.SQLITE_LIMIT_ATTACHED, 2)
+        db.set_busy_timeout(_BUSY_MS)
+        StepLimit(db, stored_bytes(path))
+        try:
+            source = _attached(path, db)
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise reading_error(path, error) from error
+        if output is not None:
+            db.execute("ATTACH ? AS out", (f"{output.absolute().as_uri()}?mode=rw",))
+        confine(db, is_reading=False)
+        yield source
+    finally:
+        db.close()
+
+
+def _attached(path: Path, db: apsw.Connection) -> Source:
+    kind = kind_of_file(path)
+    if kind is Kind.EMPTY:
+        raise EmptyDatabaseError(path)
+    if kind is Kind.FOREIGN:
+        raise ForeignDatabaseError(path)
+    uri = source_uri(path)
+    if kind is Kind.OLDER_INGERO:
+        is_exact = legacy.attach(db, uri, path)
+        version = legacy.version_of(db) or "0"
+        return Source(path=path, db=db, tables=legacy.RECORDED, older_version=version, has_exact_totals=is_exact)
+    db.execute("ATTACH ? AS old", (uri,))
+    check_version(db, path, schema="old")
+    require_tables(db, path, schema="old")
+    return Source(path=path, db=db, tables=_make_views(db), older_version="", has_exact_totals=True)
+
+
+def _make_views(db: apsw.Connection) -> frozenset[str]:
+    """Temporary views with all columns of today's tables: those that an earlier build lacks have their defaults."""
+    made = []
+    for name, wanted in own_columns().items():
+        there = {str(column) for (column,) in db.execute("SELECT name FROM pragma_table_info(?, 'old')", (name,))}
+        if there:
+            columns = (c if c in there else f"{default or 'NULL'} AS {c}" for c, default in wanted.items())
+            db.execute(f"CREATE TEMP VIEW {name} AS SELECT {', '.join(columns)} FROM old.{name}")
+            made.append(name)
+    return frozenset(made)
+
+
+def _uuid_of_older(node: str, started_ns: int, kernel: str) -> str:
+    """Ingero 0.x gave its sessions none: the same from each copy of a session."""
+    return f"older-{hashlib.sha256(f'{node} {started_ns} {kernel}'.encode()).hexdigest()[:24]}"
