@@ -89,7 +89,7 @@ def test_the_verdict_comes_first_and_nothing_leaves_the_host(browser: Browser, d
         ("#/incidents", "picked up late: runnable, others ran"),
         ("#/ops", "cudaStreamSynchronize"),
         ("#/ops?process=1", "cudaLaunchKernel"),
-        ("#/processes", "ready, but not picked up"),
+        ("#/processes", "sync return delay"),
         ("#/processes/1", "Its threads over time"),
         ("#/machine", "Pressure"),
         ("#/losses", "epochs dropped"),

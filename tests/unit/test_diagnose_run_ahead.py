@@ -106,7 +106,7 @@ def test_steps_are_counted_one_by_one(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path / "scene.db", Logging(), Logging(gpu_ms=8.0))
     impact = diagnosis.incidents[0].impact
     assert impact is not None
-    assert impact.drains_per_s == pytest.approx(1000 / 8, rel=0.05)
+    assert impact.intervals_per_s == pytest.approx(1000 / 8, rel=0.05)
     assert impact.usual_drains_per_s == pytest.approx(1000 / 6, rel=0.05)
 
 

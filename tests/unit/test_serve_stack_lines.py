@@ -196,8 +196,8 @@ def test_an_empty_device_and_a_late_pick_up_end_in_the_line_that_drained(reader:
     where = "at tensor.py:71 in Tensor.item < train.py:73 in Trainer.drain  issued by aten_launch (libminiaten.so)"
     lines = lines_of(reader)
     # the drain before the first epoch has no record: its empty time is not charged to a line
-    assert f"      {'8.00 ms':>10}  after the drain {where}  [2 of 3 epochs]" in lines
-    assert f"      {'3.00 ms':>10}  in the drain {where}  [3 of 3 epochs]" in lines
+    assert f"      {'8.00 ms':>10}  after the sync {where}  [2 of 3 sync intervals]" in lines
+    assert f"      {'3.00 ms':>10}  in the sync {where}  [3 of 3 sync intervals]" in lines
 
 
 def test_a_call_that_is_still_open_shows_its_whole_stack(tmp_path: Path) -> None:

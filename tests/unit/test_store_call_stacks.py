@@ -8,7 +8,7 @@ from ingero.store.call_stacks import PythonPlace, own_place
 
 COMPILED = "/tmp/torchinductor_root/3i/c3ivqskn32ceelf42wk3oyweuoxuworpvykrm6mcmw3f4h7wq5m7.py"  # as found on an H100
 LIBRARY = "/opt/venv/lib/python3.12/site-packages/torch/_inductor/runtime/triton_heuristics.py"
-MAIN = "/home/me/train.py"
+MAIN = "/srv/me/train.py"
 
 
 def places(*files: str) -> list[PythonPlace]:
@@ -24,7 +24,7 @@ def places(*files: str) -> list[PythonPlace]:
         (("<string>", LIBRARY, "<string>"), "<string>"),  # python -c
         (("<stdin>", LIBRARY), "<stdin>"),
         ((LIBRARY, COMPILED), LIBRARY),
-        (("/home/me/3i/c3ivq.py", MAIN), "/home/me/3i/c3ivq.py"),
+        (("/srv/me/3i/c3ivq.py", MAIN), "/srv/me/3i/c3ivq.py"),
     ],
 )
 def test_what_a_compiler_wrote_is_not_the_users_line(files: tuple[str, ...], own: str) -> None:

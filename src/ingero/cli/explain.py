@@ -29,7 +29,7 @@ from ingero.serve.profile_lines import profile_lines
 from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
 from ingero.serve.system_context import system_lines
 from ingero.store.locations import database_path
-from ingero.store.reader import open_reader
+from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 
 EXIT_FOUND = 1
