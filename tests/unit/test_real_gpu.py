@@ -97,8 +97,8 @@ def named(diagnosis: Diagnosis) -> set[str]:
     return {incident.cause for incident in diagnosis.incidents} - {UNEXPLAINED}
 
 
-def test_there_are_five_recordings_and_each_has_its_truth() -> None:
-    assert NAMES == ["compile", "hog", "item", "loader-pinned", "nosync"]
+def test_there_are_six_recordings_and_each_has_its_truth() -> None:
+    assert NAMES == ["compile", "hog", "item", "item-later", "loader-pinned", "nosync"]
     assert sorted(path.name.removesuffix(".db.xz") for path in DATA.glob("*.db.xz")) == NAMES
 
 
@@ -112,7 +112,7 @@ def test_each_step_found_holds_one_step_of_the_program_and_none_is_left_out(name
     assert len(case.steps) == case.truth.steps_inside == last[-1] - first[0]
 
 
-@pytest.mark.parametrize("name", ["item", "hog"])
+@pytest.mark.parametrize("name", ["item", "item-later", "hog"])
 def test_a_program_that_waits_once_a_step_has_one_sync_interval_a_step(name: str) -> None:
     case = recorded(name)
     ends = np.searchsorted(case.truth.marks_ns, case.sync_intervals[:, 0], "right")
