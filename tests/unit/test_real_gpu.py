@@ -168,3 +168,14 @@ def test_what_a_busy_loop_on_the_same_cpu_cost_is_mostly_explained() -> None:
     begin_ns, end_ns = case.truth.fault_ns
     (incident,) = (one for one in case.diagnosis.incidents if one.start_ns < end_ns and (one.end_ns or 0) > begin_ns)
     assert incident.explained_ratio > 0.7
+
+
+def test_the_loss_to_a_busy_loop_is_what_the_marks_say() -> None:
+    case = recorded("hog")
+    (incident,) = case.diagnosis.incidents
+    assert incident.end_ns is not None
+    begins, lengths = case.truth.marks_ns[:-1], np.diff(case.truth.marks_ns)
+    inside = (begins >= incident.start_ns) & (begins < incident.end_ns)
+    lost_ns = (lengths[inside] - np.median(lengths[begins < incident.start_ns])).sum()
+    unexplained_ns = incident.lost_ns  # of what is unexplained, only that part is its own
+    assert unexplained_ns / (1 - incident.explained_ratio) == pytest.approx(lost_ns, rel=0.05)
