@@ -131,7 +131,7 @@ def test_version_imports_nothing_that_is_slow_to_start() -> None:
 
 
 def test_a_bug_is_no_answer(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(_path: Path) -> None:
+    def broken(_path: Path, **_options: object) -> None:
         raise RuntimeError("gremlins")
 
     monkeypatch.setattr("ingero.cli.explain.open_reader", broken)
