@@ -45,7 +45,7 @@ _RECORD_OF_RING = {
 
 
 class Drainer:
-    """All rings of a recording. consumers: by ring, who takes its batches. salvage: of records that one of them cannot."""
+    """All rings of a recording. consumers: by ring, who takes its batches; salvage: of what they cannot take."""
 
     def __init__(self, kernel: KernelSide, consumers: Mapping[str, Consumer], salvage: Salvage) -> None:
         self._kernel, self._consumers, self._salvage = kernel, consumers, salvage

@@ -46,12 +46,10 @@ class Watchdog:
             if beat is None or beat == told or time.monotonic() - beat <= self._limit_s:
                 continue
             told = beat
-            logger.warning(
-                "the agent's loop has stood still for %.1f s, at %s", time.monotonic() - beat, self._place()
-            )
+            logger.warning("the agent's loop has stood still for %.1f s, at %s", time.monotonic() - beat, self._place())
 
     def _place(self) -> str:
-        frame = sys._current_frames().get(self._watched)  # noqa: SLF001 - the documented way to ask for it
+        frame = sys._current_frames().get(self._watched)
         return " < ".join(_places(frame)) or "a place that is not known"
 
     def __enter__(self) -> Watchdog:

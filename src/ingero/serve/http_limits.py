@@ -9,7 +9,7 @@ import asyncio
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -37,9 +37,9 @@ def limits() -> Options:
     """For one server: connections are counted by it alone."""
 
     class Limited(LimitedProtocol):
-        alive: weakref.WeakSet[LimitedProtocol] = weakref.WeakSet()
-        of_peer: Counter[str] = Counter()
-        waiting: dict[LimitedProtocol, None] = {}
+        alive: ClassVar[weakref.WeakSet[LimitedProtocol]] = weakref.WeakSet()
+        of_peer: ClassVar[Counter[str]] = Counter()
+        waiting: ClassVar[dict[LimitedProtocol, None]] = {}
 
     # more than are let in, so that uvicorn does not answer 503 where a connection was let in
     return {"http": Limited, "loop": f"{__name__}:HandshakeLoop", "limit_concurrency": MOST_OPEN + 1}
@@ -62,9 +62,9 @@ class LimitedProtocol(H11Protocol):
     out by asking nothing.
     """
 
-    alive: weakref.WeakSet[LimitedProtocol]  # those in their handshake, too
-    of_peer: Counter[str]  # connections by address, after their handshake
-    waiting: dict[LimitedProtocol, None]  # for the rest of their request, since when in this order
+    alive: ClassVar[weakref.WeakSet[LimitedProtocol]]  # those in their handshake, too
+    of_peer: ClassVar[Counter[str]]  # connections by address, after their handshake
+    waiting: ClassVar[dict[LimitedProtocol, None]]  # for the rest of their request, since when in this order
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         if len(self.alive) >= MOST_OPEN:
