@@ -74,7 +74,9 @@ test: setup ## all tests; of the labelled runs seven
 	@$(MAKE) --no-print-directory -j2 types unit # mypy takes a minute of one core
 	$(run-integration)
 
-demo: build ## record a training loop while CPU hogs disturb it, and explain the recording
+demo: ## record a training loop while CPU hogs disturb it, and explain the recording; needs no page and no test tools
+	@PYTHON=$(PYTHON) tools/setup.sh demo
+	@$(BIN)/python tools/build_bpf.py
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
 
 test-incidents: build ## labelled runs of every kind of cause, of which make test has seven

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building and testing need: distribution packages when root, the rest into .venv. Says what it does.
-# Usage: tools/setup.sh [system]     system: the distribution packages only
+# Usage: tools/setup.sh [demo|system]     demo: what recording and explaining need, no page, no tests
+#                                         system: the distribution packages of all but the tests only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -20,9 +21,12 @@ has g++ || missing+=(g++)
 has clang || [ -n "${BPF_CLANG:-}" ] || missing+=(clang)
 "$python" -c 'import ctypes; ctypes.CDLL("libbpf.so.1")' 2>/dev/null || missing+=(libbpf1)
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-has node || missing+=(nodejs) # with npm builds the dashboard's page; runs Perfetto's trace processor in the tests
-has npm || missing+=(npm)
-if [ "${1:-}" != system ]; then # for the tests: network scenarios, a browser
+wanted=${1:-all}
+if [ "$wanted" != demo ]; then
+	has node || missing+=(nodejs) # with npm builds the dashboard's page; runs Perfetto's trace processor in the tests
+	has npm || missing+=(npm)
+fi
+if [ "$wanted" = all ]; then # for the tests: network scenarios, a browser
 	has ip || missing+=(iproute2)
 	has iptables || missing+=(iptables)
 	has chromium || missing+=(chromium)
@@ -37,11 +41,11 @@ if [ ${#missing[@]} -gt 0 ]; then
 		say "  root installs them: apt-get install ${missing[*]}; without clang the BPF compiler comes from PyPI (ziglang)"
 	fi
 fi
-[ "${1:-}" != system ] || exit 0
+[ "$wanted" != system ] || exit 0
 
 prometheus=build/prometheus # unpacked, because the installed package starts a server; the tests take the programs only
 unpacking=
-if ! has promtool && [ ! -x $prometheus/usr/bin/promtool ] && has apt-get && has dpkg-deb; then
+if [ "$wanted" = all ] && ! has promtool && [ ! -x $prometheus/usr/bin/promtool ] && has apt-get && has dpkg-deb; then
 	say "unpacking prometheus into $prometheus, beside what follows"
 	mkdir -p $prometheus
 	(cd $prometheus && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) \
@@ -51,14 +55,24 @@ fi
 
 stamp=.venv/.installed
 version=$("$python" -V 2>&1)
-if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ "$(<"$stamp")" != "$version" ]; then
+is_current() { [ -e "$1" ] && [ ! pyproject.toml -nt "$1" ] && [ "$(<"$1")" = "$version" ]; }
+make_venv() {
 	say "installing Python packages into .venv ($version)"
-	if [ -e "$stamp" ] && [ "$(<"$stamp")" != "$version" ]; then
+	if [ -e .venv/bin/python ] && [ "$(.venv/bin/python -V 2>&1)" != "$version" ]; then
 		"$python" -m venv --clear .venv
 	else
 		"$python" -m venv .venv
 	fi
 	.venv/bin/python -m pip install --quiet --upgrade pip
+}
+if [ "$wanted" = demo ]; then
+	if ! is_current "$stamp" && ! is_current "$stamp-demo"; then
+		make_venv
+		.venv/bin/python -m pip install --quiet --editable .
+		echo "$version" >"$stamp-demo"
+	fi
+elif ! is_current "$stamp"; then
+	make_venv
 	.venv/bin/python -m pip install --quiet --editable . --group dev
 	echo "$version" >"$stamp"
 fi

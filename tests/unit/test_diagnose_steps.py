@@ -275,3 +275,21 @@ def test_a_slower_gpu_is_told_of_a_loop_that_empties_its_queue_now_and_then(tmp_
         logging_loop(scene, 0, LENGTH_S / 2)
         logging_loop(scene, LENGTH_S / 2, LENGTH_S, slow=1.5)
     assert causes(diagnosed_file(tmp_path / "scene.db")) == ["gpu-slower"]
+
+
+METRICS = (("/srv/job/metrics.py", 12, "compute_metrics"), ("/srv/job/train.py", 90, "main"))
+
+
+def test_a_host_is_colder_only_as_far_as_its_launches_say_so_too(tmp_path: Path) -> None:
+    """1.5 ms a step more at a line of the program; the copy of each step takes 1.3 times as long, no launch does."""
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, QUIET_S, HOST_BOUND)
+        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, replace(HOST_BOUND, host_ms=7.5))[::7]:
+            scene.sample(trainer, begin_s + 0.001, METRICS)
+        for second in range(int(LENGTH_S)):
+            is_slow = second >= QUIET_S
+            steps = 131 if is_slow else 164
+            scene.op(trainer, "cudaMemcpyAsync", second, steps, 0.013 * (1.3 if is_slow else 1))
+            scene.op(trainer, "cudaLaunchKernel", second, 153 * steps, 0.005)
+    assert causes(diagnosed_file(tmp_path / "scene.db")) == ["host-bound"]

@@ -16,6 +16,7 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.attach.objects import object_path
 from ingero.capture.offcpu_pace import OffcpuPace
 from ingero.capture.rings import DRAIN_LIMIT, Backlog, Ring
+from ingero.capture.salvage import Salvage
 from ingero.decode.btf import btf_of
 
 Consumer = Callable[[np.ndarray[Any, Any]], None]
@@ -44,10 +45,10 @@ _RECORD_OF_RING = {
 
 
 class Drainer:
-    """All rings of a recording. consumers: by ring, who takes its batches."""
+    """All rings of a recording. consumers: by ring, who takes its batches; salvage: of what they cannot take."""
 
-    def __init__(self, kernel: KernelSide, consumers: Mapping[str, Consumer]) -> None:
-        self._kernel, self._consumers = kernel, consumers
+    def __init__(self, kernel: KernelSide, consumers: Mapping[str, Consumer], salvage: Salvage) -> None:
+        self._kernel, self._consumers, self._salvage = kernel, consumers, salvage
         self._resources = ExitStack()
         self.rings = {
             name: self._resources.enter_context(Ring(kernel.maps[name], kernel.layouts.dtype(record, header_bytes=8)))
@@ -108,7 +109,7 @@ class Drainer:
         self._is_behind = any(len(batch) == DRAIN_LIMIT for batch in batches.values())
         for name, batch in batches.items():
             if len(batch):
-                self._consumers[name](batch)
+                self._salvage.records(name, self._consumers[name], batch)
 
     def backlog(self) -> Backlog:
         """What the rings hold now, and is not handed over."""

@@ -64,6 +64,9 @@ MEANINGS: dict[str, str] = {
     "communicator_ring_full": "facts about NCCL communicators dropped: the agent drained too slowly",
     "communicator_handle_unknown": "NCCL communicators whose handle was not there when their call returned",
     "datatype_unknown": "NCCL calls without bytes: a datatype that this agent does not know",
+    "records_not_understood": "records of the kernel side that raised an error in the agent, which is a bug of it",
+    "parts_not_understood": "parts of a second's work that raised an error in the agent, which is a bug of it",
+    "loop_stood_still_ns": "time in which the agent's loop stood still for more than 3 s; the log says where",
     "host_start_unmatched": "reclaim, compaction or socket calls whose start was not seen",
 }
 

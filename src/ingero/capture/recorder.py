@@ -33,6 +33,7 @@ from ingero.capture.processes import ProcessRows
 from ingero.capture.recorded_calls import RecordedCalls
 from ingero.capture.rehearsal import NO_REHEARSAL, Rehearsal
 from ingero.capture.rows import RowMaker, Sink
+from ingero.capture.salvage import Salvage
 from ingero.capture.samples import Samples
 from ingero.capture.scheduling import SchedulingRows
 from ingero.capture.second import Second, SecondReader
@@ -43,6 +44,7 @@ from ingero.capture.step_rows import StepRows
 from ingero.capture.steps import StepFinder
 from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
+from ingero.capture.watchdog import Watchdog
 from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
 from ingero.discover.processes import read_thread_name
@@ -170,7 +172,8 @@ class Recorder:
             ),
         }
         self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
-        self._drainer = self._resources.enter_context(Drainer(kernel, consumers))
+        self._salvage, self._watchdog = Salvage(), self._resources.enter_context(Watchdog())
+        self._drainer = self._resources.enter_context(Drainer(kernel, consumers, self._salvage))
         self.seconds.backlog = self._drainer.backlog
         self.governor = Governor(
             kernel,
@@ -215,6 +218,7 @@ class Recorder:
         """
         last_ns = self._read_ns = time.monotonic_ns()
         while not should_stop():
+            self._watchdog.beat()
             self._drainer.wait(last_ns + self._tick_ns(is_hurried()))
             self.pickup.catch_up()
             self._watch_host()
@@ -231,12 +235,12 @@ class Recorder:
         return _HURRIED_TICK_NS if is_hurried else _TICK_NS
 
     def _tick(self) -> Second:
-        self.pickup.tick()
+        self._salvage.part("looking for processes", self.pickup.tick)
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second()
         self.governor.act()
-        self._cgroups.tick()
+        self._salvage.part("control groups", self._cgroups.tick)
         system, agent = self._snapshots.write(second.period, self._cgroups.cpu_stats)
         self._rest()
         return replace(second, system=system, agent=agent, gpus=self._gpu_samples.latest)
@@ -277,12 +281,15 @@ class Recorder:
         now_ns = time.monotonic_ns()
         period = period_until(self.clock.now_ns(), max(now_ns - self._read_ns, 1))
         self._read_ns = now_ns
-        self._wakers.write(period)
-        self._communicators.write()
+        self._salvage.part("wakers", lambda: self._wakers.write(period))
+        self._salvage.part("communicators", self._communicators.write)
         second = self.seconds.read(period)
-        self._steps.second(second.cells)
+        self._salvage.part("steps", lambda: self._steps.second(second.cells))
         self._count_own_losses(second)
-        self._scheduling.write(second.time_ns, self.targets, self.seconds.threads, second.charges)
+        threads = self.seconds.threads
+        self._salvage.part(
+            "scheduling", lambda: self._scheduling.write(second.time_ns, self.targets, threads, second.charges)
+        )
         records, self._records = self._records, 0
         intervals, self._intervals = self._intervals, IntervalSums()
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
@@ -311,6 +318,7 @@ class Recorder:
                 second.losses[name] = count
                 self.seconds.losses_total[name] += count
         own = self.stacks.worker.losses() | self._kernel_names.worker.losses()
+        own |= self._salvage.losses() | self._watchdog.losses()
         own["gpu_samples_missed"] = self._gpu_samples.write()
         own["process_slots_full"] = self.targets.newly_refused()
         own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
@@ -382,14 +390,14 @@ class Recorder:
         self._sink.append(tables.PROBES, rows)
 
     def _on_calls(self, batch: np.ndarray[Any, Any]) -> None:
-        self._records += len(batch)
         numbers = self._rows.process_numbers(batch["process_slot"])
         stack_hashes = self.stacks.hashes(numbers, batch["python_stack"], batch["native_stack"])
         if not self._kernel.walker.is_kernel:
             stack_hashes = self.stacks.hung.of_returned(batch, numbers, stack_hashes)
         self.recorded_calls.add(batch, stack_hashes, self._name_of_pid, self._name_of_thread)
-        self._rows.calls(batch, numbers, stack_hashes)
         self._kernel_names.note(batch, numbers)
+        self._rows.calls(batch, numbers, stack_hashes)
+        self._records += len(batch)
 
     def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
         begun = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
@@ -406,8 +414,9 @@ class Recorder:
         self._wakers.add(batch)
 
     def _on_lifecycle(self, batch: np.ndarray[Any, Any]) -> None:
+        """A process has come or gone, whether or not its record makes a row."""
         self.pickup.lifecycle(batch, self.clock.unix_ns_of)
-        self._rows.lifecycle(batch)
+        self._salvage.records("lifecycle", self._rows.lifecycle, batch)
 
     def _name_of_pid(self, pid: int) -> str:
         target = self.targets.of_pid(pid)

@@ -20,11 +20,13 @@ class Growth:
 
     is_as_many: each epoch has as many launches as others of its class, so that only longer ones are beyond it: where
     the case has other shares of the classes than the reference, the counts per epoch differ for that alone.
+    is_against_zero: of a bottleneck; there is no reference.
     """
 
     changes: tuple[OpChange, ...]
     epochs: int
     is_as_many: bool = False
+    is_against_zero: bool = False
 
     @property
     def grown_ns(self) -> float:
@@ -54,6 +56,8 @@ class Growth:
         """The largest in words: "cudaMalloc 3.1 ms (usually 60 us), 1.0 per step"."""
         one = self.largest
         now = format_ns(int(one.ns / one.count)) if one.count else "-"
+        if self.is_against_zero:
+            return f"{one.totals.name} {now}, {one.count:.3g} per step"
         usual = f"usually {format_ns(int(one.usual_ns / one.usual_count))}" if one.usual_count else "usually none"
         return f"{one.totals.name} {now} ({usual}), {one.count:.3g} per step (usually {one.usual_count:.3g})"
 
@@ -73,7 +77,8 @@ def growth(case: Case, kinds: Kind) -> Growth | None:
     """The calls of these kinds; None where none was made."""
     mine = [one for one in case.op_changes if kind_of(one) & kinds]
     is_as_many = case.kind is FindingKind.INCIDENT and case.resynced is None
-    return Growth(tuple(mine), case.epoch_count, is_as_many) if mine else None
+    is_against_zero = case.kind is FindingKind.BOTTLENECK
+    return Growth(tuple(mine), case.epoch_count, is_as_many, is_against_zero) if mine else None
 
 
 def kind_of(change: OpChange) -> Kind:

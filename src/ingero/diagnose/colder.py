@@ -3,6 +3,9 @@
 A call that comes once or twice an epoch runs code and data that lie idle in between, as a loop's own Python does. One
 that only enqueues never waits: where it takes twice as long, so does what is around it, and that is no work of the
 program. (Other guests of the machine do so: all of a loop's calls but the hot ones, for seconds.)
+
+In a step by repetition the host's time is all of the step, most of it launching, which is hot: there it is colder as
+far as every short call says so, launches among them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from ingero.ops import OPS, Kind
 _RUN = CLOCKS.index("run")
 _ENQUEUES = Kind.COPY | Kind.EVENT_RECORD | Kind.STREAM_WAIT
 _OPS = {(int(op.source), op.code) for op in OPS if op.kind & _ENQUEUES and not op.kind & Kind.DRAIN}
+_LAUNCHES = {(int(op.source), op.code) for op in OPS if op.kind & Kind.LAUNCH}
 _RARE = 3  # times an epoch; one that comes more often keeps its code in the caches
 _SHORT_NS = 50_000  # each: it did not wait for anything
 _MIN_CALLS = 50
@@ -25,7 +29,16 @@ def colder_ns(case: Case) -> float:
     if case.kind is not FindingKind.INCIDENT:
         return 0.0
     usual = sum(one.empty_clock_ns[_RUN] * case.count_of(key) for key, one in case.usual.items())
-    return float(usual) * (_times(case) - 1)
+    times = _times_in_steps(case) if case.is_of_steps else _times(case)
+    return float(usual) * (times - 1)
+
+
+def _times_in_steps(case: Case) -> float:
+    """How many times as long each of the short calls took, of that which grew least."""
+    calls = (one for one in case.op_changes if (one.totals.source, one.totals.op) in _OPS | _LAUNCHES)
+    short = [one for one in calls if one.count and one.usual_count and one.ns <= _SHORT_NS * one.count]
+    known = [one for one in short if min(one.count, one.usual_count) * case.epoch_count >= _MIN_CALLS]
+    return max(min((one.ns / one.count / (one.usual_ns / one.usual_count) for one in known), default=1.0), 1.0)
 
 
 def _times(case: Case) -> float:

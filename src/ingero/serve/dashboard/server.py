@@ -11,10 +11,9 @@ import uvicorn
 from ingero.serve.dashboard.app import create_app
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.security import Gate, Sessions
+from ingero.serve.http_limits import limits
 from ingero.serve.recording_source import RecordingSource
 from ingero.serve.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
-
-_OPEN_CONNECTIONS = 256  # each answer takes one of 40 threads; more would only wait
 
 
 def certificate_of(exposure: Exposure) -> Certificate:
@@ -65,7 +64,7 @@ def create_server(source: RecordingSource, exposure: Exposure, context: ssl.SSLC
         ws="none",
         lifespan="off",
         proxy_headers=False,
-        limit_concurrency=_OPEN_CONNECTIONS,
+        **limits(),
         timeout_graceful_shutdown=3,
     )
     config.load()

@@ -11,6 +11,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
 from ingero.serve.bearer import with_bearer
+from ingero.serve.http_limits import limits
 from ingero.serve.mcp.server import IngeroServer
 
 TOKEN_VARIABLE = "INGERO_MCP_TOKEN"
@@ -51,6 +52,7 @@ def serve(
         log_level="warning",
         server_header=False,
         ws="none",
+        **limits(),
         timeout_graceful_shutdown=3,  # an open stream would keep it for ever
     )
     uvicorn.Server(config).run(sockets=[listening])
