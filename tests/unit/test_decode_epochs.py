@@ -28,7 +28,19 @@ US = 1_000
 LAUNCHES = 8
 EPOCH = np.dtype(
     [(name, "<u8") for name in ("begin_ns", "first_ns", "drain_ns", "woken_ns", "return_ns", "last_off_ns")]
-    + [(name, "<u8") for name in ("last_on_ns", "away_ns", "launches", "size_bytes", "graph", "step", "copied_bytes")]
+    + [
+        (name, "<u8")
+        for name in (
+            "last_on_ns",
+            "away_ns",
+            "launches",
+            "size_bytes",
+            "graph",
+            "step",
+            "copied_bytes",
+            "copy_ns_per_mib",
+        )
+    ]
     + [
         ("op_set", "<u8", (4,)),
         ("checkpoint_ns", "<u8", (8,)),

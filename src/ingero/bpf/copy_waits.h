@@ -116,6 +116,23 @@ INLINE bool has_staged(const struct open_call *call, const struct snapshot *at)
 	       at->now_ns - call->start_ns > call->size_bytes / HOST_BYTES_PER_NS;
 }
 
+/* A copy whose stream was known to be done at its entry: for how long it ran is what copying takes. */
+INLINE void note_copying(const struct open_call *call, const struct snapshot *at, u32 slot)
+{
+	struct lane *lane = lane_at(slot, call->stream_slot);
+	u64 ran_ns = at->clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)], covered, took;
+
+	if (!lane || call->stream_slot < 0 || call->way == WAY_TO_HOST || !has_staged(call, at))
+		return;
+	covered = call->covered[call->stream_slot & (MAX_STREAMS - 1)];
+	if (!covered || READ_ONCE(lane->waited) < covered ||
+	    at->clocks.ns[CLOCK(STATE_SLEEP)] != call->clocks.ns[CLOCK(STATE_SLEEP)])
+		return;
+	took = (ran_ns << 20) / call->size_bytes;
+	if (took && (!lane->copy_ns_per_mib || took < lane->copy_ns_per_mib))
+		lane->copy_ns_per_mib = took;
+}
+
 /*
  * The return of an asynchronous copy that may have waited: what it has waited for after all. One that is taken along at
  * once waits for the last but one before it, if at all: how far the stream was then nobody saw.
@@ -127,6 +144,7 @@ GLOBAL int judge_copy(struct thread *thread, struct open_call *call, struct snap
 	if (!thread || !call || !at)
 		return 0;
 	slot &= MAX_PROCESSES - 1;
+	note_copying(call, at, slot);
 	is_known = call->handle == HOST_MEMORY_PAGEABLE;
 	is_certain = is_known && (call->way == WAY_TO_HOST || has_staged(call, at));
 	call->waits = WAITS_NOT;

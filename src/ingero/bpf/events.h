@@ -384,6 +384,7 @@ struct epoch_record {
 	u64 launches;
 	u64 size_bytes;
 	u64 copied_bytes; /* EPOCH_BEFORE_COPY: what the copy copied when its wait was over */
+	u64 copy_ns_per_mib; /* at the least, as copies of the stream did that had nothing to wait for; 0: there was none */
 	u64 op_set[OP_SET_WORDS];
 	u64 graph; /* last graph launched */
 	u64 caller;

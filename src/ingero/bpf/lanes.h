@@ -42,6 +42,8 @@ struct lane {
 	u64 mark_ns; /* the last mark (marks.h), and for how long calls have waited for the stream since */
 	u64 waited_ns;
 	struct launch_times times;
+	u64 copy_ns_per_mib; /* of the fastest pageable copy to the device that had nothing to wait for; 0: none */
+	u64 pad;
 	u64 checkpoint_ns[CHECKPOINTS];
 	struct clocks close_clocks; /* of the thread that drained */
 	struct clocks first_clocks; /* of the thread that enqueued first */
@@ -549,6 +551,7 @@ GLOBAL int close_lane(struct thread *thread, struct open_call *call, struct snap
 		fill_epoch(epoch, lane, thread, call, at);
 		epoch->size_bytes -= own;
 		epoch->copied_bytes = own;
+		epoch->copy_ns_per_mib = lane->copy_ns_per_mib;
 		epoch->stream_slot = index;
 		epoch->are_enqueues_unseen = is_unseen;
 		if (!is_unseen && has_uncovered_work(slot, index))

@@ -67,9 +67,10 @@ class Lane:
         """The epochs (`struct epoch_record`), each that a copy ended cut where that went over from waiting to copying.
 
         What the copy took then counts in the next epoch, whose first work it is: as the clocks of the thread do that
-        copied. Where it slept, all that it ran after its wake-up; where it polled, what its bytes take at the least,
-        as the fastest copy of this stream so far shows. A thread copies while it runs: what kept it from running, or
-        from going on at once, stays with the wait, so that it may have been off its CPU after the cut.
+        copied. Where it slept, all that it ran after its wake-up; where it polled, what its bytes take at the least, as
+        the copies show that found their stream done, else the fastest of this stream so far. A thread copies while it
+        runs: what kept it from running, or from going on at once, stays with the wait, so that it may have been off its
+        CPU after the cut.
         """
         batch = batch.copy()
         copied = self._copied_ns(batch)
@@ -102,7 +103,11 @@ class Lane:
         is_whole = is_copy & ((batch["flags"] & EpochFlag.INCOMPLETE) == 0)
         fastest = float((longest / size_bytes)[is_whole].min(initial=np.inf))
         self._ns_per_byte = min(self._ns_per_byte, max(fastest, LEAST_NS_PER_BYTE))
-        least = np.minimum(size_bytes * self._ns_per_byte, longest)
+        seen = batch["copy_ns_per_mib"] / (
+            1 << 20
+        )  # of copies that had nothing to wait for: others may all have waited
+        ns_per_byte = np.where(seen > 0, np.clip(seen, LEAST_NS_PER_BYTE, self._ns_per_byte), self._ns_per_byte)
+        least = np.minimum(size_bytes * ns_per_byte, longest)
         copied: Array = np.where(is_copy, np.where(is_known, longest, least), 0).astype(np.int64)
         return copied
 
