@@ -7,6 +7,7 @@ import itertools
 import lzma
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,13 +35,28 @@ TABLES = [name for name in own_columns() if name.startswith("raw_")]
 RENUMBERED = {"session", "process", "cgroup_id", "culprit_cgroup_id", "stack_hash", "incident"}
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two nodes whose numbers are all the same."""
-    paths = tmp_path / "a.db", tmp_path / "b.db"
+    folder = tmp_path_factory.mktemp("nodes")
+    paths = folder / "a.db", folder / "b.db"
     for path, node in zip(paths, ("node-a", "node-b"), strict=True):
         write_full(path, node)
     return paths
+
+
+@pytest.fixture(scope="module")
+def both(written: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, merged."""
+    path = tmp_path_factory.mktemp("merged") / "c.db"
+    merge(written, path)
+    return path
+
+
+@pytest.fixture
+def two(written: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """The same, for one test."""
+    return Path(shutil.copy(written[0], tmp_path)), Path(shutil.copy(written[1], tmp_path))
 
 
 @pytest.fixture
@@ -95,12 +111,11 @@ def test_every_table_has_the_rows_of_both(two: tuple[Path, Path], tmp_path: Path
 
 @pytest.mark.parametrize("view", sorted(set(views.TABLES) - {"stack_traces", "incidents", "causal_chains", "tenants"}))
 def test_a_view_of_one_node_shows_what_its_own_recording_shows(
-    two: tuple[Path, Path], tmp_path: Path, view: str
+    written: tuple[Path, Path], both: Path, view: str
 ) -> None:
-    merge(two, tmp_path / "c.db")
-    for path, node in zip(two, ("node-a", "node-b"), strict=True):
+    for path, node in zip(written, ("node-a", "node-b"), strict=True):
         alone = shown(path, view)
-        assert shown(tmp_path / "c.db", view, node) == alone
+        assert shown(both, view, node) == alone
         assert alone
 
 
