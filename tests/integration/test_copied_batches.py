@@ -16,7 +16,7 @@ LOOK_EVERY = 20  # steps between two looks at the loss, each of which is a wait 
 CUT_NS = 60_000  # from the simulator's end of the wait to its copying, and what a thread ran before it slept
 FEW = 0.05  # of the copies: a switch that was missed, or a thread that was descheduled just before it copied, and twice
 SLOWER_COPIES = 0.25  # of those of threads that polled: others than the fastest, by what nobody can tell
-PART_RATIO = 0.01  # of all time
+PART_RATIO = 0.02  # of all time; each of the copies is cut up to CUT_NS late or early
 
 
 @pytest.fixture(scope="module", params=MODES)
