@@ -51,6 +51,17 @@ def test_a_loop_that_goes_on_is_left_in_peace(caplog: pytest.LogCaptureFixture) 
     assert watchdog.losses() == {STOOD_STILL: 0}
 
 
+def test_a_loop_that_is_over_is_not_watched(caplog: pytest.LogCaptureFixture) -> None:
+    """Detaching probes takes as long as it takes."""
+    with caplog.at_level(logging.WARNING), Watchdog(limit_s=0.02, look_s=0.001) as watchdog:
+        watchdog.beat()
+        watchdog.rest()
+        time.sleep(LIMIT_S)
+        watchdog.beat()
+    assert not caplog.records
+    assert watchdog.losses() == {STOOD_STILL: 0}
+
+
 def test_before_the_first_beat_nothing_is_watched(caplog: pytest.LogCaptureFixture) -> None:
     """Attaching probes takes as long as it takes."""
     with caplog.at_level(logging.WARNING), Watchdog(limit_s=0.0, look_s=0.001):

@@ -227,6 +227,7 @@ class Recorder:
             if now_ns - last_ns >= self._tick_ns(is_hurried()) or self.governor.ends_second():
                 on_second(self._tick())
                 last_ns = now_ns
+        self._watchdog.rest()
         on_second(self._finish())
 
     def _tick_ns(self, is_hurried: bool) -> int:

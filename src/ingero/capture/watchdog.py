@@ -34,6 +34,10 @@ class Watchdog:
             self._stood_still_ns += int((now - before) * 1e9)
             logger.warning("the agent's loop went on after %.1f s", now - before)
 
+    def rest(self) -> None:
+        """The loop is over: what follows takes as long as it takes. The next beat begins anew."""
+        self._beat_s = None
+
     def losses(self) -> dict[str, int]:
         """For how long it stood still, in pauses that are longer than the limit, since the last time."""
         stood, self._stood_still_ns = self._stood_still_ns, 0
