@@ -14,6 +14,8 @@ from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Call, Collective, Communicator, InFlight, Window
 from ingero.store.vocabulary import CLOCK_COLUMNS
 
+_CALLS_AT_AN_END = 20_000  # of a window: some minutes of a busy program
+
 
 class CallQuestions(Questions):
     """Questions about single calls."""
@@ -42,11 +44,18 @@ class CallQuestions(Questions):
         return arrays.calls(rows)
 
     def launching_threads(self, window: Window, *, process: int) -> set[int]:
-        """The threads of a process with recorded launches in the window."""
+        """The threads of a process with launches among its first and last recorded calls in the window.
+
+        Threads that launch do so all the time; to look at all calls of an hour takes seconds.
+        """
         launches = ", ".join(f"({op.source:d}, {op.code})" for op in OPS if op.kind & Kind.LAUNCH)
+        ends = (
+            f"SELECT * FROM (SELECT tid, source, op FROM raw_events WHERE {within('start_ns')} AND process = :process "
+            f"ORDER BY start_ns {order} LIMIT {_CALLS_AT_AN_END})"
+            for order in ("ASC", "DESC")
+        )
         rows = self._rows(
-            f"SELECT DISTINCT tid FROM raw_events WHERE {within('start_ns')} AND {of_process()} "
-            f"AND (source, op) IN (VALUES {launches})",
+            f"SELECT DISTINCT tid FROM ({' UNION ALL '.join(ends)}) WHERE (source, op) IN (VALUES {launches})",
             window,
             process=process,
         )
