@@ -15,6 +15,7 @@ import rich_click as click
 
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
+from ingero.serve.sql_processes import SqlProcesses
 from ingero.store.locations import database_path
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ def command(
         raise OptionsError("--tls-cert, --tls-key and --http belong together", hint="ingero mcp --http :8443 ...")
     path = database_path(db, os.environ, uid=os.getuid())
     try:
-        if http is None:
-            if sys.stdin.isatty():
-                echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
-            _server(path, test_report).run("stdio")
-        else:
-            _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report))
+        with SqlProcesses() as sql:
+            if http is None:
+                if sys.stdin.isatty():
+                    echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
+                _server(path, test_report, sql).run("stdio")
+            else:
+                _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report, sql))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
@@ -69,13 +71,13 @@ def command(
         pass
 
 
-def _server(path: Path, test_report: Path | None) -> IngeroServer:
+def _server(path: Path, test_report: Path | None, sql: SqlProcesses) -> IngeroServer:
     from ingero.serve.mcp.server import make_server  # noqa: PLC0415  # half a second, with its libraries
     from ingero.serve.mcp.tools import Surroundings  # noqa: PLC0415  # as above
     from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
 
     around = Surroundings(check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report)
-    return make_server(RecordingSource(path), around)
+    return make_server(RecordingSource(path, sql=sql), around)
 
 
 def _check() -> Sequence[Row]:
