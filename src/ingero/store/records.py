@@ -156,6 +156,7 @@ class OpTotals:
 class OpShare:
     """Calls of one operation in a stretch of time that need not begin with a second: hence fractions.
 
+    untimed: of count, the calls that were only counted; nothing of them is in sum_ns.
     held_up_ns: of sum_ns, what the callers were runnable, throttled, yielded or stopped; 0 where no account was kept.
     """
 
@@ -163,10 +164,16 @@ class OpShare:
     op: int
     name: str
     count: float
+    untimed: float
     sum_ns: float
     held_up_ns: float
     bytes: float
     errors: float
+
+    @property
+    def timed(self) -> float:
+        """The calls that have a duration."""
+        return self.count - self.untimed
 
     @property
     def own_ns(self) -> float:

@@ -49,7 +49,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     lost = sum(claims.values())
     slow = grown.largest
-    ratio = (slow.ns / slow.count) / (slow.usual_ns / slow.usual_count) if slow.count and slow.usual_ns else None
+    ratio = slow.mean_ns / slow.usual_mean_ns if slow.timed and slow.usual_mean_ns else None
     yield Finding(
         cause=CAUSE,
         resource="first use",
@@ -77,7 +77,7 @@ def _in_slow_calls_ns(case: Case, grown: Growth) -> float:
     found, sources = 0.0, sorted({one.totals.source for one in grown.changes})
     calls = case.evidence.events(case.window, sources, case.process.process)
     for one in grown.changes:
-        usual_ns = one.usual_ns / one.usual_count if one.usual_count else 0.0
+        usual_ns = one.usual_mean_ns
         mine = calls["duration_ns"][(calls["source"] == one.totals.source) & (calls["op"] == one.totals.op)]
         found += float(np.sum(mine[mine > _BEYOND * usual_ns] - usual_ns))
     return found
