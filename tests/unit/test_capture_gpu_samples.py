@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from kept_rows import Kept
@@ -26,7 +30,8 @@ SAMPLE = GpuSample(
     throttle_reasons=0x4,
     power_w=349.5,
     temperature_c=71,
-    processes={8: None, 7: 50},
+    processes={2**22 + 8: None, 2**22 + 7: 50},  # no pid is larger than 2^22
+    sm_percents={2**22 + 7: 31},
 )
 
 
@@ -99,7 +104,7 @@ def test_a_sample_becomes_a_row_with_what_the_driver_told() -> None:
     assert (row["time_ns"], row["uuid"], row["gpu_index"]) == (100 * SECOND_NS + 5, "GPU-a", 3)
     assert (row["gpu_percent"], row["memory_percent"], row["power_mw"]) == (97, None, 349_500)
     assert (row["sm_clock_mhz"], row["max_sm_clock_mhz"], row["throttle_reasons"]) == (1410, 1980, 4)
-    assert row["processes"] == "[[7,50],[8,null]]"
+    assert row["processes"] == '[[4194311,50,31,""],[4194312,null,null,""]]'
 
 
 def test_each_second_without_an_answer_is_counted_once_and_the_first_late_one_is_not(driver: Driver) -> None:
@@ -160,3 +165,13 @@ def test_what_the_binding_raises_is_the_reason_for_no_gpus() -> None:
         yield Nvml()
 
     assert ask_within(60, broken).reason == "NVML: wrong version"
+
+
+def test_a_process_on_the_gpu_is_named_where_the_machine_knows_it() -> None:
+    sink = Kept()
+    samples = GpuSamples(sink, lambda ns: ns, opened=opening(Nvml()))
+    samples.take(Scripted(lambda: (replace(SAMPLE, processes={os.getpid(): 5}, sm_percents={}),)))
+    samples.write()
+    (row,) = sink.of(tables.GPU_SAMPLES)
+    name = Path(f"/proc/{os.getpid()}/comm").read_text().rstrip("\n")
+    assert json.loads(str(row["processes"])) == [[os.getpid(), 5, None, name]]

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 
 from ingero.capture.rows import Sink
 from ingero.discover.gpus import Gpu, GpuSample, Nvml, open_nvml
+from ingero.discover.processes import read_thread_name
 from ingero.store import tables
 from ingero.store.tables import Row
 
@@ -49,6 +50,7 @@ class GpuSamples:
         self._answered_ns = self._latest_ns = clock()
         self._latest: tuple[tuple[Gpu, GpuSample], ...] = ()
         self._missed = 0
+        self._names: dict[int, str] = {}
         self._has_nothing_to_say = False
         # a daemon: the interpreter does not wait for a driver that hangs
         self._thread = threading.Thread(target=self._run, name="ingero-gpus", daemon=True)
@@ -120,8 +122,14 @@ class GpuSamples:
             throttle_reasons=sample.throttle_reasons,
             power_mw=None if sample.power_w is None else round(sample.power_w * _MW_PER_W),
             temperature_c=sample.temperature_c,
-            processes=json.dumps(sorted(sample.processes.items()), separators=(",", ":")),
+            processes=json.dumps(self._processes(sample), separators=(",", ":")),
         )
+
+    def _processes(self, sample: GpuSample) -> list[tuple[int, int | None, int | None, str]]:
+        """Each process with its memory, its share of the multiprocessors, and its name, which is read once."""
+        pids = sorted({*sample.processes, *sample.sm_percents})
+        self._names = {pid: self._names.get(pid) or read_thread_name(pid) for pid in pids}
+        return [(pid, sample.processes.get(pid), sample.sm_percents.get(pid), self._names[pid]) for pid in pids]
 
     def _run(self) -> None:
         try:

@@ -437,8 +437,9 @@ class Evidence:
         return self.reader.throttling(window) if self.reader.is_recorded("raw_cgroup_throttling") else []
 
     def name_of_pid(self, pid: int) -> str:
-        """The name of a process, traced or seen as somebody's culprit; "" where it never was."""
-        return next((one.name for one in self.processes.values() if one.pid == pid and one.name), "")
+        """The name of a process that was traced, seen as somebody's culprit, or on a GPU; "" where it never was."""
+        named = next((one.name for one in self.processes.values() if one.pid == pid and one.name), "")
+        return named or next((one.names[pid] for one in self.gpu_samples if pid in one.names), "")
 
     def clock_totals(self, window: Window) -> list[ClockTotals]:
         """What the threads of each process did in a part of the window."""

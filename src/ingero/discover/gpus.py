@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from ingero.events import THROTTLE_REASONS
 
 _T = TypeVar("_T")
 _W_PER_MW = 0.001
+_RECENT_US = 1_500_000  # a driver samples a process once a second, or a little more often
 
 # A driver that has to wake eight GPUs takes seconds; the recording begins without one that takes longer.
 _ANSWER_S = 10.0
@@ -43,7 +45,8 @@ class GpuSample:
 
     busy_percent: share of the last sample period with any kernel running; it says nothing about how full the GPU was.
     slowdowns: why the clocks are lower than they could be; throttle_reasons: the same as NVML's bits.
-    processes: pid -> memory in bytes, None where the driver does not say how much.
+    processes: pid -> memory in bytes, None where the driver does not say how much. sm_percents: pid -> share of the
+    last sample period with a kernel of that process running; without those that the driver says nothing of.
     """
 
     uuid: str
@@ -55,6 +58,7 @@ class GpuSample:
     power_w: float | None
     temperature_c: int | None
     processes: Mapping[int, int | None]
+    sm_percents: Mapping[int, int] = field(default_factory=dict)
     memory_total_bytes: int | None = None
     throttle_reasons: int | None = None
 
@@ -231,6 +235,7 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
         power_w=None if power_mw is None else power_mw * _W_PER_MW,
         temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         processes=_processes(nvml, handle),
+        sm_percents=_sm_percents(nvml, handle, time.time_ns() // 1000 - _RECENT_US),
         memory_total_bytes=int(memory.total) if memory else None,
         throttle_reasons=reasons,
     )
@@ -252,6 +257,13 @@ def _processes(nvml: ModuleType, handle: Any) -> dict[int, int | None]:
     # By its version: the plain name raises no NVMLError but a foreign one when the driver is older than the binding.
     found = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()
     return {process.pid: process.usedGpuMemory for process in found}
+
+
+def _sm_percents(nvml: ModuleType, handle: Any, since_us: int) -> dict[int, int]:
+    """The newest sample of each process since a Unix time; a sliced GPU and some virtual ones have none."""
+    found = _ask(nvml, nvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
+    newest = {one.pid: one for one in sorted(found, key=lambda one: one.timeStamp) if one.timeStamp >= since_us}
+    return {pid: min(one.smUtil, 100) for pid, one in newest.items()}
 
 
 def _ask(nvml: ModuleType, function: Callable[..., _T], *arguments: Any) -> _T | None:

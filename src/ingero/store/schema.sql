@@ -565,7 +565,8 @@ CREATE TABLE raw_gpu_samples (
     throttle_reasons   INTEGER,                -- bits of throttle_reasons; 1: idle
     power_mw           INTEGER,
     temperature_c      INTEGER,
-    processes          TEXT NOT NULL DEFAULT '[]' -- JSON array of [pid, memory in bytes or null]
+    processes          TEXT NOT NULL DEFAULT '[]' -- JSON array of [pid, memory in bytes, percent of the last
+                                                  -- sample period with a kernel of it running, its name]
 ) STRICT;
 CREATE INDEX raw_gpu_samples_time ON raw_gpu_samples(time_ns);
 

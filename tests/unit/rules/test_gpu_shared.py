@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 OTHERS = Step(empty_ms=0.5, busy_ms=15, launches=200)
 
@@ -97,6 +98,50 @@ def test_a_process_that_came_later_is_no_reason(tmp_path: Path) -> None:
         on_gpu(scene, (QUIET_S + LENGTH_S) / 2)
 
     assert causes(diagnosed(tmp_path, late)) == ["gpu-slower"]
+
+
+def at_work(scene: Scene, percents: Callable[[int], int | None]) -> None:
+    """The driver's samples, with what it saw run of a process that is on the GPU all the time."""
+    for second in range(int(LENGTH_S)):
+        scene.gpu(second + 1, processes=((100, 1 << 30, 90, "python"), (300, 1 << 30, percents(second), "neighbor")))
+
+
+def test_the_driver_tells_when_a_process_that_was_always_there_works(tmp_path: Path) -> None:
+    def neighbor(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        at_work(scene, lambda second: 50 if second >= QUIET_S else None)
+
+    diagnosis = diagnosed(tmp_path, neighbor)
+    assert causes(diagnosis) == ["gpu-shared"]
+    incident = diagnosis.incidents[0]
+    assert [(one.pid, one.name) for one in incident.culprits] == [(300, "neighbor")]
+    assert "neighbor [300] ran there 50 % of that time (usually 0.0 %)" in incident.summary
+    assert incident.lost_ratio == pytest.approx(6 / 12.55, rel=0.05)
+
+
+@pytest.mark.parametrize("percents", [lambda _: 50, lambda _: None, lambda second: 5 if second >= QUIET_S else 0])
+def test_a_process_that_works_as_ever_or_hardly_is_no_reason(
+    tmp_path: Path, percents: Callable[[int], int | None]
+) -> None:
+    def neighbor(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        at_work(scene, percents)
+
+    assert causes(diagnosed(tmp_path, neighbor)) == ["gpu-slower"]
+
+
+@pytest.mark.parametrize(("percent", "lost_ratio"), [(50, 6 / 12.55), (20, 0.2)])
+def test_without_launches_others_answer_for_as_long_as_their_kernels_ran(
+    tmp_path: Path, percent: int, lost_ratio: float
+) -> None:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, QUIET_S, Step(is_unseen=True))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12, is_unseen=True))
+        at_work(scene, lambda second: percent if second >= QUIET_S else 0)
+    shared_gpu = next(one for one in diagnosed_file(tmp_path / "scene.db").incidents if one.cause == "gpu-shared")
+    assert f"lost up to {shared_gpu.lost_ns / 1e9:.2f} s" in shared_gpu.summary
+    assert shared_gpu.lost_ratio == pytest.approx(lost_ratio, rel=0.1)
 
 
 def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
