@@ -22,8 +22,8 @@ ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 # files that are marked `alone`. The others share the cores.
 ALONE = frozenset(
     {
-        "accounts", "test_budget.py", "test_counts.py", "test_demo.py", "test_epochs.py", "test_governor.py",
-        "test_incidents.py", "test_live_findings.py", "test_memory.py",
+        "test_accounts_culprits.py", "test_accounts_sums.py", "test_budget.py", "test_counts.py", "test_demo.py",
+        "test_epochs.py", "test_governor.py", "test_incidents.py", "test_live_findings.py", "test_memory.py",
     }
 )  # fmt: skip
 
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_integration(item):
             item.add_marker(pytest.mark.integration)
-            if ALONE & set(item.path.parts):
+            if item.path.name in ALONE:
                 item.add_marker(pytest.mark.alone)
             if why_no_integration():
                 item.add_marker(pytest.mark.skip(reason=why_no_integration()))
