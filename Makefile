@@ -73,8 +73,8 @@ integration: build ## the tests that need root: real probes, real scheduler, sim
 check: lint types imports generated unit ## everything that needs no root
 
 test: setup ## all tests; of the labelled runs seven
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint imports generated build
-	@$(MAKE) --no-print-directory -j2 types unit # mypy takes a minute of one core
+	@$(MAKE) --no-print-directory -j2 --output-sync=target types build lint imports generated # mypy: a minute of one core
+	@$(MAKE) --no-print-directory unit
 	$(run-integration)
 
 demo: ## record a training loop while CPU hogs disturb it, and explain the recording; needs no page and no test tools
