@@ -65,7 +65,7 @@ generated: setup
 	$(BIN)/python tools/gen_events_doc.py --check
 
 unit: build ## the tests that need no root
-	$(BIN)/pytest tests/unit -n auto
+	$(BIN)/pytest tests/unit -n $$(($$(nproc) + 1)) # one more than cores: some wait for a server or a device
 
 integration: build ## the tests that need root: real probes, real scheduler, simulated GPU
 	$(run-integration)
