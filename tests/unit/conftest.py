@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,5 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether the files of a run fit into a folder that may be written."""
-    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= ROOM_BYTES
+    """Whether the files of a run, programs among them, fit into a folder that may be written."""
+    if not os.access(folder, os.W_OK):
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= ROOM_BYTES and not found.f_flag & os.ST_NOEXEC
