@@ -1,4 +1,4 @@
-"""Where the databases of unit tests lie: in memory, where a machine has room for them."""
+"""Where the databases of unit tests lie: in memory, where a machine has room; and that no property has a time limit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 1 << 30  # a run leaves a tenth of it; a container has 64 MiB unless it was asked for more
+
+# others use the CPUs, too; as hypothesis itself has it where it sees CI=true
+settings.register_profile("busy", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
