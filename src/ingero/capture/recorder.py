@@ -21,6 +21,7 @@ from ingero.capture.drainer import Drainer
 from ingero.capture.governor import Governor
 from ingero.capture.gpu_samples import GpuSamples
 from ingero.capture.gpus import GpuRows, UnseenCalls
+from ingero.capture.halts import Halts
 from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
 from ingero.capture.interval_sums import IntervalSums
@@ -139,7 +140,14 @@ class Recorder:
         self._steps = StepFinder(kernel, self.targets, step_rows)
         marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, devices_of=self._rows.devices)
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
-        self.seconds.on_forget += [self._communicators.forget, self._rows.forget, self._steps.forget, marks.forget]
+        self._halts = self._resources.enter_context(Halts(sink, self.clock, self.targets))
+        self.seconds.on_forget += [
+            self._halts.forget,
+            self._communicators.forget,
+            self._rows.forget,
+            self._steps.forget,
+            marks.forget,
+        ]
         self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows), keeps=bool(options.shown_calls))
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
@@ -187,8 +195,7 @@ class Recorder:
             rehearsal=options.rehearsal,
         )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
-        self._idle_ticks = self._unreadable = 0
-        self._records = 0
+        self._idle_ticks = self._unreadable = self._records = 0
         self._read_ns = time.monotonic_ns()  # when sums were last read
         self._intervals = IntervalSums()  # of a second, which may last long where the machine is: no rows are kept
         self._sink_losses: dict[tuple[str, str], int] = {}
@@ -291,6 +298,8 @@ class Recorder:
         self._salvage.part(
             "scheduling", lambda: self._scheduling.write(second.time_ns, self.targets, threads, second.charges)
         )
+        halted: list[int] = []
+        self._salvage.part("halts", lambda: halted.append(self._halts.second(threads)))
         records, self._records = self._records, 0
         intervals, self._intervals = self._intervals, IntervalSums()
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
@@ -298,6 +307,7 @@ class Recorder:
         return replace(
             second,
             records=records,
+            halted=sum(halted),
             intervals=intervals,
             host=host,
             overhead_ratio=own.overhead.ratio,
@@ -319,6 +329,7 @@ class Recorder:
                 second.losses[name] = count
                 self.seconds.losses_total[name] += count
         own = self.stacks.worker.losses() | self._kernel_names.worker.losses()
+        own |= self._halts.worker.losses()
         own |= self._salvage.losses() | self._watchdog.losses()
         own["gpu_samples_missed"] = self._gpu_samples.write()
         own["process_slots_full"] = self.targets.newly_refused()

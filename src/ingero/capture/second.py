@@ -65,6 +65,7 @@ class Second:
     in_flight: int
     switches: int = 0
     preemptions: int = 0
+    halted: int = 0  # processes that make no calls any more and wait for what may never come
     host: list[HostSum] = field(default_factory=list)
     records: int = 0
     intervals: IntervalSums = field(default_factory=IntervalSums)

@@ -17,7 +17,7 @@ import numpy as np
 from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS, EpochFlag
 from ingero.ops import OPS, HostOp, IoOp, NetOp, Op, Source, TcpOp
 from ingero.store import histograms, tables
-from ingero.store.records import SessionFacts
+from ingero.store.records import HaltLevel, SessionFacts
 from ingero.store.tables import Row, Table, Value
 from ingero.store.vocabulary import CulpritKind
 from ingero.store.writer import Writer
@@ -510,6 +510,33 @@ class Scene:
             known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid}
             known |= {"source": int(op.source), "op": op.code, "since_ns": self.at(since_s), "stack_hash": stack}
             self.append(tables.IN_FLIGHT, time_ns=self.at(second), **known)
+
+    def halt(
+        self,
+        actor: Actor,
+        since_s: float,
+        until_s: float,
+        kind: str,
+        *,
+        level: HaltLevel = HaltLevel.NEVER,
+        above: Actor | None = None,
+        owners: Sequence[tuple[Actor, str]] = (),
+        is_counted: bool = True,
+        **columns: Value,
+    ) -> None:
+        """A process that is seen at the end of each second from since_s to until_s to wait in its first thread.
+
+        above: the halted process that waits for this one. owners: who could end it, with the letter of their state.
+        is_counted: its clocks are written as well.
+        """
+        known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid, "state": "S"}
+        known |= {"halted": (above or actor).number, "depth": int(above is not None), "name": self.text(actor.name)}
+        known |= {"kind": kind, "level": int(level), "syscall": kind, "since_ns": self.at(since_s)}
+        known["owners"] = json.dumps([[owner.pid, owner.name, state] for owner, state in owners])
+        for second in range(int(since_s) + 1, int(until_s)):
+            self.append(tables.HALTS, time_ns=self.at(second + 0.9), **(known | columns))
+            if is_counted:
+                self.second(actor, second)
 
 
 _EPOCH_TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "b_ns")

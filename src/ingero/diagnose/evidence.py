@@ -75,7 +75,7 @@ SAMPLES = "samples"
 GPU_ACTIVITIES = "gpu_activities"  # only imported profiles have any
 LAUNCHES = "launches"
 ENQUEUES = "enqueues"  # all of them: what a sync interval's GPU time is known by
-_TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
+_TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight", "halts")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
 _TABLES |= {"cpu_seconds": "raw_cpu_seconds", GPU_ACTIVITIES: "raw_gpu_activities"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 HEADLINES: Mapping[str, tuple[str, ...]] = {
-    "NCCL hang or deadlock": ("nccl-hang", "nccl-mismatch", "nccl-straggler", "call-in-flight"),
+    "NCCL hang or deadlock": ("nccl-hang", "nccl-mismatch", "nccl-straggler", "call-in-flight", "host-hang"),
     "data starvation": ("data-starvation", "block-io", "network-file-wait", "network-retransmit", "ipc-bound"),
     "CUDA out of memory and fragmentation": ("gpu-out-of-memory", "gpu-memory-fragmentation", "allocator-retry"),
     "KV-cache pressure": ("kv-cache-pressure",),

@@ -13,7 +13,7 @@ from ingero.diagnose.roles import data_workers, is_asking
 from ingero.diagnose.samples import sample_windows
 from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
-from ingero.store.records import Process
+from ingero.store.records import Process, WakerTotals
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -198,6 +198,11 @@ def _is_steady(asleep_ns: Array) -> bool:
     """Whether enough steps slept alike to say that the pause belongs to the step."""
     median = float(np.median(asleep_ns))
     return len(asleep_ns) >= _MANY and float(np.median(np.abs(asleep_ns - median))) <= _ALIKE * median
+
+
+def is_outside_waker(one: WakerTotals, family: set[int]) -> bool:
+    """Whether who ended sleeps of a process is neither it nor one of its workers."""
+    return one.waker_kind == "network" or (one.waker_pid > 0 and one.waker_pid not in family)
 
 
 def is_outside(one: Segment, family: set[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from ingero.store.vocabulary import CLOCKS
@@ -402,6 +403,39 @@ class InFlight:
     handle: int
     communicator: int
     sequence: int
+
+
+class HaltLevel(enum.IntEnum):
+    """What is known of a wait: somebody who could end it is at work, is named, or nobody who could will."""
+
+    AT_WORK = 0
+    NAMED = 1
+    NEVER = 2
+    STOPPED = 3  # the thread itself is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaltRow:
+    """A thread in the chain of waits of a halted process, as one look saw it; owners: JSON, see `raw_halts`."""
+
+    time_ns: int
+    halted: int
+    since_ns: int
+    depth: int
+    process: int
+    pid: int
+    tid: int
+    name: str
+    state: str
+    syscall: str
+    wchan: str
+    kind: str
+    object: str
+    is_timed: int
+    level: int
+    owners: str
+    shm_bytes: int | None
+    shm_free_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -641,6 +641,31 @@ CREATE TABLE raw_in_flight (
 ) STRICT;
 CREATE INDEX raw_in_flight_time ON raw_in_flight(time_ns);
 
+-- A process that has made traced calls and makes none any more: a row for each thread that it waits for, at each look.
+CREATE TABLE raw_halts (
+    id        INTEGER PRIMARY KEY,
+    session   INTEGER NOT NULL,
+    time_ns   INTEGER NOT NULL,                -- of the look
+    halted    INTEGER NOT NULL,                -- number of the process that makes no calls
+    since_ns  INTEGER NOT NULL,                -- the end of the second that saw its last one
+    depth     INTEGER NOT NULL,                -- 0: its own thread, 1: of whoever could end that wait, and so on
+    process   INTEGER NOT NULL DEFAULT 0,      -- of this thread; 0: not traced
+    pid       INTEGER NOT NULL,
+    tid       INTEGER NOT NULL,
+    name      INTEGER NOT NULL DEFAULT 0,      -- string: of the process
+    state     TEXT NOT NULL DEFAULT '',        -- the letter of /proc
+    syscall   TEXT NOT NULL DEFAULT '',
+    wchan     TEXT NOT NULL DEFAULT '',
+    kind      TEXT NOT NULL DEFAULT '',        -- pipe-read, pipe-write, futex, shared-futex, file-lock, network-file, socket-read, socket-write, timer, child and others
+    object    TEXT NOT NULL DEFAULT '',
+    is_timed  INTEGER NOT NULL DEFAULT 0,      -- it ends by itself, to begin anew
+    level     INTEGER NOT NULL,                -- 1: somebody named could end it, 2: nobody who could will, 3: it is stopped
+    owners    TEXT NOT NULL DEFAULT '[]',      -- JSON array of [pid, name, state] of those who could
+    shm_bytes INTEGER,                         -- size of /dev/shm as the halted process sees it; NULL: not known
+    shm_free_bytes INTEGER
+) STRICT;
+CREATE INDEX raw_halts_time ON raw_halts(time_ns);
+
 -- Where a thread was outside traced calls: on a CPU at a tick of its clock, or asleep when it was looked at.
 CREATE TABLE raw_samples (
     id         INTEGER PRIMARY KEY,
