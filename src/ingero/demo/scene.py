@@ -374,12 +374,13 @@ class Scene:
         clocks: dict[str, Value] = {f"{name}_ns": ns for name, ns in spent.items()}
         self.append(tables.CLOCK_SECONDS, start_ns=self.at(at_s), process=actor.number, threads=1, **clocks)
 
-    def stack(self, frames: Sequence[tuple[str, int, str]]) -> int:
-        """The number of a stack of (file, line, function), innermost first."""
-        number = self.text(f"stack {frames}")
+    def stack(self, frames: Sequence[tuple[str, int, str]], *, native: Sequence[str] = ()) -> int:
+        """The number of a stack of (file, line, function), innermost first. native: functions of libc inside those."""
+        number = self.text(f"stack {frames} {native}")
         if number not in self._stacks:
             self._stacks.add(number)
-            stored = [{"py_file": file, "py_line": line, "py_func": function} for file, line, function in frames]
+            stored: list[dict[str, str | int]] = [{"symbol": one, "file": "libc.so.6"} for one in native]
+            stored += [{"py_file": file, "py_line": line, "py_func": function} for file, line, function in frames]
             self.append(tables.STACKS, hash=number, ips="[]", frames=json.dumps(stored))
         return number
 
@@ -393,11 +394,14 @@ class Scene:
         ms: float = 20,
         is_collecting: bool = False,
         tid: int | None = None,
+        native: Sequence[str] = (),
     ) -> None:
-        """A thread (the main one) was at this stack of (file, line, function), innermost first, outside any call."""
+        """A thread (the main one) was at this stack, as in `stack`, outside any call."""
         known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid}
         known |= {"time_ns": self.at(at_s), "state": THREAD_STATES.index(state), "weight_ns": _ns(ms)}
-        self.append(tables.SAMPLES, is_collecting=int(is_collecting), stack_hash=self.stack(stack), **known)
+        self.append(
+            tables.SAMPLES, is_collecting=int(is_collecting), stack_hash=self.stack(stack, native=native), **known
+        )
 
     def took(
         self,
