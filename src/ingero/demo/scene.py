@@ -375,11 +375,16 @@ class Scene:
         self.append(tables.CLOCK_SECONDS, start_ns=self.at(at_s), process=actor.number, threads=1, **clocks)
 
     def stack(self, frames: Sequence[tuple[str, int, str]], *, native: Sequence[str] = ()) -> int:
-        """The number of a stack of (file, line, function), innermost first. native: functions of libc inside those."""
+        """The number of a stack of (file, line, function), innermost first.
+
+        native: functions inside those, of libc or, with a colon, of another file: `libcuda.so.1:cuModuleLoadData`.
+        """
         number = self.text(f"stack {frames} {native}")
         if number not in self._stacks:
             self._stacks.add(number)
-            stored: list[dict[str, str | int]] = [{"symbol": one, "file": "libc.so.6"} for one in native]
+            stored: list[dict[str, str | int]] = [
+                {"symbol": one.rpartition(":")[2], "file": one.rpartition(":")[0] or "libc.so.6"} for one in native
+            ]
             stored += [{"py_file": file, "py_line": line, "py_func": function} for file, line, function in frames]
             self.append(tables.STACKS, hash=number, ips="[]", frames=json.dumps(stored))
         return number
@@ -507,11 +512,14 @@ class Scene:
         place = 1 << 40 | sequence
         self.call(actor, name, at_s, 0.02, arg0=size_bytes, arg1=0xC0, arg2=datatype, function=place, stack_hash=stack)
 
-    def open_call(self, actor: Actor, name: str, since_s: float, until_s: float, *, stack: int = 0) -> None:
-        """A call that is seen open each second from its begin until until_s."""
+    def open_call(
+        self, actor: Actor, name: str, since_s: float, until_s: float, *, stack: int = 0, awake: float = 0.0
+    ) -> None:
+        """A call that is seen open each second from its begin until until_s. awake: of that time, its thread."""
         op = _BY_NAME[name]
         for second in range(int(since_s) + 1, int(until_s) + 1):
             known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid}
+            known["awake_ns"] = int(awake * (second - int(since_s) - 1) * SECOND_NS)
             known |= {"source": int(op.source), "op": op.code, "since_ns": self.at(since_s), "stack_hash": stack}
             self.append(tables.IN_FLIGHT, time_ns=self.at(second), **known)
 

@@ -632,6 +632,7 @@ CREATE TABLE raw_in_flight (
     source   INTEGER NOT NULL,
     op       INTEGER NOT NULL,
     since_ns INTEGER NOT NULL,
+    awake_ns INTEGER NOT NULL DEFAULT 0,       -- since it was first seen open: its thread ran, or could have run
     caller   INTEGER NOT NULL DEFAULT 0,
     handle   INTEGER NOT NULL DEFAULT 0,
     communicator INTEGER NOT NULL DEFAULT 0,   -- NCCL: raw_communicators.number, 0 = none
