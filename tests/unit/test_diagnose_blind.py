@@ -29,6 +29,7 @@ COARSER: Mapping[str, set[str]] = {
     "gpu-memory-fragmentation": {"gpu-out-of-memory", "allocator-retry"},
     "gpu-shared": {"gpu-slower"},
     "gpu-throttled": {"gpu-slower"},
+    "io-throttled": {"block-io"},  # without the limit only the disk is seen
     "kv-cache-pressure": {"allocator-retry", "allocation-churn"},
     "memcpy-bound": {"gpu-slower"},  # a recorder gives copies up with what else enqueues, and then no GPU is judged
     "memory-pressure": {"block-io", "data-starvation"},

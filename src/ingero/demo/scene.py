@@ -367,12 +367,13 @@ class Scene:
             processes=json.dumps(processes),
         )
 
-    def second(self, actor: Actor, at_s: float, **clocks_ms: float) -> None:
+    def second(self, actor: Actor, at_s: float, *, major_faults: int = 0, **clocks_ms: float) -> None:
         """What the threads of a process did in one second, by name of CLOCKS in ms; asleep for the rest."""
         spent = {name: _ns(clocks_ms.get(name, 0)) for name in CLOCKS}
         spent["sleep"] = max(spent["sleep"], SECOND_NS - sum(spent.values()))
         clocks: dict[str, Value] = {f"{name}_ns": ns for name, ns in spent.items()}
-        self.append(tables.CLOCK_SECONDS, start_ns=self.at(at_s), process=actor.number, threads=1, **clocks)
+        clocks |= {"start_ns": self.at(at_s), "process": actor.number, "threads": 1, "major_faults": major_faults}
+        self.append(tables.CLOCK_SECONDS, **clocks)
 
     def stack(self, frames: Sequence[tuple[str, int, str]], *, native: Sequence[str] = ()) -> int:
         """The number of a stack of (file, line, function), innermost first.

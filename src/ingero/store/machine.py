@@ -44,7 +44,8 @@ class Scheduling:
     """How the scheduler was told to treat a thread from time_ns on, until its next row.
 
     process: None for those seen only as somebody's culprit. cpus_allowed: such as 0-3,8. cpu_weight: of its group
-    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota.
+    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota. io_limits: JSON, of
+    [major:minor, limit as `io.max` has it, path of the group that has it].
     """
 
     time_ns: int
@@ -58,6 +59,7 @@ class Scheduling:
     cpu_weight: int | None
     quota_us: int | None
     period_us: int | None
+    io_limits: str
 
 
 GPU_SAMPLES_SQL = (

@@ -583,7 +583,8 @@ CREATE TABLE raw_scheduling (
     cpus_allowed TEXT NOT NULL,                -- such as 0-3,8
     cpu_weight   INTEGER,                      -- of its group, 100 if nobody set it (v1: shares * 100 / 1024); NULL: none seen
     quota_us     INTEGER,                      -- the tightest from its group upwards; NULL: none
-    period_us    INTEGER
+    period_us    INTEGER,
+    io_limits    TEXT NOT NULL DEFAULT '[]'    -- JSON: [major:minor, limit as in io.max, path of the group that has it]
 ) STRICT;
 CREATE INDEX raw_scheduling_tid ON raw_scheduling(tid, time_ns);
 CREATE INDEX raw_scheduling_time ON raw_scheduling(time_ns);
