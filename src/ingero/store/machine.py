@@ -21,12 +21,14 @@ class GpuUse:
     """One sample of one GPU; None where it or its driver does not say.
 
     gpu_percent: of the last sample period with any kernel running; it says nothing about how full the GPU was.
+    asked_ns: how long the recorder was in the driver to ask all GPUs at that time.
     throttle_reasons: NVML's bits (events.THROTTLE_REASONS). processes: (pid, memory in bytes).
     """
 
     time_ns: int
     uuid: str
     gpu_index: int
+    asked_ns: int
     gpu_percent: int | None
     memory_percent: int | None
     memory_used_bytes: int | None

@@ -556,6 +556,7 @@ CREATE TABLE raw_gpu_samples (
     time_ns            INTEGER NOT NULL,
     uuid               TEXT NOT NULL,
     gpu_index          INTEGER NOT NULL,
+    asked_ns           INTEGER NOT NULL DEFAULT 0, -- in the driver, by this program, for the samples of all GPUs at that time
     gpu_percent        INTEGER,                -- of the last sample period with any kernel running
     memory_percent     INTEGER,                -- of that period with device memory read or written
     memory_used_bytes  INTEGER,

@@ -81,7 +81,12 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(text="raise the limit, or take it away", command=free_io(limit.path, limit.device, limit.limit)),
-            Fix(text="or read less at once: smaller files, what is read twice kept in memory or on another disk"),
+            Fix(
+                text="or read the mapped file whole, or copy it to another disk, before it is used: page by page each "
+                "touch waits"
+                if any(one.is_page_fault for one in requests.events)
+                else "or read less at once: smaller files, what is read twice kept in memory or on another disk"
+            ),
         ),
         evidence={"limit": limit.limit, "device": limit.device, "group": limit.path} | requests.facts,
         waits_for=workers_of(case, segments),
