@@ -22,7 +22,6 @@ from ingero.store.records import Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MIN_FAULTS = 20  # fewer are single pages of a program or library that was not in memory
-_MORE = 2.0  # times as many a second as in the reference
 _ASLEEP = [THREAD_STATES.index(name) for name in ("sleep", "kernel_lock")]
 _THREAD = WAKER_KINDS.index("thread")
 _DRIVERS = ("nvidia", "nv_", "irq/", "UVM", "kworker")  # threads of the driver end waits for the GPU
@@ -43,9 +42,8 @@ def copied_faults(case: Case) -> CopiedFaults | None:
     """Those beyond the reference; None where there are none, or no page had to be read."""
     if not case.evidence.has_offcpu:
         return None
-    faults, rate = _faults(case, (case.window,))
-    _, usual_rate = _faults(case, case.baselines)
-    if faults < MIN_FAULTS or rate < _MORE * usual_rate:
+    faults = _faults(case)
+    if faults < MIN_FAULTS:
         return None
     mine, usual = _waits(case, (case.window,)), _waits(case, case.baselines)
     scale = case.window.duration_ns / max(sum(one.duration_ns for one in case.baselines), 1)
@@ -61,11 +59,10 @@ def copied_faults(case: Case) -> CopiedFaults | None:
     return CopiedFaults(claims=claims, served=served, waits=len(mine), faults=faults, line=line)
 
 
-def _faults(case: Case, windows: Iterable[Window]) -> tuple[int, float]:
-    """Pages that the process's threads had to wait for, and how many a second."""
-    rows = case.evidence.clock_seconds(windows, case.process.process)
-    count = int(np.maximum(rows["major_faults"], 0).sum())
-    return count, count / max(float(rows["period_ns"].sum()) / 1e9, 1.0)
+def _faults(case: Case) -> int:
+    """Pages that the process's threads had to wait for."""
+    rows = case.evidence.clock_seconds((case.window,), case.process.process)
+    return int(np.maximum(rows["major_faults"], 0).sum())
 
 
 def _waits(case: Case, windows: Iterable[Window]) -> Array:

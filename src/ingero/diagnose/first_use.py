@@ -22,7 +22,7 @@ from ingero.store.records import InFlight
 from ingero.units import SECOND_NS
 
 FIRST_USE = Kind.LOAD | Kind.LAUNCH | Kind.ALLOC | Kind.CAPTURE | Kind.CONTEXT
-WORTH_NS = 5 * SECOND_NS  # a context, modules and first allocations of a healthy program take less
+WORTH_NS = 4 * SECOND_NS  # a context, modules and first allocations of a healthy program take less
 _AWAKE = 0.5  # of the time since it was first seen open: a call that hangs sleeps
 _FIRST_LOOK_NS = 2 * SECOND_NS  # after its begin it has been seen open
 _LOADS = re.compile(r"cu(da)?(Module|Library|Link|Launch|KernelGet|FuncGet|Init|Ctx|DevicePrimary|Device)\w*$")
