@@ -450,6 +450,11 @@ class Scene:
             columns: dict[str, Value] = {"time_ns": self.at(second + 1), "cpus": json.dumps(ticks)}
             self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)
 
+    def numa(self, *nodes: tuple[str, Sequence[str]]) -> None:
+        """NUMA nodes from 0 on, each with its CPUs and GPUs (uuid)."""
+        for node, (cpus, gpus) in enumerate(nodes):
+            self.append(tables.NUMA_NODES, node=node, cpus=cpus, gpus=json.dumps(list(gpus)))
+
     def agent(self, begin_s: int, end_s: int, ms: float) -> None:
         """What the recorder itself used of a CPU in each second."""
         for second in range(begin_s, end_s):

@@ -64,6 +64,15 @@ class Scheduling:
     io_limits: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """CPUs and GPUs that are near each other. cpus: such as 0-15,32-47; gpus: uuids."""
+
+    node: int
+    cpus: str
+    gpus: tuple[str, ...]
+
+
 GPU_SAMPLES_SQL = (
     f"SELECT {', '.join(GpuUse.__dataclass_fields__)} FROM raw_gpu_samples "
     "WHERE time_ns >= :begin AND time_ns < :end ORDER BY time_ns, gpu_index"
