@@ -39,6 +39,7 @@ COARSER: Mapping[str, set[str]] = {
     "network-file-wait": {"data-starvation"},
     "network-retransmit": {"data-starvation"},
     "noisy-neighbor": {"cpu-contention"},
+    "pcie-link": {"gpu-slower"},
     "priority": {"cpu-contention"},
 }
 

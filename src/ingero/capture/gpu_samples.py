@@ -171,6 +171,8 @@ class GpuSamples:
             throttle_reasons=sample.throttle_reasons,
             power_mw=None if sample.power_w is None else round(sample.power_w * _MW_PER_W),
             temperature_c=sample.temperature_c,
+            pcie_generation=sample.pcie_generation,
+            pcie_lanes=sample.pcie_lanes,
             processes=json.dumps(sorted(sample.processes.items()), separators=(",", ":")),
         )
 

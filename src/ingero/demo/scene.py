@@ -351,8 +351,9 @@ class Scene:
         used_bytes: int = 8 << 30,
         total_bytes: int = 16 << 30,
         processes: Sequence[tuple[int, int]] = (),
+        link: tuple[int, int] | None = None,
     ) -> None:
-        """One sample of the driver's; processes: (pid, bytes)."""
+        """One sample of the driver's; processes: (pid, bytes); link: generation and lanes."""
         self.append(
             tables.GPU_SAMPLES,
             time_ns=self.at(at_s),
@@ -364,6 +365,8 @@ class Scene:
             throttle_reasons=reasons,
             memory_used_bytes=used_bytes,
             memory_total_bytes=total_bytes,
+            pcie_generation=link[0] if link else None,
+            pcie_lanes=link[1] if link else None,
             processes=json.dumps(processes),
         )
 

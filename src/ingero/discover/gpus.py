@@ -43,6 +43,7 @@ class GpuSample:
 
     busy_percent: share of the last sample period with any kernel running; it says nothing about how full the GPU was.
     slowdowns: why the clocks are lower than they could be; throttle_reasons: the same as NVML's bits.
+    pcie_generation, pcie_lanes: of the link to it as it is now; an idle GPU lowers the first.
     processes: pid -> memory in bytes, None where the driver does not say how much.
     """
 
@@ -57,6 +58,8 @@ class GpuSample:
     processes: Mapping[int, int | None]
     memory_total_bytes: int | None = None
     throttle_reasons: int | None = None
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +236,8 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
         processes=_processes(nvml, handle),
         memory_total_bytes=int(memory.total) if memory else None,
         throttle_reasons=reasons,
+        pcie_generation=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        pcie_lanes=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
     )
 
 

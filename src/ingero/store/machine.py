@@ -38,6 +38,8 @@ class GpuUse:
     throttle_reasons: int | None
     power_mw: int | None
     temperature_c: int | None
+    pcie_generation: int | None
+    pcie_lanes: int | None
     processes: tuple[tuple[int, int | None], ...]
 
 

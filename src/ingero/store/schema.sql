@@ -566,6 +566,8 @@ CREATE TABLE raw_gpu_samples (
     throttle_reasons   INTEGER,                -- bits of throttle_reasons; 1: idle
     power_mw           INTEGER,
     temperature_c      INTEGER,
+    pcie_generation    INTEGER,                -- of the link as it was then; an idle GPU lowers it
+    pcie_lanes         INTEGER,
     processes          TEXT NOT NULL DEFAULT '[]' -- JSON array of [pid, memory in bytes or null]
 ) STRICT;
 CREATE INDEX raw_gpu_samples_time ON raw_gpu_samples(time_ns);
