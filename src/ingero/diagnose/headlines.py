@@ -8,6 +8,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
     "NCCL hang or deadlock": ("nccl-hang", "nccl-mismatch", "nccl-straggler", "call-in-flight"),
     "data starvation": (
         "data-starvation",
+        "worker-restarts",
         "block-io",
         "io-throttled",
         "network-file-wait",
