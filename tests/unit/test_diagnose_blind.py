@@ -19,7 +19,7 @@ from tests.unit.rules.blinded import without
 from tests.unit.rules.golden import causes, diagnosed_file
 
 # Those of other recordings need what the recording is made of: a profile is never one in part.
-OTHERS = ("older", "measured")
+OTHERS = ("older", "measured", "untimed")
 RULES = [rule for rule in all_rules() if not any(one in (rule.find or rule.watch).__module__ for one in OTHERS)]
 # What else is true of the same time, though less is said by it: the state of a thread, the call it was in.
 COARSER: Mapping[str, set[str]] = {

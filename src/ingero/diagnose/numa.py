@@ -23,7 +23,8 @@ class NearCpus:
 
 def near_cpus(case: Case, every: CpuSet) -> NearCpus:
     """Of all CPUs those that a fix may use for the case's process; all of them on a machine with one node."""
-    nodes = {one.node: one for one in case.evidence.reader.numa_nodes()}
+    reader = case.evidence.reader
+    nodes = {one.node: one for one in reader.numa_nodes()} if reader.is_recorded("raw_numa_nodes") else {}
     if len(nodes) < 2:
         return NearCpus(every, "")
     uuid, _ = gpu_name(case.evidence, case.process, case.device)
