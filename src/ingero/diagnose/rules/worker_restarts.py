@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import CodeLine, Finding, Fix, Link, Part
+from ingero.diagnose.model import CodeLine, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.places import RUN, SLEEP, at, empty_spans, spent, stays
 from ingero.diagnose.roles import data_workers
 from ingero.diagnose.rule import Rule
-from ingero.store.spans import Spans
 from ingero.units import format_ns
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -21,6 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CAUSE = "worker-restarts"
 MIN_PASSES = 3  # a loader that is made once, or once more for the evaluation, is none
 _STATES = ("run", "sleep", "io", "kernel_lock", "unknown")  # who had the CPU meanwhile has rules of its own
+_APART_NS = 500_000_000  # between the workers of one pass and those of the next
 _EXITED = 0.5  # of the workers that were born before the last pass: they ended, it is not a growing pool
 
 
@@ -44,6 +44,7 @@ def find(case: Case) -> Iterator[Finding]:
     if not lost:
         return
     count = int(passes.is_first.sum())
+    times = f", {count} times" if count > 1 else ""
     each = format_ns(int(passes.longer_ns.sum() / count))
     line = _line(case, case.epochs[passes.is_first])
     yield Finding(
@@ -51,7 +52,7 @@ def find(case: Case) -> Iterator[Finding]:
         resource="data",
         root=str(case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} making its {passes.workers} data workers anew for each pass over "
-        f"the data, {count} times, {each} each{at(line)}",
+        f"the data{times}, {each} each{at(line)}",
         claims=claims,
         is_apart=True,
         line=line,
@@ -73,24 +74,25 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _passes(case: Case) -> _Passes | None:
-    if not len(case.epochs):
-        return None
-    whole = Spans(case.stretches)
     mine = data_workers(case.evidence, case.process)
     born = np.array(sorted(one.start_ns for one in mine), np.int64)
-    born = born[whole.hold(born, born + 1)] if len(born) else born
-    if len(born) < MIN_PASSES:
+    since_ns = min(case.evidence.window.begin_ns, case.window.begin_ns)
+    born = born[(born >= since_ns) & (born < case.evidence.window.end_ns)]
+    count = 1 + int((np.diff(born) > _APART_NS).sum()) if len(born) else 0
+    before_last = [one for one in mine if len(born) and born[0] <= one.start_ns < born[-1] - _APART_NS]
+    if count < MIN_PASSES or sum(one.exit_ns is not None for one in before_last) < _EXITED * len(before_last):
         return None
     begins, ends = case.epochs["a_ns"], case.epochs["a_ns"] + case.epochs["e_ns"]
     first = np.searchsorted(born, begins) < np.searchsorted(born, ends)
-    before_last = [one for one in mine if one.start_ns < int(born[-1]) and one.start_ns >= int(born[0])]
-    ended = sum(one.exit_ns is not None for one in before_last)
-    if int(first.sum()) < MIN_PASSES or first.all() or ended < _EXITED * len(before_last):
+    if not first.any():
         return None
-    usual = float(np.median(case.epochs["e_ns"][~first]))
-    longer = np.where(first, np.maximum(case.epochs["e_ns"] - usual, 0), 0)
-    workers = max(round(len(born) / int(first.sum())), 1)
-    return _Passes(first, longer, workers)
+    if case.kind is FindingKind.INCIDENT:
+        beyond = case.excess_ns
+    elif not first.all():
+        beyond = case.epochs["e_ns"] - float(np.median(case.epochs["e_ns"][~first]))
+    else:
+        return None
+    return _Passes(first, np.where(first, np.maximum(beyond, 0), 0), max(round(len(born) / count), 1))
 
 
 def _line(case: Case, first: Array) -> CodeLine | None:
