@@ -15,7 +15,7 @@ def write_numa_nodes(sink: Sink, nodes: Sequence[NumaNode]) -> None:
     rows = tables.NUMA_NODES.rows(
         len(nodes),
         session=sink.session,
-        node=[one.node for one in nodes],
+        numa_node=[one.node for one in nodes],
         cpus=[one.cpus for one in nodes],
         gpus=[json.dumps(one.gpus) for one in nodes],
     )

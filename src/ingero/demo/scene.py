@@ -456,7 +456,7 @@ class Scene:
     def numa(self, *nodes: tuple[str, Sequence[str]]) -> None:
         """NUMA nodes from 0 on, each with its CPUs and GPUs (uuid)."""
         for node, (cpus, gpus) in enumerate(nodes):
-            self.append(tables.NUMA_NODES, node=node, cpus=cpus, gpus=json.dumps(list(gpus)))
+            self.append(tables.NUMA_NODES, numa_node=node, cpus=cpus, gpus=json.dumps(list(gpus)))
 
     def agent(self, begin_s: int, end_s: int, ms: float) -> None:
         """What the recorder itself used of a CPU in each second."""

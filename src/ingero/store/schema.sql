@@ -722,11 +722,11 @@ CREATE TABLE raw_gpus (
 
 -- Which CPUs and GPUs a NUMA node has; no rows on a machine with one node.
 CREATE TABLE raw_numa_nodes (
-    session INTEGER NOT NULL,
-    node    INTEGER NOT NULL,
-    cpus    TEXT NOT NULL DEFAULT '',          -- such as 0-15,32-47
-    gpus    TEXT NOT NULL DEFAULT '[]',        -- JSON array of uuids
-    PRIMARY KEY (session, node)
+    session   INTEGER NOT NULL,
+    numa_node INTEGER NOT NULL,
+    cpus      TEXT NOT NULL DEFAULT '',        -- such as 0-15,32-47
+    gpus      TEXT NOT NULL DEFAULT '[]',      -- JSON array of uuids
+    PRIMARY KEY (session, numa_node)
 ) STRICT, WITHOUT ROWID;
 
 -- Which GPU a device ordinal of a process means, where that could be told.

@@ -22,7 +22,8 @@ class GpuQuestions(Questions):
 
     def numa_nodes(self) -> list[machine.NumaNode]:
         """The NUMA nodes of the machine; none where it has but one, or that is not recorded."""
-        rows = self._rows("SELECT DISTINCT node, cpus, gpus FROM raw_numa_nodes ORDER BY node", table="raw_numa_nodes")
+        sql = "SELECT DISTINCT numa_node, cpus, gpus FROM raw_numa_nodes ORDER BY numa_node"
+        rows = self._rows(sql, table="raw_numa_nodes")
         return [machine.NumaNode(node=node, cpus=cpus, gpus=tuple(json.loads(gpus))) for node, cpus, gpus in rows]
 
     def gpu_samples(self, window: Window) -> list[machine.GpuUse]:
