@@ -9,9 +9,10 @@ import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.limit_commands import group_of, set_cpus
+from ingero.diagnose.longest_wait import first_of
 from ingero.diagnose.model import Finding, Fix, Link
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import HOST_PARTS, first_of
+from ingero.diagnose.runnable import HOST_PARTS
 from ingero.diagnose.scheduler_facts import SchedulerFacts
 from ingero.events import THREAD_STATES
 from ingero.store.records import Throttling
