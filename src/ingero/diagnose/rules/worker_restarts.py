@@ -106,7 +106,8 @@ RULE = Rule(
     cause=CAUSE,
     title="data workers are made anew for each pass",
     order=39,
-    needs=("epochs", "offcpu"),
+    needs=("epochs",),
+    wants=("samples",),
     shows="the births of data workers within the time in which the device was empty, how often, and what those waits "
     "took longer than others",
     limits="workers are known by the name that PyTorch gives them; of fewer than three passes in a recording nothing "
