@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kept_rows import Kept
 
-from ingero.capture.gpu_samples import GpuSamples
+from ingero.capture.gpu_samples import GpuSamples, Pace
 from ingero.discover.gpus import Gpu, GpuSample, Nvml, ask_within
 from ingero.store import tables
 
@@ -175,3 +175,39 @@ def test_a_process_on_the_gpu_is_named_where_the_machine_knows_it() -> None:
     (row,) = sink.of(tables.GPU_SAMPLES)
     name = Path(f"/proc/{os.getpid()}/comm").read_text().rstrip("\n")
     assert json.loads(str(row["processes"])) == [[os.getpid(), 5, None, name]]
+
+
+@pytest.mark.parametrize("took_ms", [0.1, 4, 30, 600])
+def test_questions_come_the_less_often_the_longer_they_take(took_ms: float) -> None:
+    """At most a hundredth of the time is spent in the driver, beside what may be taken once."""
+    now_ns, took_ns, spent_ns, asked = 0, int(took_ms * 1e6), 0, 0
+    pace = Pace(SECOND_NS, now_ns)
+    while now_ns < 3600 * SECOND_NS:
+        now_ns += took_ns
+        spent_ns, asked = spent_ns + took_ns, asked + 1
+        now_ns += pace.rest_ns(now_ns, took_ns)
+    assert spent_ns <= 0.01 * now_ns + 100e6 + took_ns
+    assert asked >= min(3500, 0.9 * 36e9 / took_ns)
+
+
+def test_one_answer_that_was_held_up_changes_nothing() -> None:
+    pace = Pace(SECOND_NS, 0)
+    assert pace.rest_ns(SECOND_NS, 50_000_000) == SECOND_NS - 50_000_000
+
+
+def test_what_is_not_asked_for_yet_is_not_missing() -> None:
+    """A query that took 0.6 s is asked again 50 s later; the seconds until then are no losses."""
+    clock, sink = Clock(), Kept()
+
+    def answer() -> tuple[GpuSample, ...]:
+        clock.now_ns += 600_000_000
+        return (SAMPLE,)
+
+    samples = GpuSamples(sink, int, clock=clock)
+    samples.take(Scripted(answer))
+    clock.now_ns += 40 * SECOND_NS
+    assert samples.write() == 0
+    assert samples.latest
+    assert sink.of(tables.GPU_SAMPLES)[0]["asked_ns"] == pytest.approx(600_000_000, abs=1_000_000)
+    clock.now_ns += 20 * SECOND_NS
+    assert samples.write() > 0

@@ -71,7 +71,7 @@ INLINE void clear_slot(struct cpu *cpu, u64 index, u64 seen)
 {
 	u64 word = index >> 6, bit = 1ull << (index & 63), old;
 
-	asm volatile("%0 &= 7" : "+r"(word));
+	asm volatile("%0 &= %1" : "+r"(word) : "i"(WAIT_WORDS - 1));
 	old = __sync_fetch_and_and(&cpu->active[word], ~bit);
 	OPAQUE(old);
 	if (READ_ONCE(cpu->waiters[index].joined) != seen) {
@@ -95,7 +95,7 @@ GLOBAL int flush_slot(u32 slot, u64 now)
 
 	if (!cpu)
 		return 0;
-	asm volatile("%0 &= 511" : "+r"(index));
+	asm volatile("%0 &= %1" : "+r"(index) : "i"(WAIT_SLOTS - 1));
 	joined = READ_ONCE(cpu->waiters[index].joined);
 	count = joined & WAITERS_MASK;
 	waited = waited_until(joined, now);
@@ -151,7 +151,7 @@ GLOBAL int flush_waiters(u64 now)
 		}
 		WRITE_ONCE(scan->words, words & (words - 1));
 		word = lowest_bit(words);
-		asm volatile("%0 &= 7" : "+r"(word)); /* WAIT_WORDS - 1 */
+		asm volatile("%0 &= %1" : "+r"(word) : "i"(WAIT_WORDS - 1));
 		WRITE_ONCE(scan->word, word);
 		WRITE_ONCE(scan->slots, READ_ONCE(cpu->active[word]));
 	}

@@ -17,7 +17,8 @@ typedef signed long long s64;
 
 #define COMM_BYTES 16
 #define CLOCKS 8
-#define MAX_PROCESSES 256 /* a slot is 8 bits of a cell key */
+#define MAX_PROCESSES 1024 /* eight ranks with a hundred workers each; a power of two */
+#define SLOT_SHIFT 54	   /* where the slot begins in the keys that have one: its ten bits are the upper ones */
 #define MAX_STREAMS 16	  /* per process; torch uses 1-5 */
 #define CHECKPOINTS 8
 #define HISTOGRAM_BUCKETS 256
@@ -654,7 +655,7 @@ struct cell {
 
 /* map `kernels`: launches of one kernel function by one caller in a process; `function` 0: being claimed */
 struct kernel_cell {
-	u64 key; /* slot << 56 | valid << 55 | 55 bits of a hash of the three below */
+	u64 key; /* slot << SLOT_SHIFT | valid << 53 | 53 bits of a hash of the three below */
 	u64 count;
 	u64 function;
 	u64 caller;	/* return address at entry */
@@ -663,7 +664,7 @@ struct kernel_cell {
 
 /* map `kernel_handles`: a CUfunction or CUkernel whose name has been told. A handle is used again after its module's end. */
 struct kernel_handle {
-	u64 key;	/* slot << 56 | valid << 55 | handle & (2^55 - 1) */
+	u64 key;	/* slot << SLOT_SHIFT | valid << 53 | handle & (2^53 - 1) */
 	u64 generation; /* the how manyeth kernel with this handle: 1 and up; 0 is what nothing was told of */
 	u64 name_hash;	/* 0: not told by name */
 	u64 source;	/* the host address or handle it was made from; 0: not told */
@@ -688,7 +689,7 @@ struct kernel_name_record {
 /* map `allocations`: memory of a GPU, or pinned for it, that is live */
 struct allocation_key {
 	u64 address; /* or the handle of physical memory */
-	u64 owner;   /* slot << 56 | enum address_space << 48 | execs of the process */
+	u64 owner;   /* slot << SLOT_SHIFT | enum address_space << 48 | execs of the process */
 };
 
 enum address_space {
@@ -710,7 +711,7 @@ struct allocation {
  * a call without a record has none. `op` 0: being claimed. What is live is `allocated` minus `freed`.
  */
 struct allocation_site {
-	u64 key; /* slot << 56 | valid << 55 | 55 bits of a hash of the next six */
+	u64 key; /* slot << SLOT_SHIFT | valid << 53 | 53 bits of a hash of the next six */
 	u64 caller;
 	u64 python_stack;
 	u64 native_stack;

@@ -28,6 +28,7 @@ from ingero.capture.interval_sums import IntervalSums
 from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.mark_rows import MarkRows
+from ingero.capture.numa import write_numa_nodes
 from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
@@ -48,6 +49,7 @@ from ingero.capture.wakers import WakerRows
 from ingero.capture.watchdog import Watchdog
 from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
+from ingero.discover.numa import numa_nodes
 from ingero.discover.processes import read_thread_name
 from ingero.ops import Library
 from ingero.step_counts import How
@@ -203,6 +205,7 @@ class Recorder:
     def start(self) -> None:
         """Attaches clocks and host events, finds targets, probes their libraries."""
         self._gpu_samples.start()
+        write_numa_nodes(self._sink, numa_nodes(present_gpus()))
         self._kernel.start_clocks()
         with self._drainer.working_meanwhile(self._kernel.start):  # the host events take longest to load
             self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)

@@ -48,6 +48,13 @@ def set_cpus(group: Container | None, cpus: float | None = None, *, period_us: i
     return f"echo '{quota_us} {period_us}' | sudo tee {_file(_cgroup_path(group), 'cpu.max')}  # v1: cpu.cfs_quota_us"
 
 
+def free_io(path: str, device: str, limit: str) -> str:
+    """Takes a limit from the control group at this path. device: major:minor; limit: as `io.max` has it."""
+    name = limit.partition("=")[0]
+    command = f"echo {shell_word(f'{device} {name}=max')} | sudo tee {_file(path.rstrip('/'), 'io.max')}"
+    return f"{command}  # v1: '{device} 0' to its blkio.throttle file"
+
+
 def set_memory(group: Container | None) -> str:
     """Lets a control group use more memory."""
     if _is_pod(group):

@@ -45,6 +45,7 @@ class GpuSample:
 
     busy_percent: share of the last sample period with any kernel running; it says nothing about how full the GPU was.
     slowdowns: why the clocks are lower than they could be; throttle_reasons: the same as NVML's bits.
+    pcie_generation, pcie_lanes: of the link to it as it is now; an idle GPU lowers the first.
     processes: pid -> memory in bytes, None where the driver does not say how much. sm_percents: pid -> share of the
     last sample period with a kernel of that process running; without those that the driver says nothing of.
     """
@@ -61,6 +62,8 @@ class GpuSample:
     sm_percents: Mapping[int, int] = field(default_factory=dict)
     memory_total_bytes: int | None = None
     throttle_reasons: int | None = None
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +241,8 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
         sm_percents=_sm_percents(nvml, handle, time.time_ns() // 1000 - _RECENT_US),
         memory_total_bytes=int(memory.total) if memory else None,
         throttle_reasons=reasons,
+        pcie_generation=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        pcie_lanes=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
     )
 
 

@@ -21,6 +21,7 @@ class GpuUse:
     """One sample of one GPU; None where it or its driver does not say.
 
     gpu_percent: of the last sample period with any kernel running; it says nothing about how full the GPU was.
+    asked_ns: how long the recorder was in the driver to ask all GPUs at that time.
     throttle_reasons: NVML's bits (events.THROTTLE_REASONS). processes: (pid, memory in bytes). sm_percents: of the last
     sample period with a kernel of this process running, by pid, of those that the driver says it of. names: by pid.
     """
@@ -28,6 +29,7 @@ class GpuUse:
     time_ns: int
     uuid: str
     gpu_index: int
+    asked_ns: int
     gpu_percent: int | None
     memory_percent: int | None
     memory_used_bytes: int | None
@@ -37,6 +39,8 @@ class GpuUse:
     throttle_reasons: int | None
     power_mw: int | None
     temperature_c: int | None
+    pcie_generation: int | None
+    pcie_lanes: int | None
     processes: tuple[tuple[int, int | None], ...]
     sm_percents: Mapping[int, int] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
@@ -47,7 +51,8 @@ class Scheduling:
     """How the scheduler was told to treat a thread from time_ns on, until its next row.
 
     process: None for those seen only as somebody's culprit. cpus_allowed: such as 0-3,8. cpu_weight: of its group
-    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota.
+    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota. io_limits: JSON, of
+    [major:minor, limit as `io.max` has it, path of the group that has it].
     """
 
     time_ns: int
@@ -61,6 +66,16 @@ class Scheduling:
     cpu_weight: int | None
     quota_us: int | None
     period_us: int | None
+    io_limits: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """CPUs and GPUs that are near each other. cpus: such as 0-15,32-47; gpus: uuids."""
+
+    node: int
+    cpus: str
+    gpus: tuple[str, ...]
 
 
 _GPU_COLUMNS = tuple(name for name in GpuUse.__dataclass_fields__ if name not in ("sm_percents", "names"))

@@ -389,7 +389,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """A call that was still open when it was last looked at."""
+    """A call that was still open when it was last looked at.
+
+    awake_ns: since it was first seen open, its thread ran, or could have run; 0 in a recording that does not say so.
+    """
 
     time_ns: int
     process: int
@@ -399,6 +402,7 @@ class InFlight:
     op: int
     name: str
     since_ns: int
+    awake_ns: int
     stack_hash: int
     handle: int
     communicator: int

@@ -556,6 +556,7 @@ CREATE TABLE raw_gpu_samples (
     time_ns            INTEGER NOT NULL,
     uuid               TEXT NOT NULL,
     gpu_index          INTEGER NOT NULL,
+    asked_ns           INTEGER NOT NULL DEFAULT 0, -- in the driver, by this program, for the samples of all GPUs at that time
     gpu_percent        INTEGER,                -- of the last sample period with any kernel running
     memory_percent     INTEGER,                -- of that period with device memory read or written
     memory_used_bytes  INTEGER,
@@ -565,6 +566,8 @@ CREATE TABLE raw_gpu_samples (
     throttle_reasons   INTEGER,                -- bits of throttle_reasons; 1: idle
     power_mw           INTEGER,
     temperature_c      INTEGER,
+    pcie_generation    INTEGER,                -- of the link as it was then; an idle GPU lowers it
+    pcie_lanes         INTEGER,
     processes          TEXT NOT NULL DEFAULT '[]' -- JSON array of [pid, memory in bytes, percent of the last
                                                   -- sample period with a kernel of it running, its name]
 ) STRICT;
@@ -584,7 +587,8 @@ CREATE TABLE raw_scheduling (
     cpus_allowed TEXT NOT NULL,                -- such as 0-3,8
     cpu_weight   INTEGER,                      -- of its group, 100 if nobody set it (v1: shares * 100 / 1024); NULL: none seen
     quota_us     INTEGER,                      -- the tightest from its group upwards; NULL: none
-    period_us    INTEGER
+    period_us    INTEGER,
+    io_limits    TEXT NOT NULL DEFAULT '[]'    -- JSON: [major:minor, limit as in io.max, path of the group that has it]
 ) STRICT;
 CREATE INDEX raw_scheduling_tid ON raw_scheduling(tid, time_ns);
 CREATE INDEX raw_scheduling_time ON raw_scheduling(time_ns);
@@ -633,6 +637,7 @@ CREATE TABLE raw_in_flight (
     source   INTEGER NOT NULL,
     op       INTEGER NOT NULL,
     since_ns INTEGER NOT NULL,
+    awake_ns INTEGER NOT NULL DEFAULT 0,       -- since it was first seen open: its thread ran, or could have run
     caller   INTEGER NOT NULL DEFAULT 0,
     handle   INTEGER NOT NULL DEFAULT 0,
     communicator INTEGER NOT NULL DEFAULT 0,   -- NCCL: raw_communicators.number, 0 = none
@@ -739,6 +744,15 @@ CREATE TABLE raw_gpus (
     pci_bus_id   TEXT NOT NULL DEFAULT '',
     memory_bytes INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (session, uuid)
+) STRICT, WITHOUT ROWID;
+
+-- Which CPUs and GPUs a NUMA node has; no rows on a machine with one node.
+CREATE TABLE raw_numa_nodes (
+    session   INTEGER NOT NULL,
+    numa_node INTEGER NOT NULL,
+    cpus      TEXT NOT NULL DEFAULT '',        -- such as 0-15,32-47
+    gpus      TEXT NOT NULL DEFAULT '[]',      -- JSON array of uuids
+    PRIMARY KEY (session, numa_node)
 ) STRICT, WITHOUT ROWID;
 
 -- Which GPU a device ordinal of a process means, where that could be told.

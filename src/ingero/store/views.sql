@@ -389,7 +389,8 @@ SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS n
        g.uuid AS gpu_uuid, g.gpu_index, g.gpu_percent, g.memory_percent, g.memory_used_bytes, g.memory_total_bytes,
        g.sm_clock_mhz, g.max_sm_clock_mhz, g.throttle_reasons,
        (SELECT group_concat(name, ', ') FROM throttle_reasons WHERE bit & g.throttle_reasons) AS throttled_by,
-       g.power_mw, g.temperature_c, g.processes
+       g.power_mw, g.temperature_c, g.processes, g.asked_ns,
+       g.pcie_generation, g.pcie_lanes
 FROM raw_gpu_samples g;
 
 -- How the scheduler is told to treat a thread, from timestamp on; the newest row of a (pid, tid) holds.

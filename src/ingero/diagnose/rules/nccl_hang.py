@@ -11,6 +11,7 @@ from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.hung_init import Meeting, hung_meetings
 from ingero.diagnose.hung_ranks import FIRST_HANGS_NS, HungRanks, disagreement, hung_ranks
 from ingero.diagnose.model import CodeLine, Culprit, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.diagnose.passed import has_passed, severity_of_stop
 from ingero.diagnose.rule import Rule
 from ingero.identity import ending
 from ingero.store.records import Process, Window
@@ -48,6 +49,7 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
     missing = [_name(evidence, one) for one in ranks.missing]
     length = ranks.seen_ns - ranks.since_ns
     first = next(iter(ranks.inside.values()))
+    is_over = has_passed(evidence, first.process, ranks.seen_ns)
     last = ranks.last.get(first.process)
     collective = f" after {last.op}" if last else ""
     who = f"{' and '.join(missing)} did not come" if missing else "all ranks are inside: a device or a link hangs"
@@ -56,7 +58,7 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
         resource="collective",
         root=",".join(missing) or "device",
         kind=FindingKind.EVENT,
-        severity=Severity.CRITICAL,
+        severity=severity_of_stop(evidence, length, is_over=is_over),
         window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
         summary=f"{' and '.join(inside)} waited inside {first.name}{collective} for {format_ns(length)}; "
         f"{who}{_doing(evidence, ranks)}",

@@ -95,7 +95,7 @@ class CallQuestions(Questions):
         return self._records(
             InFlight,
             "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns, "
-            "max(f.stack_hash), max(f.handle), max(f.communicator), max(f.sequence) "
+            "max(f.awake_ns), max(f.stack_hash), max(f.handle), max(f.communicator), max(f.sequence) "
             "FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
             f"WHERE {within('f.time_ns')} GROUP BY f.process, f.tid, f.source, f.op, f.since_ns "
             "ORDER BY max(f.time_ns) - f.since_ns DESC",

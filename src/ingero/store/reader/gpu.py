@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +19,12 @@ class GpuQuestions(Questions):
         """Which GPU (uuid) a device ordinal of a process means, where that could be told: by (process, ordinal)."""
         rows = self._rows("SELECT process, ordinal, uuid FROM raw_process_gpus", table="raw_process_gpus")
         return {(process, ordinal): uuid for process, ordinal, uuid in rows}
+
+    def numa_nodes(self) -> list[machine.NumaNode]:
+        """The NUMA nodes of the machine; none where it has but one, or that is not recorded."""
+        sql = "SELECT DISTINCT numa_node, cpus, gpus FROM raw_numa_nodes ORDER BY numa_node"
+        rows = self._rows(sql, table="raw_numa_nodes")
+        return [machine.NumaNode(node=node, cpus=cpus, gpus=tuple(json.loads(gpus))) for node, cpus, gpus in rows]
 
     def gpu_samples(self, window: Window) -> list[machine.GpuUse]:
         """What the GPUs were doing, second by second."""
