@@ -80,10 +80,27 @@ INLINE u64 step_function(const struct open_call *call)
 INLINE bool is_step_marker(u32 slot, const struct open_call *call, u32 tid)
 {
 	const struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	u32 op = COOKIE_OP(call->cookie);
 
-	return process && COOKIE_OP(call->cookie) == process->marker_op && tid == process->marker_tid &&
-	       (!process->marker_function || process->marker_function == step_function(call)) &&
-	       (!process->marker_caller || process->marker_caller == call->caller);
+	if (!process || tid != process->marker_tid)
+		return false;
+	if (op == process->marker_op)
+		return (!process->marker_function || process->marker_function == step_function(call)) &&
+		       (!process->marker_caller || process->marker_caller == call->caller);
+	return op == process->driver_marker_op && process->driver_marker_function == call->function;
+}
+
+/* The driver's launch inside the marker's: the outermost one while the runtime's launches are not traced. */
+NOINLINE int note_driver_marker(struct pt_regs *context, u32 slot, u64 cookie)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct arguments arguments;
+
+	if (!process || !read_arguments(context, &arguments))
+		return 0;
+	WRITE_ONCE(process->driver_marker_function, argument(&arguments, COOKIE_FUNCTION(cookie)));
+	WRITE_ONCE(process->driver_marker_op, COOKIE_OP(cookie));
+	return 0;
 }
 
 /* A copy or a collective begins. Launches come not here. */
@@ -230,8 +247,6 @@ GLOBAL int fill_step(struct step_record *step, struct step_account *account, str
 	blocked = (struct clocks *)step->blocked_clock_ns;
 	step->begin_ns = account->begin_ns;
 	step->end_ns = call->start_ns;
-	step->function = step_function(call);
-	step->caller = call->caller;
 	step->generation = account->generation;
 	step->copies = now->copies - before->copies;
 	step->collectives = now->collectives - before->collectives;
@@ -288,7 +303,10 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 			__builtin_memset(step, 0, sizeof(*step));
 			step->pid = process->pid;
 			step->tid = process->marker_tid;
-			step->op = COOKIE_OP(call->cookie);
+			/* the marker's own, where the driver's call stands for it: the step is the same */
+			step->op = process->marker_op;
+			step->function = process->marker_function;
+			step->caller = process->marker_caller;
 			step->process_slot = slot;
 			step->device = -1;
 			fill_step(step, account, thread, call);
@@ -341,6 +359,7 @@ INLINE void forget_steps(struct process *process, u32 slot)
 
 	process->watch = 0;
 	process->marker_asleep_ns = 0;
+	process->driver_marker_op = 0;
 	if (account)
 		__builtin_memset(account, 0, sizeof(*account));
 }

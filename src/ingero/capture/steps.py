@@ -31,6 +31,7 @@ class Watch(enum.IntFlag):
 
     MARKER = 1
     SEQUENCE = 2
+    DRIVER_MARKER = 4
 
 
 class StepFinder:
@@ -124,13 +125,14 @@ class StepFinder:
             self._mark(row, wish)
         if wish.calls and not before.calls:
             row["sequence_left"] = wish.calls
-        row["watch"] = Watch.MARKER * (wish.marker is not None) | Watch.SEQUENCE * bool(wish.calls)
+        row["watch"] = _watch(wish)
 
     def _mark(self, row: Array, wish: Wish) -> None:
         """Writes another marker; a step begun by the one before ends nowhere."""
         row["watch"] = int(row["watch"][0]) & Watch.SEQUENCE
         self._generation += 1
         row["marker_generation"] = self._generation
+        row["driver_marker_op"] = 0
         if wish.marker:
             logger.debug("process %d: steps begin with %s", int(row["pid"][0]), wish.marker)
             for name in ("op", "function", "caller", "tid"):
@@ -148,3 +150,10 @@ class StepFinder:
         self._learners.pop(slot, None)
         self._given.pop(slot, None)
         self._held.pop(slot, None)
+
+
+def _watch(wish: Wish) -> Watch:
+    marker = Watch.MARKER * (wish.marker is not None)
+    if wish.marker and wish.marker.is_told_by_kernel:
+        marker |= Watch.DRIVER_MARKER  # launches may be given up at the runtime, where the marker's is
+    return Watch(marker | Watch.SEQUENCE * bool(wish.calls))
