@@ -57,6 +57,10 @@ class ProfiledProcess:
         """The time that the profile covers."""
         return max(self.end_ns - self.begin_ns, 1)
 
+    def covers(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether it shows what the GPU did in most of a step: one that goes on behind a cut it does not."""
+        return (begin_ns + end_ns) // 2 <= self.end_ns
+
     @property
     def _of_device(self) -> Array:
         found: Array = self.activities[self.activities["device"] == self.device]
