@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.foreign_text import shell_word
 from ingero.profiles.kineto import read_kineto
 from ingero.profiles.model import Notes, Profile, ProfileError
 from ingero.profiles.nsight import is_nsight, read_nsight
@@ -19,6 +20,15 @@ from ingero.profiles.unpacking import Budget, Entry, entries
 MAX_BYTES = 16 << 30
 _SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
+# What tools write beside what can be imported, by the end of its name.
+_OTHERS = {
+    (".nsys-rep", ".qdrep"): ("a report of Nsight Systems", "nsys export --type sqlite {name}"),
+    (".ncu-rep",): ("a report of Nsight Compute, of single kernels", "profile the program with Nsight Systems"),
+    (".xplane.pb",): ("a profile of JAX or TensorFlow as protocol buffers", "import the .trace.json.gz beside it"),
+    (".pickle", ".pkl"): ("no trace", "export one with torch.profiler: prof.export_chrome_trace('trace.json')"),
+    (".zst",): ("packed with zstd", "unzstd {name}"),
+    (".pftrace", ".perfetto-trace"): ("a trace of Perfetto", "import what the profiler itself wrote"),
+}
 HINT = "import takes traces of PyTorch's profiler (.json, .json.gz), Nsight Systems exports (.sqlite) and RPD files"
 
 
@@ -47,7 +57,8 @@ def read_profiles(paths: Sequence[Path], *, max_bytes: int = MAX_BYTES) -> Read:
             if found:
                 files.append(entry.name)
     if not profiles:
-        raise ProfileError(f"nothing to import in {', '.join(map(str, paths[:3]))}", hint=HINT)
+        why = f": {notes.lacks[0]}" if notes.lacks else ""
+        raise ProfileError(f"nothing to import in {', '.join(map(str, paths[:3]))}{why}", hint=HINT)
     return Read(profiles=profiles, notes=notes, files=files)
 
 
@@ -69,6 +80,9 @@ def _profiles_of(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
         return _from_sqlite(entry, budget, notes)
     if entry.head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"["):
         return read_kineto(entry.chunks(budget), entry.name, notes)
+    for ends, (what, hint) in _OTHERS.items():
+        if entry.name.endswith(ends):
+            raise ProfileError(f"{entry.name} is {what}", hint=hint.format(name=shell_word(entry.name)))
     raise ProfileError(f"{entry.name} is no profile that can be imported", hint=HINT)
 
 

@@ -70,7 +70,8 @@ def calls_for_steps(calls: Array) -> Array:
     )
     found["is_enqueue"] = (kinds & int(Kind.ENQUEUE)) != 0
     found["is_launch"] = (kinds & int(Kind.LAUNCH | Kind.GRAPH)) == int(Kind.LAUNCH)
-    return found[np.argsort(found["start_ns"], kind="stable")]
+    ordered: Array = found[np.argsort(found["start_ns"], kind="stable")]
+    return ordered
 
 
 def _work_for_steps(profile: Profile) -> Array:
@@ -100,7 +101,7 @@ def _cuts(profile: Profile) -> _Cuts | None:
 
 def _marks(profile: Profile) -> Array:
     """The steps that the program marked on one thread, none inside another."""
-    marks = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
+    marks: Array = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
     if not len(marks):
         return marks
     tids, counts = np.unique(marks["tid"], return_counts=True)
