@@ -14,7 +14,7 @@ import numpy as np
 
 from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
-from ingero.profiles.assembly import Parts, profile_of
+from ingero.profiles.assembly import Parts, assign, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
 from ingero.profiles.columns import Table, Texts
 from ingero.profiles.model import (
@@ -154,7 +154,9 @@ def read_nsight(file: SqliteFile, notes: Notes) -> list[Profile]:
         return []
     owners = np.unique(np.concatenate([parts.calls["pid"], parts.activities["pid"]])).tolist()
     owners = [owner for owner in owners if owner > 0] or [0]
-    parts.activities["pid"][parts.activities["pid"] <= 0] = owners[0]  # until 2022 there was no globalPid
+    if (parts.activities["pid"] <= 0).all():  # until 2022 there was no globalPid
+        assign(parts)
+    parts.activities["pid"][parts.activities["pid"] <= 0] = owners[0]
     shift = _shift_ns(file, notes)
     parts.shift(shift)
     names, threads = _process_names(file, notes), _thread_names(reader)

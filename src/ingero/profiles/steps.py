@@ -74,11 +74,18 @@ def calls_for_steps(calls: Array) -> Array:
     return ordered
 
 
+def are_told_apart(calls: Array) -> bool:
+    """Whether it is known of most launches what they launched: without the GPU's activities all are alike."""
+    kinds = kinds_of(calls)
+    launches = calls["function"][(kinds & int(Kind.LAUNCH | Kind.GRAPH)) == int(Kind.LAUNCH)]
+    return 2 * int((launches != 0).sum()) >= len(launches)
+
+
 def _work_for_steps(profile: Profile) -> Array:
     """The calls, or what the GPU did where the file has no call that enqueues: the same in its order."""
     calls = calls_for_steps(profile.calls)
     if calls["is_enqueue"].any():
-        return calls
+        return calls if are_told_apart(profile.calls) else calls[:0]
     work = profile.activities[profile.activities["kind"] != ActivityKind.SYNC]
     found = np.zeros(len(work), CALL_DTYPE)
     for name in ("start_ns", "end_ns", "stream"):

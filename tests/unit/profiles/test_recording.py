@@ -154,6 +154,21 @@ def test_a_file_without_calls_has_the_steps_of_what_its_gpu_did(tmp_path: Path) 
     assert mean == pytest.approx(1_000_000, rel=0.05)
 
 
+@pytest.mark.parametrize("missing", [("kernel",), ("kernel", "gpu_memcpy")])
+def test_of_launches_whose_kernels_are_not_in_the_file_nothing_is_said_to_repeat(
+    tmp_path: Path, missing: tuple[str, ...]
+) -> None:
+    path = imported(tmp_path, new_trace([one for one in unmarked() if one.get("cat") not in missing]))
+    assert rows(path, "SELECT count(*) FROM steps") == [(0,)]
+    with open_reader(path) as reader:
+        window = reader.time_range()
+        assert window is not None
+        found = diagnose(reader, window)
+    assert found.profiles is None or found.profiles.reports == ()
+    assert found.incidents == ()
+    assert not any("GPU busy" in verdict.text for verdict in found.verdicts)
+
+
 def test_a_copy_that_waited_marks_how_far_the_gpu_was(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace(files.training(3)))
     found = rows(path, "SELECT kind, position, stream FROM progress_marks")
