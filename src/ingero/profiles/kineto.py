@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ingero.events import HostMemory
+from ingero.profiles import xprof
 from ingero.profiles.api_names import op_id
 from ingero.profiles.columns import Table, Texts, cleaned
 from ingero.profiles.json_events import EventSplitter
@@ -38,6 +39,7 @@ from ingero.profiles.model import (
     MAX_DURATION_NS,
     MAX_SIZE_BYTES,
     NO_CORRELATION,
+    NO_OP,
     NO_TIME,
     RANGE_DTYPE,
     UNKNOWN,
@@ -93,16 +95,17 @@ class KinetoReader:
         self.thread_names: dict[tuple[int, int], str] = {}
         self.properties: dict[str, Any] = {}
         self.events = 0
+        self.is_xprof = False
 
     def add(self, event: Event) -> None:
         """Keeps an event if it is of a kind that is read."""
         if event.ph == "M":
             self._metadata(event)
             return
-        if event.ph != "X" or event.cat is None:
+        if event.ph != "X":
             return
-        add = self._reader_of(event.cat)
-        if add is None:
+        add = self._reader_of(event.cat) if event.cat is not None else self._uncategorized
+        if add is None or (event.cat is None and not self.process_names):
             return
         begin, lasting = time_ns(event.ts), time_ns(event.dur) if bytes(event.dur) else 0
         if begin is None or lasting is None or lasting > MAX_DURATION_NS:
@@ -172,6 +175,31 @@ class KinetoReader:
     def _frame(self, event: Event, begin: int, end: int) -> None:
         name = self.texts.number(event.name or "")
         self.frames.add((begin, end, _number(event.pid), _number(event.tid), name))
+
+    def _uncategorized(self, event: Event, begin: int, end: int) -> None:
+        """An event of XProf, if it is one."""
+        pid, tid, name = _number(event.pid), _number(event.tid), event.name or ""
+        what, device, stream = xprof.what_of(self.process_names.get(pid, ""), self.thread_names.get((pid, tid), ""))
+        if what is xprof.What.NOTHING:
+            return
+        args, place = GPU_ARGS.decode(event.args), (begin, end, pid, tid)
+        correlation, op = _first(args.correlation_id), op_id(cleaned(name))
+        if what is xprof.What.ACTIVITY:
+            self.is_xprof = True
+            kind, told = xprof.kind_of(name), xprof.copy_name(name)
+            size, memory = xprof.details_of(args.memcpy_details)
+            copied = (size, direction_of(told), memory) if kind is ActivityKind.MEMCPY else (0, 0, 0)
+            where = (begin, end, 0, device, stream, correlation, int(kind), self.texts.number(told))
+            self.activities.add((*where, *copied, 0, UNKNOWN))
+        elif op != NO_OP:
+            rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0)
+            self.calls.add((*place, op, self.texts.number(name), correlation, *rest))
+        elif function := xprof.frame_name(name):
+            self.frames.add((*place, self.texts.number(function)))
+        else:
+            marked = RangeKind.STEP if args.step_num is not None else range_kind(name)
+            found = RangeKind.OPERATOR if marked is RangeKind.RANGE else marked
+            self.ranges.add((*place, int(found), self.texts.number(name)))
 
     def _metadata(self, event: Event) -> None:
         if event.name not in ("process_name", "thread_name"):

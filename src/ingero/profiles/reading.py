@@ -29,7 +29,7 @@ _OTHERS = {
     (".zst",): ("packed with zstd", "unzstd {name}"),
     (".pftrace", ".perfetto-trace"): ("a trace of Perfetto", "import what the profiler itself wrote"),
 }
-HINT = "import takes traces of PyTorch's profiler (.json, .json.gz), Nsight Systems exports (.sqlite) and RPD files"
+HINT = "import takes traces of PyTorch's and JAX's profilers (.json, .json.gz), Nsight exports (.sqlite) and RPD files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
