@@ -58,6 +58,13 @@ _MEMORY = {0: HostMemory.PAGEABLE, 1: HostMemory.PINNED}  # CUpti_ActivityMemory
 _HOST = "Hostname", "OsDescription", "NvDriverVersion", "CudaDriverVersion", "CpuCores"
 
 
+# What an export may have beside: it says when a thread ran and in which call of the system it was, not why it did not.
+_LEFT_OUT = {
+    "SCHED_EVENTS": "left out, scheduler events: they do not say what a thread waited for",
+    "OSRT_API": "left out, calls of the operating system's libraries",
+}
+
+
 def is_nsight(file: SqliteFile) -> bool:
     """Whether it is such an export."""
     return file.has("StringIds", "id", "value") and (file.has(_CALLS) or file.has("CUPTI_ACTIVITY_KIND_KERNEL"))
@@ -149,6 +156,8 @@ def read_nsight(file: SqliteFile, notes: Notes) -> list[Profile]:
     reader.read_calls()
     reader.read_activities()
     reader.read_ranges()
+    for table, remark in _LEFT_OUT.items():
+        notes.remarks[remark] += sum(1 for _ in file.rows(table, ["start"], notes))
     parts = Parts(calls=reader.calls.rows(), activities=reader.activities.rows(), ranges=reader.ranges.rows())
     if parts.is_empty:
         return []

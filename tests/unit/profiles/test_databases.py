@@ -169,3 +169,9 @@ def test_processes_of_an_export_without_their_numbers_get_the_gpu_that_follows_t
     read = imported(tmp_path, tables)
     assert [np.unique(profile.activities["device"]).tolist() for profile in read.profiles] == [[0], [1]]
     assert [len(profile.activities) for profile in read.profiles] == [5 * files.STEPS] * 2
+
+
+def test_what_an_export_has_beside_and_is_not_read_is_counted(tmp_path: Path) -> None:
+    tables = nsight_tables() | {"SCHED_EVENTS": ("start, cpu, isSchedIn, globalTid", [(1, 0, 1, 7), (2, 0, 0, 7)])}
+    remarks = imported(tmp_path, tables).notes.remarks
+    assert remarks["left out, scheduler events: they do not say what a thread waited for"] == 2
