@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingero.foreign_text import shell_word
@@ -18,6 +19,8 @@ from ingero.profiles.unpacking import Budget, Entry, entries
 
 # Unpacked. A profile of ten seconds of training has up to 1 GB of JSON; a bomb unpacks to more than any disk.
 MAX_BYTES = 16 << 30
+_RANK = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)  # rank-3.json, worker3_step_12.json
+BY_NAME = "no file says its rank: ranks are those in the files' names"
 _SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
 # What tools write beside what can be imported, by the end of its name.
@@ -59,7 +62,17 @@ def read_profiles(paths: Sequence[Path], *, max_bytes: int = MAX_BYTES) -> Read:
     if not profiles:
         why = f": {notes.lacks[0]}" if notes.lacks else ""
         raise ProfileError(f"nothing to import in {', '.join(map(str, paths[:3]))}{why}", hint=HINT)
-    return Read(profiles=profiles, notes=notes, files=files)
+    return Read(profiles=_ranked_by_name(profiles, notes), notes=notes, files=files)
+
+
+def _ranked_by_name(profiles: list[Profile], notes: Notes) -> list[Profile]:
+    """With the ranks in their files' names, where no file says one and each name has another."""
+    found = [_RANK.search(profile.origin.file) for profile in profiles]
+    ranks = {int(name[1]) for name in found if name}
+    if len(ranks) < max(2, len(profiles)) or any(profile.rank is not None for profile in profiles):
+        return profiles
+    notes.lacks.append(BY_NAME)
+    return [replace(profile, rank=int(name[1])) for profile, name in zip(profiles, found, strict=True) if name]
 
 
 def _read_entry(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:

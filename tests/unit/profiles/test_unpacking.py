@@ -16,7 +16,7 @@ import pytest
 
 from ingero.profiles import unpacking
 from ingero.profiles.model import ProfileError
-from ingero.profiles.reading import read_profiles
+from ingero.profiles.reading import BY_NAME, read_profiles
 from tests.unit.profiles import files
 from tests.unit.profiles.files import database, new_trace, nsight_tables
 
@@ -220,3 +220,31 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
     (profile,) = read_profiles([pipe]).profiles
     writer.join()
     assert len(profile.calls) == CALLS
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("rank-0.Apr_03.json", "rank-12.Apr_03.json"), [0, 12]),
+        (("worker1_step_5.json", "worker0_step_5.json"), [0, 1]),
+        (("rank0.json", "other.json"), [None, None]),
+        (("rank0_step1.json", "rank0_step2.json"), [None, None]),
+        (("rank1.json",), [None]),
+    ],
+)
+def test_files_that_say_no_rank_have_that_of_their_name_if_all_do(
+    tmp_path: Path, names: tuple[str, ...], expected: list[int | None]
+) -> None:
+    without_rank = new_trace(distributedInfo=None)
+    read = read_profiles([written(tmp_path / "job.tar.gz", tar_of(dict.fromkeys(names, without_rank)))])
+    assert sorted((profile.rank for profile in read.profiles), key=str) == sorted(expected, key=str)
+    assert (BY_NAME in read.notes.lacks) is (expected[0] is not None)
+
+
+def test_the_rank_that_a_file_says_is_never_that_of_a_name(tmp_path: Path) -> None:
+    named = {
+        "rank7.json": new_trace(distributedInfo={"rank": 3, "world_size": 8}),
+        "rank8.json": new_trace(distributedInfo=None),
+    }
+    read = read_profiles([written(tmp_path / "job.tar.gz", tar_of(named))])
+    assert [profile.rank for profile in read.profiles] == [3, None]
