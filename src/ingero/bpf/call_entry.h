@@ -133,8 +133,8 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 			return 1;
 		}
 		count_nested(slot, cookie);
-		if (unlikely(outer->watch & WATCH_DRIVER_MARKER) && COOKIE_KIND(cookie) & KIND_LAUNCH)
-			note_driver_marker(context, slot, cookie);
+		if (unlikely(outer->watch & (WATCH_DRIVER_MARKER | WATCH_INNER_MARKER)) && COOKIE_KIND(cookie) & KIND_LAUNCH)
+			look_at_inner_launch(context, thread, outer, cookie);
 		if (likely(!(COOKIE_KIND(cookie) & (KIND_MEMORY | KIND_CONTEXT))))
 			return 1;
 		if (COOKIE_KIND(cookie) & KIND_MEMORY)

@@ -778,6 +778,7 @@ enum process_watch {
 	WATCH_SEQUENCE = 1 << 1, /* each of its enqueues and waits is written into the ring `sequence` */
 	/* the marker is a launch that the driver's call inside it tells as well; of an open call: it is the marker */
 	WATCH_DRIVER_MARKER = 1 << 2,
+	WATCH_INNER_MARKER = 1 << 3, /* the marker is a launch of the driver: it may be inside one of the runtime */
 };
 
 /* map `processes`: one target process; the first fields are what each call needs */

@@ -90,19 +90,6 @@ INLINE bool is_step_marker(u32 slot, const struct open_call *call, u32 tid)
 	return op == process->driver_marker_op && process->driver_marker_function == call->function;
 }
 
-/* The driver's launch inside the marker's: the outermost one while the runtime's launches are not traced. */
-NOINLINE int note_driver_marker(struct pt_regs *context, u32 slot, u64 cookie)
-{
-	struct process *process = bpf_map_lookup_elem(&processes, &slot);
-	struct arguments arguments;
-
-	if (!process || !read_arguments(context, &arguments))
-		return 0;
-	WRITE_ONCE(process->driver_marker_function, argument(&arguments, COOKIE_FUNCTION(cookie)));
-	WRITE_ONCE(process->driver_marker_op, COOKIE_OP(cookie));
-	return 0;
-}
-
 /* A copy or a collective begins. Launches come not here. */
 GLOBAL int count_in_step(struct open_call *call, u32 slot)
 {
@@ -319,6 +306,32 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 	account->generation = process->marker_generation;
 	thread->marks_steps = process->marker_tid;
 	return begin_step(account, thread, call, slot);
+}
+
+/*
+ * A launch of the driver inside one of the runtime. Inside the marker's it is noted: it is the outermost one while the
+ * runtime's launches are not traced. A marker that was found while they were not is itself inside one when they are
+ * again, and that one is called in its place.
+ */
+NOINLINE int look_at_inner_launch(struct pt_regs *context, struct thread *thread, struct open_call *outer, u64 cookie)
+{
+	u32 slot = thread->process_slot & (MAX_PROCESSES - 1);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct arguments arguments;
+	u64 function;
+
+	if (!process || !read_arguments(context, &arguments))
+		return 0;
+	function = argument(&arguments, COOKIE_FUNCTION(cookie));
+	if (outer->watch & WATCH_DRIVER_MARKER) {
+		WRITE_ONCE(process->driver_marker_function, function);
+		WRITE_ONCE(process->driver_marker_op, COOKIE_OP(cookie));
+	} else if (COOKIE_OP(cookie) == process->marker_op && function == process->marker_function &&
+		   (u32)bpf_get_current_pid_tgid() == process->marker_tid &&
+		   (!process->marker_caller || process->marker_caller == arguments.return_address)) {
+		end_step(thread, outer, slot);
+	}
+	return 0;
 }
 
 /* One call of a learning window: who enqueued or waited for what, and when. `end_ns` 0: its return is not seen. */

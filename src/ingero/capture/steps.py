@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.attach.groups import GROUP_OF_OP, Group
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
 from ingero.capture.cells import CellGrowth
@@ -32,6 +33,7 @@ class Watch(enum.IntFlag):
     MARKER = 1
     SEQUENCE = 2
     DRIVER_MARKER = 4
+    INNER_MARKER = 8
 
 
 class StepFinder:
@@ -155,5 +157,6 @@ class StepFinder:
 def _watch(wish: Wish) -> Watch:
     marker = Watch.MARKER * (wish.marker is not None)
     if wish.marker and wish.marker.is_told_by_kernel:
-        marker |= Watch.DRIVER_MARKER  # launches may be given up at the runtime, where the marker's is
+        at_driver = GROUP_OF_OP[wish.marker.op] is Group.DRIVER_LAUNCHES
+        marker |= Watch.INNER_MARKER if at_driver else Watch.DRIVER_MARKER  # launches may be traced at either layer
     return Watch(marker | Watch.SEQUENCE * bool(wish.calls))
