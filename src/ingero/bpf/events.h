@@ -778,6 +778,9 @@ struct admission {
 enum process_watch {
 	WATCH_MARKER = 1 << 0,	 /* it has a step marker */
 	WATCH_SEQUENCE = 1 << 1, /* each of its enqueues and waits is written into the ring `sequence` */
+	/* the marker is a launch that the driver's call inside it tells as well; of an open call: it is the marker */
+	WATCH_DRIVER_MARKER = 1 << 2,
+	WATCH_INNER_MARKER = 1 << 3, /* the marker is a launch of the driver: it may be inside one of the runtime */
 };
 
 /* map `processes`: one target process; the first fields are what each call needs */
@@ -811,6 +814,10 @@ struct process {
 	s32 captures;	/* streams whose calls are captured into a graph instead of run */
 	u32 pad2;
 	u64 marker_asleep_ns; /* since when the thread of its step marker has been asleep outside calls; 0: it is not */
+	/* the driver's call inside the marker's last one: closes steps while the runtime's launches are not traced */
+	u64 driver_marker_function;
+	u32 driver_marker_op; /* 0: none was seen; forgotten by the agent with the marker */
+	u32 pad3;
 };
 
 /* what the task iterator `dump_threads` writes for each tracked thread */

@@ -288,7 +288,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("removed", "name"): "the view whose rows are gone",
     ("gpu_activities", "kind"): "kernel, memcpy, memset or sync",
     ("progress_marks", "blocked_ns"): "in calls that waited for the stream since its mark before",
-    ("progress_marks", "kind"): "sync, copy, full_queue (a launch that waited for room) or event_query",
+    ("progress_marks", "kind"): "sync, copy or full_queue (a launch that waited for room)",
     ("progress_marks", "timestamp"): "when that was seen",
     ("steps", "start_ns"): "when it began",
     ("user_ranges", "kind"): "step, data_loading, range (record_function, NVTX, roctx) or operator",
