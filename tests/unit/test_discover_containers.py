@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.discover.cgroups import parse_cgroup
-from ingero.discover.containers import Placement, placement_in, placement_of, pod_of, slurm_job_of
+from ingero.discover.containers import Placement, owner_of, placement_in, placement_of, pod_of, slurm_job_of
 
 ID, OTHER = "0123456789abcdef" * 4, "f" * 64
 UID = "0c6a3b2e-9f51-4d7a-8f3e-2b1c4d5e6f70"
@@ -417,3 +417,26 @@ def test_any_environment_gives_names_that_a_database_takes(environ: dict[str, st
     place = placement_in(placement_of(f"/docker/{ID}"), environ)
     for text in (pod.name, pod.namespace, place.task):
         assert text is None or (text.isascii() and 0 < len(text) <= 253)
+
+
+@pytest.mark.parametrize(
+    ("pod", "environ", "owner"),
+    [
+        ("train-7d9f8c6b5d-x2x4q", {}, "deployment/train"),
+        ("my-llm-server-5bcc7f7d79-2zkqb", {}, "deployment/my-llm-server"),
+        ("train-0", {}, None),  # a StatefulSet's, or a bare pod
+        ("train-x2x4q", {}, None),  # a Job's, a DaemonSet's, a ReplicaSet's
+        ("train-3-x2x4q", {"JOB_COMPLETION_INDEX": "3"}, "job/train"),
+        ("train-3-x2x4q", {"JOB_COMPLETION_INDEX": "2"}, None),
+        ("bert-worker-1", {"MASTER_ADDR": "bert-master-0"}, "pytorchjob/bert"),
+        ("bert-worker-1", {}, None),
+        ("llm-0-1", {"LWS_LEADER_ADDRESS": "llm-0.llm"}, "leaderworkerset/llm"),
+        ("ray-gpu-worker-x2x4q", {"RAY_CLUSTER_NAME": "ray"}, "raycluster/ray"),
+        ("a" * 63, {}, None),
+        (None, {}, None),
+    ],
+)
+def test_what_made_a_pod_is_said_where_its_name_leaves_no_doubt(
+    pod: str | None, environ: dict[str, str], owner: str | None
+) -> None:
+    assert owner_of(pod, environ) == owner

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from ingero.capture.rows import Sink
@@ -23,13 +23,15 @@ _FRESH_PERIODS = 3  # an answer that is older says nothing about now
 _PARTING_S = 0.2  # what the end of a recording waits for an answer that is under way
 _MW_PER_W = 1000
 
+Listed = Mapping[int, Mapping[str, str]]  # pid -> GPU (uuid) -> MIG slice, "" for none
 _Answer = tuple[int, int, tuple[tuple[Gpu, GpuSample], ...]]  # time, GPUs that did not answer, those that did
 
 
 class GpuSamples:
     """Writes `raw_gpu_samples`. Start it once; `stop` leaves a hung call behind.
 
-    unix_ns_of: wall-clock time of a monotonic one. opened: opens NVML. clock: monotonic ns.
+    unix_ns_of: wall-clock time of a monotonic one. listed: is told which processes the driver has on which GPUs.
+    opened: opens NVML. clock: monotonic ns.
     """
 
     def __init__(
@@ -37,11 +39,12 @@ class GpuSamples:
         sink: Sink,
         unix_ns_of: Callable[[int], int],
         *,
+        listed: Callable[[Listed], None] = lambda _: None,
         opened: Callable[[], AbstractContextManager[Nvml]] = open_nvml,
         period_ns: int = PERIOD_NS,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._sink, self._unix_ns_of, self._opened = sink, unix_ns_of, opened
+        self._sink, self._unix_ns_of, self._listed, self._opened = sink, unix_ns_of, listed, opened
         self._period_ns, self._clock = period_ns, clock
         self._stop = threading.Event()
         self._answers: deque[_Answer] = deque()
@@ -90,6 +93,7 @@ class GpuSamples:
             time_ns, silent, sampled = self._answers.popleft()
             missing += silent
             self._latest_ns, self._latest = time_ns, sampled
+            self._listed(_listed(sample for _, sample in sampled))
             for gpu, sample in sampled:
                 rows += self._row(self._unix_ns_of(time_ns), gpu, sample)
         self._sink.append(tables.GPU_SAMPLES, rows)
@@ -138,3 +142,11 @@ class GpuSamples:
                 rest_ns = self._period_ns - (self._answered_ns - begin_ns)
                 if self._stop.wait(max(rest_ns, self._period_ns // 10) / 1e9):
                     return
+
+
+def _listed(samples: Iterable[GpuSample]) -> Listed:
+    found: dict[int, dict[str, str]] = {}
+    for sample in samples:
+        for pid in sample.processes:
+            found.setdefault(pid, {})[sample.uuid] = sample.slices.get(pid, "")
+    return found

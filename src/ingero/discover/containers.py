@@ -54,6 +54,10 @@ _ESCAPED = re.compile(r"\\x([2-7][0-9a-f])")
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|\Z)")
 _FARGATE_URI = re.compile(r"/v4/([0-9a-f]{32})-\d+\Z")  # on EC2 the last part is a random name
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")  # of a pod or namespace (DNS-1123 subdomain)
+_SAFE = "[bcdfghjklmnpqrstvwxz2456789]"  # what Kubernetes makes names up of
+_DEPLOYED_POD = re.compile(rf"(.+)-{_SAFE}{{7,10}}-{_SAFE}{{5}}")
+_INDEXED_POD = re.compile(rf"(.+)-(\d+)-{_SAFE}{{5}}")
+_REPLICA_POD = re.compile(r"(.+)-(?:master|worker)-\d+")
 _HOST_NAME_LENGTH = 63  # a pod's longer name is cut off in its host name
 _POD_NAME_VARIABLES = ("POD_NAME", "MY_POD_NAME", "K8S_POD_NAME", "KUBERNETES_POD_NAME")
 _NAMESPACE_VARIABLES = ("POD_NAMESPACE", "MY_POD_NAMESPACE", "K8S_NAMESPACE", "KUBERNETES_NAMESPACE")
@@ -160,6 +164,31 @@ def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, proc: Path =
         name=_name(_first(environ, _POD_NAME_VARIABLES) or guess),
         namespace=_name(_first(environ, _NAMESPACE_VARIABLES) or _line(root, _NAMESPACE_FILE)),
     )
+
+
+def owner_of(pod: str | None, environ: Mapping[str, str]) -> str | None:
+    """What made a pod, as kubectl takes it (`deployment/train`), where its name and environment leave no doubt.
+
+    A bare pod, a StatefulSet's and a Job's may have the same name. Sources: apimachinery, rand.SafeEncodeString; the
+    documents of Indexed Jobs, of Kubeflow's PyTorchJob, of LeaderWorkerSet and of KubeRay.
+    """
+    if pod is None or len(pod) >= _HOST_NAME_LENGTH:  # the name of the owner may be cut off
+        return None
+    cluster = environ.get("RAY_CLUSTER_NAME", "")
+    if cluster and pod.startswith(f"{cluster}-"):
+        return _owner("raycluster", cluster)
+    if environ.get("LWS_LEADER_ADDRESS") and (match := re.fullmatch(r"(.+?)-\d+(?:-\d+)?", pod)):
+        return _owner("leaderworkerset", match[1])
+    if environ.get("JOB_COMPLETION_INDEX") and (match := _INDEXED_POD.fullmatch(pod)):
+        return _owner("job", match[1]) if match[2] == environ["JOB_COMPLETION_INDEX"] else None
+    if (match := _REPLICA_POD.fullmatch(pod)) and environ.get("MASTER_ADDR") in (f"{match[1]}-master-0", "localhost"):
+        return _owner("pytorchjob", match[1])
+    match = _DEPLOYED_POD.fullmatch(pod)
+    return _owner("deployment", match[1]) if match else None
+
+
+def _owner(kind: str, name: str) -> str | None:
+    return f"{kind}/{name}" if _NAME.fullmatch(name) else None
 
 
 def _container(path: str) -> tuple[str | None, str | None]:

@@ -11,14 +11,19 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ingero.discover.processes import PROC
+from ingero.discover.rooted import device_in_root
 from ingero.events import THROTTLE_REASONS
 
 _T = TypeVar("_T")
+_NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
+_NO_INSTANCE = 0xFFFFFFFF  # of a process that is in no MIG slice
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _CDI = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/(?:gpu|mig)=(.+)")
 _REPLICA = re.compile(r"(.+?)(?:::\d+|(?<=^\d):\d+|(?<=^\d\d):\d+)")
@@ -52,6 +57,7 @@ class GpuSample:
     busy_percent: share of the last sample period with any kernel running; it says nothing about how full the GPU was.
     slowdowns: why the clocks are lower than they could be; throttle_reasons: the same as NVML's bits.
     processes: pid -> memory in bytes, None where the driver does not say how much.
+    slices: pid -> the MIG slice that it is in, of a GPU that is sliced and a driver that says so.
     """
 
     uuid: str
@@ -65,6 +71,7 @@ class GpuSample:
     processes: Mapping[int, int | None]
     memory_total_bytes: int | None = None
     throttle_reasons: int | None = None
+    slices: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +170,17 @@ def visible_uuids(
     is_order_known = is_order_known and not any(gpu.mig_uuids for gpu in present)
     order = {number: gpu.uuid if is_order_known else None for number, gpu in enumerate(present)}
     return tuple(order.values()) if asked is None else _chosen(asked, order, present, is_count_known=True)
+
+
+def device_nodes(pid: int, gpus: Sequence[Gpu], proc: Path = PROC) -> frozenset[int] | None:
+    """Minor numbers of the GPUs whose device node is in a process's root; None where none is, or that is not known."""
+    root = proc / str(pid) / "root"
+    minors = [gpu.minor for gpu in gpus if gpu.minor is not None]
+    try:
+        found = {minor for minor in minors if device_in_root(root, f"dev/nvidia{minor}") == (_NVIDIA_MAJOR, minor)}
+    except OSError:
+        return None
+    return frozenset(found) or None
 
 
 def _chosen(
@@ -320,6 +338,7 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
     memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     reasons = _throttle_reasons(nvml, handle)
     power_mw = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+    processes = _processes(nvml, handle)
     return GpuSample(
         uuid=gpu.uuid,
         busy_percent=busy.gpu if busy else None,
@@ -329,9 +348,10 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
         slowdowns=None if reasons is None else slowdowns_of(reasons),
         power_w=None if power_mw is None else power_mw * _W_PER_MW,
         temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        processes=_processes(nvml, handle),
+        processes={process.pid: process.usedGpuMemory for process in processes},
         memory_total_bytes=int(memory.total) if memory else None,
         throttle_reasons=reasons,
+        slices=_slices_of(processes) if gpu.mig_uuids else {},
     )
 
 
@@ -347,10 +367,18 @@ def _throttle_reasons(nvml: ModuleType, handle: Any) -> int | None:
     return bits
 
 
-def _processes(nvml: ModuleType, handle: Any) -> dict[int, int | None]:
+def _processes(nvml: ModuleType, handle: Any) -> Sequence[Any]:
     # By its version: the plain name raises no NVMLError but a foreign one when the driver is older than the binding.
-    found = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()
-    return {process.pid: process.usedGpuMemory for process in found}
+    return _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()
+
+
+def _slices_of(processes: Sequence[Any]) -> dict[int, str]:
+    """GPU instance and compute instance of each process that is in one."""
+    return {
+        process.pid: f"{process.gpuInstanceId}/{process.computeInstanceId}"
+        for process in processes
+        if process.gpuInstanceId not in (None, _NO_INSTANCE)
+    }
 
 
 def _ask(nvml: ModuleType, function: Callable[..., _T], *arguments: Any) -> _T | None:

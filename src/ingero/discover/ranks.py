@@ -31,6 +31,15 @@ class Rank:
     launcher: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """The place of a process in one NCCL communicator. comm_id_hash: equal on all its ranks; None: not known."""
+
+    comm_id_hash: int | None
+    rank: int
+    nranks: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Launcher:
     name: str
@@ -84,6 +93,35 @@ def rank_of(environ: Mapping[str, str]) -> Rank | None:
     others = [_named_by(launcher, environ) for launcher in _LAUNCHERS]
     found = [rank for rank in (*innermost, *others, _of_tensorflow(environ)) if rank is not None]
     return next((rank for rank in found if rank.world_size is not None), found[0] if found else None)
+
+
+def rank_among(members: Sequence[Membership], told: Rank | None) -> Rank | None:
+    """The rank of a process by its communicators, oldest first, and by what its launcher says.
+
+    The communicator whose size is the job's world size; where none is as large, the launcher's word; where one is
+    larger, or nobody says how large the job is, the largest. A process that is several ranks of one communicator has
+    none by it.
+    """
+    several = {one.comm_id_hash for one in members if one.comm_id_hash is not None}
+    hashes = [one.comm_id_hash for one in members if one.comm_id_hash is not None]
+    if len(several) < len(hashes) and any(
+        len({one.rank for one in members if one.comm_id_hash == comm}) > 1 for comm in several
+    ):
+        return told
+    largest = max(members, key=lambda one: one.nranks, default=None)
+    if largest is None or largest.nranks < 2:  # a communicator of one says nothing
+        return told
+    chosen: Membership | None = None
+    if told is None:
+        chosen = largest
+    elif told.world_size is not None:
+        whole = (one for one in members if one.nranks == told.world_size)
+        chosen = next(whole, largest if largest.nranks > told.world_size else None)
+    if chosen is None:
+        return told
+    is_same = told is not None and (told.rank, told.world_size) == (chosen.rank, chosen.nranks)
+    local_rank = told.local_rank if told is not None and is_same else None
+    return Rank(rank=chosen.rank, local_rank=local_rank, world_size=chosen.nranks, launcher="communicator")
 
 
 def rank_in_title(cmdline: Sequence[str]) -> Rank | None:

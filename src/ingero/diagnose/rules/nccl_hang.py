@@ -40,8 +40,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
-    inside = [_name(evidence, one) for one in ranks.inside]
-    missing = [_name(evidence, one) for one in ranks.missing]
+    inside = [evidence.rank_name(one) for one in ranks.inside]
+    missing = [evidence.rank_name(one) for one in ranks.missing]
     length = ranks.seen_ns - ranks.since_ns
     first = next(iter(ranks.inside.values()))
     last = ranks.last.get(first.process)
@@ -75,11 +75,6 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
         absorbs=ranks.missing,
         evidence={"inside": len(inside), "missing": len(missing), "open (ns)": length},
     )
-
-
-def _name(evidence: Evidence, number: int) -> str:
-    process = evidence.processes[number]
-    return f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
 
 
 def _pid(evidence: Evidence, ranks: HungRanks) -> int:
