@@ -21,7 +21,7 @@ from ingero.capture.disk_search import DiskSearch
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.targets import Target, Targets
 from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
-from ingero.discover.library_files import library_kind
+from ingero.discover.library_files import may_be_traced
 from ingero.discover.processes import ProcessId, descendants, list_pids, list_processes, real_uid
 from ingero.events import LifecycleKind
 from ingero.foreign_text import decoded
@@ -128,7 +128,7 @@ class Pickup:
 
     def _watch(self) -> None:
         try:
-            self._events = MappingEvents(lambda name: library_kind(name) is not None)
+            self._events = MappingEvents(may_be_traced)
         except BpfError as error:
             reason = f"a library that is loaded late is found up to a second later: {error}"
             self._kernel.unavailable.append(Unavailable(name="mapping events", reason=reason))

@@ -11,7 +11,7 @@ from ingero.discover.containers import Placement
 from ingero.discover.gpus import Gpu
 from ingero.discover.host import library_version
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
-from ingero.discover.kernel import MIN_RELEASE, KernelFacts
+from ingero.discover.kernel import KernelFacts
 from ingero.discover.libraries import LibraryCopy, LibraryScan
 from ingero.discover.python_walkers import KERNEL_WALKER, Walker, python_text
 from ingero.discover.readiness import (
@@ -22,6 +22,7 @@ from ingero.discover.readiness import (
     PID_NAMESPACE_FIX,
     USER_NAMESPACE_FIX,
     Readiness,
+    absent_text,
     all_groups,
     capability_fix,
 )
@@ -121,10 +122,9 @@ def _needed(section: str, name: str, is_there: bool, found: str, fix: str) -> Ro
 
 
 def _kernel_rows(kernel: KernelFacts) -> Iterator[Row]:
-    is_old = (0, 0) < kernel.version < MIN_RELEASE
-    wanted = f"{MIN_RELEASE[0]}.{MIN_RELEASE[1]} or newer"
-    found = f"{kernel.release} on {kernel.architecture} ({wanted} is needed)"
-    yield _needed("kernel", "Linux", not is_old, found, KERNEL_FIX)
+    is_lacking = kernel.has_btf and bool(kernel.absent)
+    found = f"{kernel.release} on {kernel.architecture}" + (f": lacks {absent_text(kernel)}" if is_lacking else "")
+    yield _needed("kernel", "Linux", not is_lacking, found, KERNEL_FIX)
     found = "BTF there" if kernel.has_btf else "no BTF: /sys/kernel/btf/vmlinux"
     yield _needed("kernel", "type information", kernel.has_btf, found, BTF_FIX)
     yield _needed("kernel", "kind of probe", bool(kernel.features), _probe_kind(kernel), BTF_FIX)
