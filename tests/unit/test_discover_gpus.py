@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.discover.gpus import Gpu, Nvml, visible_uuids
+from ingero.discover.gpus import Gpu, Nvml, device_nodes, visible_uuids
 
 
 def a_gpu(index: int, name: str = "H100") -> Gpu:
@@ -217,3 +219,17 @@ def test_any_text_names_gpus_that_are_there(asked: str, contained: str, gpus: li
     slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_GPUS": contained, "CUDA_VISIBLE_DEVICES": asked}
     for seen in (visible_uuids(gpus, environ, is_containerized=True), visible_uuids(gpus, slurm)):
         assert set(seen) <= {None, *(gpu.uuid for gpu in gpus)}
+
+
+def test_device_nodes_are_looked_for_inside_the_process_root(tmp_path: Path) -> None:
+    dev = tmp_path / "7/root/dev"
+    dev.mkdir(parents=True)
+    gpus = [replace(gpu, minor=gpu.index) for gpu in FOUR]
+    assert device_nodes(7, gpus, tmp_path) is None
+    (dev / "nvidia1").write_text("no device")
+    (dev / "nvidia3").symlink_to("/dev/null")
+    assert device_nodes(7, gpus, tmp_path) is None
+    if os.geteuid() == 0:
+        os.mknod(dev / "nvidia2", stat.S_IFCHR | 0o600, os.makedev(195, 2))
+        assert device_nodes(7, gpus, tmp_path) == {2}
+    assert device_nodes(8, gpus, tmp_path) is None

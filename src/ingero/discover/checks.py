@@ -54,13 +54,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaProcess:
-    """A process that has mapped a traced library. interpreter: None where it is no Python."""
+    """A process that has mapped a traced library.
+
+    interpreter: None where it is no Python. is_left_out: `ingero trace` would leave it out, because of whose it is.
+    """
 
     pid: int
     name: str
     user: str
     interpreter: Interpreter | UnreadableInterpreter | None
     placement: Placement
+    is_left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,8 +227,10 @@ def _process_rows(processes: Sequence[CudaProcess], walker: Walker) -> Iterator[
     for one in processes:
         parts = [one.name, f"of {one.user}", python_text(one.interpreter, walker)]
         parts += [text for text in (_place(one.placement),) if text]
-        state = State.WARNING if isinstance(one.interpreter, UnreadableInterpreter) else State.OK
-        yield _row("processes", f"pid {one.pid}", state, ", ".join(parts))
+        parts += ["not traced unless asked for"] if one.is_left_out else []
+        is_odd = one.is_left_out or isinstance(one.interpreter, UnreadableInterpreter)
+        fix = "sudo ingero trace --user all" if one.is_left_out else ""
+        yield _row("processes", f"pid {one.pid}", State.WARNING if is_odd else State.OK, ", ".join(parts), fix)
     if not processes:
         yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for them")
 

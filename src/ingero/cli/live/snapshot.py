@@ -67,6 +67,7 @@ class Snapshots:
             database=str(self._database) if self._database else "",
             database_bytes=_size_bytes(self._database) if self._database else None,
             warnings=tuple(warnings),
+            left_out=self._recorder.pickup.left_out,
         )
 
     def _processes(self, window: Window, gpu: GpuState) -> tuple[ProcessLine, ...]:
