@@ -230,3 +230,16 @@ def test_a_process_that_moves_is_of_its_new_group_and_job(monkeypatch: pytest.Mo
     for _ in range(10):
         looks.rows.look_again([target], 5)
     assert (looks.row(1)["job"], looks.row(1)["job_step"]) == ("78", "0")
+
+
+def test_an_end_that_is_seen_twice_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was gone when its groups were looked through, and the record of its end came later."""
+    looks = Looks(monkeypatch)
+    target = looks.target(1, RANK_1)
+    looks.write(target)
+    target.exit_ns = 5
+    looks.write(target)
+    target.exit_code = 0
+    looks.write(target)
+    assert looks.rank(1) == (1, 1, 2)
+    assert (looks.row(1)["job"], looks.row(1)["exit_code"]) == ("77", 0)

@@ -44,8 +44,6 @@ class ProcessRows:
         if not target.is_described and target.exit_ns is None:
             self._describe(target)
         facts = self._facts.get(target.number, {})
-        if target.exit_ns is not None:
-            self._facts.pop(target.number, None)
         row = tables.PROCESSES.rows(
             1,
             process=target.number,
