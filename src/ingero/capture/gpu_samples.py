@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ _MOST_SHARE = 0.01  # of the time, in the driver
 _SAVED_NS = 100_000_000  # of that time that queries may take at once: one that was held up costs nothing
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, time slices
 _TOLD_SPACING = 5  # periods between two questions, from which on it is said
+
+Listed = Mapping[int, Mapping[str, str]]  # pid -> GPU (uuid) -> MIG slice, "" for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Pace:
 class GpuSamples:
     """Writes `raw_gpu_samples`. Start it once; `stop` leaves a hung call behind.
 
-    unix_ns_of: wall-clock time of a monotonic one. opened: opens NVML. clock: monotonic ns.
+    unix_ns_of: wall-clock time of a monotonic one. listed: is told which processes the driver has on which GPUs.
+    opened: opens NVML. clock: monotonic ns.
     """
 
     def __init__(
@@ -70,11 +73,12 @@ class GpuSamples:
         sink: Sink,
         unix_ns_of: Callable[[int], int],
         *,
+        listed: Callable[[Listed], None] = lambda _: None,
         opened: Callable[[], AbstractContextManager[Nvml]] = open_nvml,
         period_ns: int = PERIOD_NS,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._sink, self._unix_ns_of, self._opened = sink, unix_ns_of, opened
+        self._sink, self._unix_ns_of, self._listed, self._opened = sink, unix_ns_of, listed, opened
         self._period_ns, self._clock = period_ns, clock
         self._stop = threading.Event()
         self._answers: deque[_Answer] = deque()
@@ -141,6 +145,7 @@ class GpuSamples:
             answer = self._answers.popleft()
             missing += answer.silent
             self._latest_ns, self._latest = answer.time_ns, answer.sampled
+            self._listed(_listed(sample for _, sample in answer.sampled))
             for gpu, sample in answer.sampled:
                 rows += self._row(self._unix_ns_of(answer.time_ns), answer.asked_ns, gpu, sample)
         self._sink.append(tables.GPU_SAMPLES, rows)
@@ -205,3 +210,11 @@ def _waited_for_cpu_ns() -> int:
         return int(_SCHEDSTAT.read_bytes().split()[1])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def _listed(samples: Iterable[GpuSample]) -> Listed:
+    found: dict[int, dict[str, str]] = {}
+    for sample in samples:
+        for pid in sample.processes:
+            found.setdefault(pid, {})[sample.uuid] = sample.slices.get(pid, "")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.communicators import CommunicatorRows
 from ingero.capture.drainer import Drainer
 from ingero.capture.governor import Governor
-from ingero.capture.gpu_samples import GpuSamples
+from ingero.capture.gpu_samples import GpuSamples, Listed
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.halts import Halts
 from ingero.capture.host_sums import lifecycle_sums
@@ -51,6 +51,7 @@ from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
 from ingero.discover.numa import numa_nodes
 from ingero.discover.processes import read_thread_name
+from ingero.discover.ranks import Membership
 from ingero.ops import Library
 from ingero.step_counts import How
 from ingero.store import tables
@@ -113,12 +114,12 @@ class Recorder:
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink)
         self.seconds = SecondReader(kernel, sink, self.clock, self.targets, self._cgroups)
-        gpus = GpuRows(sink, present_gpus())
+        self._gpus = gpus = GpuRows(sink, present_gpus())
         self._processes = ProcessRows(sink, self._cgroups, gpus)
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
         self._scheduling = SchedulingRows(sink)
-        self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
+        self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of, listed=self._note_gpus)
         self._resources.callback(self._gpu_samples.stop)
         spans = TracedSpans()
         self._rows = RowMaker(
@@ -141,7 +142,7 @@ class Recorder:
         )
         self._steps = StepFinder(kernel, self.targets, step_rows)
         marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, devices_of=self._rows.devices)
-        self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
+        self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets, self._note_members)
         self._halts = self._resources.enter_context(Halts(sink, self.clock, self.targets))
         self.seconds.on_forget += [
             self._halts.forget,
@@ -294,6 +295,7 @@ class Recorder:
         self._read_ns = now_ns
         self._salvage.part("wakers", lambda: self._wakers.write(period))
         self._salvage.part("communicators", self._communicators.write)
+        self._salvage.part("processes", lambda: self._processes.look_again(list(self.targets), self.clock.now_ns()))
         second = self.seconds.read(period)
         self._salvage.part("steps", lambda: self._steps.second(second.cells))
         self._count_own_losses(second)
@@ -343,6 +345,16 @@ class Recorder:
             self.seconds.count_losses(grown, second.period)
             for name, count in grown.items():
                 second.losses[name] = second.losses.get(name, 0) + count
+
+    def _note_members(self, members: Mapping[int, Sequence[Membership]]) -> None:
+        """Where targets are in their communicators."""
+        by_number = {target.number: target for target in self.targets}
+        self._processes.joined(members, by_number, self.clock.now_ns())
+
+    def _note_gpus(self, listed: Listed) -> None:
+        """Which GPUs the driver has targets on."""
+        targets = ((self.targets.of_pid(pid), slices) for pid, slices in listed.items())
+        self._gpus.seen({target.number: slices for target, slices in targets if target})
 
     def target_changed(
         self, target: Target, change: Change, seen_ns: int | None = None, parent: Target | None = None

@@ -339,6 +339,10 @@ class Scene:
             place: dict[str, Value] = {"start_ns": begin, "process": actor.number, "count": 1, "sleep_ns": end - begin}
             self.append(tables.WAKERS, **(told | place))
 
+    def uses_gpu(self, actor: Actor, uuid: str = "GPU-0") -> None:
+        """The driver has seen a process on this GPU only."""
+        self.append(tables.PROCESS_GPUS, process=actor.number, ordinal=-1, uuid=uuid)
+
     def gpu(
         self,
         at_s: float,

@@ -191,8 +191,9 @@ class Case:
 
     @property
     def who(self) -> str:
-        """The process as texts name it."""
-        return f"{self.process.name} [{self.process.pid}]"
+        """The process as texts name it, with its scheduler's job."""
+        job = self.evidence.job_of(self.process.pid)
+        return f"{self.process.name} [{self.process.pid}]" + (f" of {job}" if job else "")
 
     def amount(self, ns: float) -> str:
         """Lost time as texts say it: "1.6 s (27 % of its time)"."""
@@ -209,6 +210,7 @@ class Case:
             lost_ns=self.loss_ns,
             rank=one.rank,
             container=self.evidence.container_of(one.cgroup_id),
+            job=self.evidence.job_of(one.pid, one.cgroup_id),
         )
 
     # Evidence of this stretch
@@ -288,6 +290,7 @@ class Case:
                     lost_ns=int(grown),
                     switches=sum(one.switches for one in charges),
                     container=self.evidence.container_of(most.culprit_cgroup_id),
+                    job=self.evidence.job_of(pid, most.culprit_cgroup_id),
                 )
                 found.append(one)
         return sorted(found, key=lambda one: -one.lost_ns)

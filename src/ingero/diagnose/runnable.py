@@ -296,4 +296,5 @@ def renice(nice: int, targets: Iterable[int]) -> str:
 def _group(name: str, group: list[Culprit]) -> str:
     more = f" and {len(group) - _MOST_NAMES} more" if len(group) > _MOST_NAMES else ""
     place = f" in {group[0].container}" if group[0].container else ""
+    place += f" of {group[0].job}" if group[0].job else ""
     return f"{name} ({', '.join(str(one.pid) for one in group[:_MOST_NAMES])}{more}){place}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingero.discover.elf import UnreadableElfError
-from ingero.discover.library_files import MAPPED_NAME, LibraryFile, identify, library_kind
+from ingero.discover.library_files import MAPPED_NAME, LibraryFile, identify, may_be_traced
 from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.mappings import mappings_named, read_maps
 from ingero.discover.processes import PROC
@@ -211,7 +211,7 @@ class LibraryScanner:
 
     def _use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
         """None: the process has ended or unmapped the library meanwhile, or it is another file by that name."""
-        is_chance = library_kind(Path(mapped.path).name) is None  # a namesake of a given file may be anything
+        is_chance = not may_be_traced(Path(mapped.path).name)  # a namesake of a given file may be anything
         try:
             path, reach = reachable_path(self._proc / str(pid), mapped)
             if is_chance and _file_key(path.stat()) not in self._numbers:

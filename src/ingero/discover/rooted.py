@@ -1,4 +1,4 @@
-"""Reads small files inside another process's root, whose owner may have put anything there.
+"""Looks at small files and device nodes inside another process's root, whose owner may have put anything there.
 
 An absolute symbolic link there would lead the agent to the host's files, and opening a FIFO would block it: the kernel
 resolves the path inside that root (openat2, Linux 5.6), and nothing but a regular file is read.
@@ -39,10 +39,29 @@ def read_in_root(root: Path, path: str, most_bytes: int) -> bytes:
         os.close(file)
 
 
-def _open(folder: int, path: str) -> int:
-    how = _OpenHow(
-        os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS | _RESOLVE_IN_ROOT
-    )
+def device_in_root(root: Path, path: str) -> tuple[int, int] | None:
+    """(major, minor) of a character device below `root`; None where there is no such node. It is not opened.
+
+    Raises:
+        OSError: the root itself may not be looked at, or is gone.
+    """
+    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        file = _open(folder, path, flags=os.O_PATH)
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+    try:
+        status = os.fstat(file)
+    finally:
+        os.close(file)
+    is_device = stat.S_ISCHR(status.st_mode)
+    return (os.major(status.st_rdev), os.minor(status.st_rdev)) if is_device else None
+
+
+def _open(folder: int, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) -> int:
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS | _RESOLVE_IN_ROOT)
     file = int(_libc.syscall(_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)))
     if file < 0:
         error = ctypes.get_errno()

@@ -69,6 +69,10 @@ _ROWS: Mapping[str, str] = {
 
 # Of a column, wherever it stands.
 _COLUMNS: Mapping[str, str] = {
+    "job_step": "step of the job, where the scheduler has such",
+    "job": "the scheduler's job that it is of",
+    "scheduler": "of the job: slurm, flux, pbs, lsf, htcondor, gridengine, ray",
+    "rank_source": "who says the rank: communicator, a launcher, title (of a serving engine); or why there is none",
     "agent_cpu_ns": "CPU time of the agent since the last snapshot",
     "agent_pid": "the process that recorded",
     "boot_id": "one boot of the machine; NULL: not known",
@@ -124,7 +128,7 @@ _COLUMNS: Mapping[str, str] = {
     "function": "address or handle of the kernel, where its name is not known",
     "gpu_to_host_bytes": "copied from the GPU to the host",
     "gpu_id": "CUDA's device ordinal in that process",
-    "gpu_uuid": "the GPU behind gpu_id, as NVML names it",
+    "gpu_uuid": "the GPU behind gpu_id, as NVML names it; NULL: not proven",
     "gpu_wait_ns": "in calls that wait for the device",
     "graph": "handle of the graph that was launched",
     "group_id": "calls of one ncclGroupStart .. ncclGroupEnd",
@@ -168,6 +172,7 @@ _COLUMNS: Mapping[str, str] = {
     "op_code": "number of the operation in its source",
     "op_name": "the exported symbol, e.g. cudaStreamSynchronize",
     "orchestrator": "kubernetes, slurm, ecs, docker ...",
+    "owner": "what made the pod, as kubectl takes it; NULL: its name leaves that open",
     "parent_pid": "process id of the parent",
     "peer": "rank it sends to or receives from",
     "period_s": "seconds the row covers: 1 or, where the agent looked sooner or later, that; 60 once folded",
@@ -203,6 +208,8 @@ _COLUMNS: Mapping[str, str] = {
     "severity": "CRITICAL, HIGH, MEDIUM or LOW",
     "short_name": "kernel_name without template arguments and parameters",
     "sleep_ns": "asleep",
+    "slice": "GPU and compute instance of MIG that it is in; NULL: none, or not known",
+    "slices": "MIG devices that it is divided into; 0: none",
     "slurm_job": "Slurm job",
     "source": "where the operation comes from (sources.id)",
     "stack_hash": "its stack (stack_traces.hash); 0: none",

@@ -92,6 +92,10 @@ class Process:
     rank: int | None
     local_rank: int | None
     world_size: int | None
+    scheduler: str = ""
+    job: str = ""
+    job_step: str = ""
+    rank_source: str = ""
     is_target: bool
     first_seen_ns: int
     last_seen_ns: int
@@ -561,6 +565,10 @@ class Container:
     orchestrator: str
     runtime: str  # what started the container
     unit: str  # of systemd
+    scheduler: str = ""  # of the job that it is of
+    job: str = ""
+    job_step: str = ""
+    owner: str = ""  # of a pod, as kubectl takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,10 @@ CREATE TABLE raw_processes (
     local_rank    INTEGER,
     world_size    INTEGER,
     slurm_job     TEXT NOT NULL DEFAULT '',
+    scheduler     TEXT NOT NULL DEFAULT '',    -- of the job: slurm, flux, pbs, lsf, htcondor, gridengine, ray
+    job           TEXT NOT NULL DEFAULT '',
+    job_step      TEXT NOT NULL DEFAULT '',
+    rank_source   TEXT NOT NULL DEFAULT '',    -- communicator, a launcher, title; or why there is no rank
     is_target     INTEGER NOT NULL DEFAULT 1,  -- 0: seen only as somebody's culprit or waker
     first_seen_ns INTEGER NOT NULL DEFAULT 0,
     last_seen_ns  INTEGER NOT NULL DEFAULT 0,
@@ -732,6 +736,10 @@ CREATE TABLE raw_cgroups (
     pod_uid          TEXT NOT NULL DEFAULT '',
     runtime          TEXT NOT NULL DEFAULT '', -- what started the container
     slurm_job        TEXT NOT NULL DEFAULT '',
+    scheduler        TEXT NOT NULL DEFAULT '', -- of the job that the group is of, as raw_processes has it
+    job              TEXT NOT NULL DEFAULT '',
+    job_step         TEXT NOT NULL DEFAULT '',
+    owner            TEXT NOT NULL DEFAULT '', -- of a pod, as kubectl takes it: deployment/NAME; by the pod's name
     ecs_task         TEXT NOT NULL DEFAULT '',
     unit             TEXT NOT NULL DEFAULT ''  -- of systemd
 ) STRICT;
@@ -743,6 +751,7 @@ CREATE TABLE raw_gpus (
     name         TEXT NOT NULL DEFAULT '',
     pci_bus_id   TEXT NOT NULL DEFAULT '',
     memory_bytes INTEGER NOT NULL DEFAULT 0,
+    slices       INTEGER NOT NULL DEFAULT 0,   -- MIG devices that it is divided into
     PRIMARY KEY (session, uuid)
 ) STRICT, WITHOUT ROWID;
 
@@ -755,11 +764,13 @@ CREATE TABLE raw_numa_nodes (
     PRIMARY KEY (session, numa_node)
 ) STRICT, WITHOUT ROWID;
 
--- Which GPU a device ordinal of a process means, where that could be told.
+-- Which GPU a device ordinal of a process means, where that is proven: by the driver's list of processes, or because the
+-- process can reach no other.
 CREATE TABLE raw_process_gpus (
     process INTEGER NOT NULL,
-    ordinal INTEGER NOT NULL,
-    uuid    TEXT NOT NULL,
+    ordinal INTEGER NOT NULL,                  -- -1: whichever it uses, the driver has seen it on this GPU only
+    uuid    TEXT NOT NULL,                     -- empty: it was that, and is not any more
+    slice   TEXT NOT NULL DEFAULT '',          -- GPU and compute instance of MIG; empty: none, or not known
     PRIMARY KEY (process, ordinal)
 ) STRICT, WITHOUT ROWID;
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 OTHERS = Step(empty_ms=0.5, busy_ms=15, launches=200)
@@ -15,8 +16,63 @@ OTHERS = Step(empty_ms=0.5, busy_ms=15, launches=200)
 
 def shared(scene: Scene, trainer: Actor) -> None:
     """From QUIET_S on, another process works on the device, and the same steps take it twice as long."""
+    on_gpus(scene, trainer, "GPU-0", "GPU-0")
+
+
+def on_gpus(scene: Scene, trainer: Actor, mine: str, theirs: str) -> None:
+    """The same, with what the driver has seen each of them on; "" where it has not said."""
+    thief = scene.process(200, "thief")
+    for actor, uuid in ((trainer, mine), (thief, theirs)):
+        if uuid:
+            scene.uses_gpu(actor, uuid)
     scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
-    scene.train(scene.process(200, "thief"), QUIET_S, LENGTH_S, OTHERS)
+    scene.train(thief, QUIET_S, LENGTH_S, OTHERS)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("GPU-0", "GPU-1"), ("GPU-0", ""), ("", "GPU-0"), ("", "")])
+def test_equal_ordinals_are_no_equal_gpus(tmp_path: Path, mine: str, theirs: str) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: on_gpus(scene, trainer, mine, theirs))
+    assert causes(diagnosis) == ["gpu-slower"]
+    said = [one.reason for one in diagnosis.not_evaluated if one.cause == "gpu-shared"]
+    assert any("is not known" in one for one in said) is (not (mine and theirs))
+
+
+def listed(scene: Scene, trainer: Actor, *gpus: tuple[tuple[int, int], ...]) -> None:
+    """The same work, with what the driver lists on each GPU, and an environment that says ordinal 0 is GPU 0."""
+    thief = scene.process(200, "thief")
+    for actor in (trainer, thief):
+        for ordinal in range(2):
+            scene.append(tables.PROCESS_GPUS, process=actor.number, ordinal=ordinal, uuid=f"GPU-{ordinal}")
+    for second in range(int(LENGTH_S)):
+        for index, processes in enumerate(gpus):
+            scene.gpu(second + 1, uuid=f"GPU-{index}", index=index, processes=processes)
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+    scene.train(thief, QUIET_S, LENGTH_S, OTHERS)
+
+
+def test_the_drivers_list_counts_before_the_environment(tmp_path: Path) -> None:
+    apart = diagnosed(tmp_path, lambda *one: listed(*one, ((100, 1),), ((200, 1),)))
+    assert causes(apart) == ["gpu-slower"]
+    (tmp_path / "together").mkdir()
+    together = diagnosed(tmp_path / "together", lambda *one: listed(*one, (), ((100, 1), (200, 1))))
+    assert causes(together) == ["gpu-shared"]
+    assert together.incidents[0].root == "GPU-1"
+
+
+def in_slices(scene: Scene, trainer: Actor, mine: str, theirs: str) -> None:
+    thief = scene.process(200, "thief")
+    scene.append(tables.GPUS, uuid="GPU-0", gpu_index=0, slices=2)
+    for actor, name in ((trainer, mine), (thief, theirs)):
+        scene.append(tables.PROCESS_GPUS, process=actor.number, ordinal=-1, uuid="GPU-0", slice=name)
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+    scene.train(thief, QUIET_S, LENGTH_S, OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "cause"), [("1/0", "1/0", "gpu-shared"), ("1/0", "2/0", "gpu-slower"), ("", "1/0", "gpu-slower")]
+)
+def test_two_slices_of_one_gpu_share_nothing(tmp_path: Path, mine: str, theirs: str, cause: str) -> None:
+    assert causes(diagnosed(tmp_path, lambda *one: in_slices(*one, mine, theirs))) == [cause]
 
 
 def test_the_other_process_is_named_with_the_share_that_is_left(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ingero.diagnose.blind_spots import was_traced
 from ingero.diagnose.cases import Case
 from ingero.diagnose.device_seconds import MIN_SAMPLES, beyond_ns, mean_mhz, share_of, slowdown_of
-from ingero.diagnose.devices import device_of, gpu_name, same_gpu, samples_of
+from ingero.diagnose.devices import WHICH_GPU, device_of, gpu_name, same_gpu, samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.memory import gpu_of
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
@@ -78,7 +78,7 @@ def _sharings(case: Case) -> Iterator[_Sharing]:
         if other is None or number == mine or inside[_while_there(lane, theirs)].sum() < MIN_EPOCHS:
             continue
         devices = [(one, device_of(case.evidence, one)) for one in (mine, number)]
-        if not same_gpu(case.evidence, devices[0], devices[1]):
+        if not same_gpu(case.evidence, devices[0], devices[1]):  # nor where that is not known
             continue
         sharing = _sharing(lane, other, theirs, ratios, inside)
         if sharing and sharing.slower >= MIN_SLOWER and sharing.slower_alone <= MOST_SLOWER_ALONE:
@@ -149,7 +149,8 @@ def _overlap_ns(lane: Array, others: Array) -> Array:
 def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Finding:
     lost = sum(claims.values())
     other = sharing.other
-    name = f"{other.name} [{other.pid}]"
+    job = case.evidence.job_of(other.pid, other.cgroup_id)
+    name = f"{other.name} [{other.pid}]" + (f" of {job}" if job else "")
     root, device = gpu_name(case.evidence, case.process, max(device_of(case.evidence, case.process.process), 0))
     gpu = gpu_of(case.evidence, case.process) or "<gpu>"
     container = case.evidence.container_of(other.cgroup_id)
@@ -161,7 +162,7 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
         f"{format_percent(sharing.share)} of the device's time while both had work, and its own took "
         f"{sharing.slower:.1f} times as long",
         claims=claims,
-        culprits=(Culprit(pid=other.pid, name=other.name, lost_ns=lost, container=container),),
+        culprits=(Culprit(pid=other.pid, name=other.name, lost_ns=lost, container=container, job=job),),
         chain=(
             Link(
                 text=f"{name} had work on the same device",
@@ -393,11 +394,13 @@ RULE = Rule(
     title="another process worked on the same GPU",
     order=72,
     needs=("epochs",),
-    wants=("enqueues", "gpu_samples", "GPU"),
+    wants=("enqueues", "gpu_samples", "GPU", WHICH_GPU),
     shows="the device's time for epochs of the same class with and without another traced process's work on it, and "
-    "which share each of them got",
+    "which share each of them got; that it is the same GPU the driver's list of processes proves, or that neither can "
+    "reach another",
     limits="of a process that is not traced only the driver's list of processes tells that it came; two that started "
-    "in the same second and never ran alone have no reference; where launches are not traced, what others took is a "
-    "bound: as long as the driver saw kernels of theirs run, which it does not tell of sliced GPUs",
+    "in the same second and never ran alone have no reference; of a process whose GPU is not known nothing is said; "
+    "where launches are not traced, what others took is a bound: as long as the driver saw kernels of theirs run, "
+    "which it does not tell of sliced GPUs",
     find=find,
 )

@@ -45,8 +45,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
-    inside = [_name(evidence, one) for one in ranks.inside]
-    missing = [_name(evidence, one) for one in ranks.missing]
+    inside = [evidence.rank_name(one) for one in ranks.inside]
+    missing = [evidence.rank_name(one) for one in ranks.missing]
     length = ranks.seen_ns - ranks.since_ns
     first = next(iter(ranks.inside.values()))
     is_over = has_passed(evidence, first.process, ranks.seen_ns)
@@ -87,7 +87,7 @@ def _alone(evidence: Evidence, meeting: Meeting) -> Finding:
     """Ranks that wait for others to make a communicator with."""
     length = meeting.seen_ns - meeting.since_ns
     first = next(iter(meeting.inside.values()))
-    inside = [_name(evidence, one) for one in meeting.inside]
+    inside = [evidence.rank_name(one) for one in meeting.inside]
     of = f" of {meeting.world_size}" if meeting.world_size is not None else ""
     missing = [*map(_absent, meeting.outside), *_unseen(meeting)]
     who = "; ".join(missing) if missing else _nobody_missing(meeting)
@@ -150,11 +150,6 @@ def _nobody_missing(meeting: Meeting) -> str:
     if meeting.world_size is None:
         return "who is missing is not known: its environment says no rank and world size"
     return "all ranks are inside: they cannot reach each other"
-
-
-def _name(evidence: Evidence, number: int) -> str:
-    process = evidence.processes[number]
-    return f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
 
 
 def _pid(evidence: Evidence, ranks: HungRanks) -> int:

@@ -48,9 +48,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _text(evidence: Evidence, one: Collective) -> str:
-    process = evidence.processes[one.process]
-    name = f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
-    return f"{name} calls {one.op} of {format_bytes(one.bytes or 0)} {one.datatype}"
+    return f"{evidence.rank_name(one.process)} calls {one.op} of {format_bytes(one.bytes or 0)} {one.datatype}"
 
 
 def _culprit(evidence: Evidence, one: Collective) -> Culprit:

@@ -92,6 +92,7 @@ class ActorShape(TypedDict, total=False):
     switches: int | None
     rank: int | None
     container: str
+    job: str
 
 
 class LinkShape(TypedDict, total=False):
@@ -151,6 +152,8 @@ class VerdictShape(TypedDict, total=False):
     name: str
     text: str
     has_incident: bool
+    rank: int | None
+    job: str
     node: str
 
 
