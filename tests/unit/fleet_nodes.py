@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from ingero.store.migrations import migrate
+from ingero.store.sql_text import Value
 from tests.unit.merged_nodes import BEGIN_NS, insert
 
 NODES = 8
@@ -30,7 +31,13 @@ def _write(path: Path, node: str, number: int) -> None:
     db = apsw.Connection(str(path))
     migrate(db, path)
     with db:
-        facts = {"node": node, "machine_id": f"m{number}", "boot_id": f"b{number}", "uuid": f"u-{node}", "session": 1}
+        facts: dict[str, Value] = {
+            "node": node,
+            "machine_id": f"m{number}",
+            "boot_id": f"b{number}",
+            "uuid": f"u-{node}",
+            "session": 1,
+        }
         insert(db, "raw_sessions", facts | {"started_ns": BEGIN_NS, "last_seen_ns": BEGIN_NS + 60 * 10**9})
         if number != EMPTY:
             _fill(db, rng, is_bare=number == BARE)
@@ -44,7 +51,7 @@ def _fill(db: apsw.Connection, rng: random.Random, *, is_bare: bool) -> None:
         insert(db, "raw_stacks", {"hash": stack, "ips": f"[{stack}]", "frames": f'["f{stack}"]', "process": 1})
     for process in range(1, 1 if is_bare else 6):
         rank = rng.choice((None, process - 1))
-        row = {
+        row: dict[str, Value] = {
             "process": process,
             "session": 1,
             "pid": 100 + process % 3,
@@ -77,7 +84,7 @@ def _fill(db: apsw.Connection, rng: random.Random, *, is_bare: bool) -> None:
         insert(db, "raw_op_stats", row)
 
 
-def _event(rng: random.Random, event: int, *, is_bare: bool) -> dict[str, int | None]:
+def _event(rng: random.Random, event: int, *, is_bare: bool) -> dict[str, Value]:
     source, op = rng.choice(_OPS)
     account = rng.random() < 0.7
     return {
