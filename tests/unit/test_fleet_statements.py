@@ -168,6 +168,7 @@ def test_two_nodes_of_one_name_stay_two() -> None:
     planned = plan("SELECT node, count(*) FROM events GROUP BY node")
     rows = {"a:8080": [[("gpu", 1)]], "b:8080": [[("gpu", 2)]], "c:8080": [[("other", 4)]]}
     assert planned.combine(rows).rows == [("gpu@a:8080", 1), ("gpu@b:8080", 2), ("other", 4)]
+    assert planned.combine({"a:8080": [[("", 1)]], "b:8080": [[("", 2)]]}).rows == [("a:8080", 1), ("b:8080", 2)]
 
 
 def test_integers_of_64_bits_and_texts_and_blobs_arrive_as_they_are() -> None:
@@ -279,6 +280,13 @@ def test_what_a_node_would_refuse_is_sent_to_none(sql: str, error: type[SqlError
 def test_process_ids_grouped_over_nodes_say_that_they_are_of_several_processes() -> None:
     assert "several nodes" in plan("SELECT pid, count(*) FROM events GROUP BY pid").combine({}).notes[0]
     assert not plan("SELECT node, pid, count(*) FROM events GROUP BY 1, 2").combine({}).notes
+
+
+def test_large_values_of_a_node_are_refused_where_a_function_could_not_be_stopped_on_them() -> None:
+    planned = plan("SELECT comm LIKE '%a%b%', count(*) OVER () FROM events")
+    with pytest.raises(SqlError, match="larger than"):
+        planned.combine({"a": [[("a" * 100_000,)]]})
+    assert planned.combine({"a": [[("xaxb",)]]}).rows == [(1, 1)]
 
 
 def test_a_time_limit_ends_what_is_computed_here() -> None:

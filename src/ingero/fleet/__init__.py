@@ -1,1 +1,1 @@
-"""Many nodes: what is asked of each, how their answers become one, and what their clocks are worth."""
+"""Many nodes asked at once: who they are, how they are reached, what they answer, and what is missing of it."""

@@ -2,6 +2,11 @@
 
 `plan` is told a statement and says what to ask; `Plan.combine` is told what the nodes answered. Nothing here knows of a
 network. Nodes count and add up what is theirs and SQLite does the rest here; what cannot be done so is fetched.
+
+    planned = plan(sql)
+    while planned.first:
+        planned = planned.after([one.combine(ask(one.questions)) for one in planned.first])
+    result = planned.combine(ask(planned.questions))
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ class Plan:
     """How a statement is asked of many nodes: `first` until there is none, then `questions`.
 
     columns: of the answer, before a column `node` is put before them. reason: why its rows are fetched, "" where they
-    are not. first: what is to be asked before; with the results `after` is the plan to go on with.
+    are not. first: what is to be asked before; with the results `after` is the plan to go on with. functions: those
+    that it calls.
     """
 
     columns: tuple[str, ...]
@@ -51,6 +57,7 @@ class Plan:
     reason: str
     limit: int | None
     node_rows: int
+    functions: frozenset[str]
     how: Split | Fetch | Later
     first: tuple[Plan, ...] = ()
 
@@ -74,14 +81,15 @@ class Plan:
         if not isinstance(self.how, Later):
             raise ValueError("this plan waits for nothing")
         guard = Guard(timeout_s=_TIMEOUT_S, clock=clock)
-        return _planned(self.how.filled(results), self.columns, self.limit, self.node_rows, guard)
+        return _planned(self.how.filled(results), self.columns, self.functions, self.limit, self.node_rows, guard)
 
     def combine(
         self, answers: Answers, *, timeout_s: float = _TIMEOUT_S, clock: Callable[[], int] = time.monotonic_ns
     ) -> Result:
         """The answer of all nodes. answers: by node, its rows for each of `questions`, in that order.
 
-        What one node sends that can be no answer leaves out that node, and says so.
+        What one node sends that can be no answer leaves out that node, and says so. A node whose rows were cut on the
+        way may only be among them where `is_list`: a total of a part is none.
 
         Raises:
             SqlError: it needs too many rows, too much time or room, or SQLite cannot compute it.
@@ -89,6 +97,7 @@ class Plan:
         if isinstance(self.how, Later):
             raise ValueError("this plan waits for others")
         guard = Guard(timeout_s=timeout_s, clock=clock)
+        guard.functions |= self.functions  # some cannot be stopped on the large values that a node may send
         come = combining.received(self.questions, answers, self.reason, is_list=self.is_list)
         if isinstance(self.how, Split):
             rows, notes = combining.of_split(self.how, come.rows[0], guard), self.how.notes
@@ -127,16 +136,24 @@ def plan(
     guard = Guard(timeout_s=_TIMEOUT_S, clock=clock)
     statement = judge().check(sql, guard)
     columns = tuple(name for name, _, _ in judge().columns(statement.sql))
-    return _planned(tokens_of(statement.sql), columns, limit, node_rows, guard)
+    return _planned(tokens_of(statement.sql), columns, statement.functions, limit, node_rows, guard)
 
 
-def _planned(tokens: Tokens, columns: tuple[str, ...], limit: int | None, node_rows: int, guard: Guard) -> Plan:
+def _planned(
+    tokens: Tokens,
+    columns: tuple[str, ...],
+    functions: frozenset[str],
+    limit: int | None,
+    node_rows: int,
+    guard: Guard,
+) -> Plan:
     how: Split | Fetch | Later
     asked: tuple[Question, ...] = ()
     first: tuple[Plan, ...] = ()
     reason = ""
     try:
         how = split_select(parse_select(folded(tokens, guard)), max_rows=node_rows, limit=limit)
+        combining.require_sound(how, guard)
         asked = (how.question,)
     except NotSplitError as error:
         waiting = later(folded(tokens, guard), guard)
@@ -145,6 +162,15 @@ def _planned(tokens: Tokens, columns: tuple[str, ...], limit: int | None, node_r
         else:
             how, reason = fetch(tokens, guard, max_rows=node_rows), str(error)
             asked = tuple(questions(how))
-    for question in asked:
-        judge().check(question.sql, guard)
-    return Plan(columns=columns, questions=asked, reason=reason, limit=limit, node_rows=node_rows, how=how, first=first)
+        for question in asked:
+            judge().check(question.sql, guard)
+    return Plan(
+        columns=columns,
+        questions=asked,
+        reason=reason,
+        limit=limit,
+        node_rows=node_rows,
+        functions=functions,
+        how=how,
+        first=first,
+    )

@@ -10,9 +10,9 @@ import apsw
 
 from ingero.fleet.statements import percentiles
 from ingero.fleet.statements.answers import MAX_BYTES, MAX_ROWS, Answers, Question, checked
-from ingero.fleet.statements.errors import NodeAnswerError, TooManyRowsError
+from ingero.fleet.statements.errors import NodeAnswerError, NotSplitError, TooManyRowsError
 from ingero.fleet.statements.fetch import Fetch, Part, Wanted
-from ingero.fleet.statements.names import local_database
+from ingero.fleet.statements.names import judge, local_database
 from ingero.fleet.statements.split import PARTIAL, Split
 from ingero.store.distrust import distrust
 from ingero.store.guard import Guard
@@ -72,6 +72,29 @@ def _of_node(questions: Sequence[Question], answers: object) -> list[tuple[list[
     return [checked(question, rows) for question, rows in zip(questions, answers, strict=True)]
 
 
+def require_sound(how: Split, guard: Guard) -> None:
+    """The parts of a statement are statements: a node takes the one, SQLite here the other.
+
+    Raises:
+        NotSplitError: they are not, so that it has to run as a whole.
+    """
+    db = apsw.Connection(":memory:")
+    try:
+        judge().check(how.question.sql, guard)
+        _make_partial(db, how)
+        list(db.cursor().execute(how.sql, explain=2))
+    except (apsw.Error, SqlError) as error:
+        raise NotSplitError(f"its parts are no statements: {error}") from error
+    finally:
+        db.close()
+
+
+def _make_partial(db: apsw.Connection, how: Split) -> None:
+    distrust(db)
+    percentiles.register(db)
+    db.execute(f"CREATE TABLE {quoted(PARTIAL)} ({how.table})")
+
+
 def of_split(how: Split, rows: ByNode, guard: Guard) -> list[Row]:
     """The answer to a statement that nodes answered each for itself; where the node is shown it is the first column."""
     found = _split_rows(how, rows, guard)
@@ -83,9 +106,7 @@ def of_split(how: Split, rows: ByNode, guard: Guard) -> list[Row]:
 def _split_rows(how: Split, rows: ByNode, guard: Guard) -> list[Row]:
     db = apsw.Connection(":memory:")
     try:
-        distrust(db)
-        percentiles.register(db)
-        db.execute(f"CREATE TABLE {quoted(PARTIAL)} ({how.table})")
+        _make_partial(db, how)
         marks = ", ".join("?" * (1 + len(how.question.columns)))
         told = _told_apart(rows, how.nodes)
         _insert(db, f"INSERT INTO {quoted(PARTIAL)} VALUES ({marks})", ((node, *row) for node, row in told))
@@ -158,17 +179,19 @@ class _Numbers:
 
 
 def _told_apart(rows: ByNode, places: Sequence[int]) -> Iterator[tuple[str, Row]]:
-    """Rows with their node. A name that several nodes have recorded gets the node behind it, as when merged."""
+    """Rows with their node. A recorded name that several nodes have gets the node behind it, none becomes the node."""
     named: defaultdict[Value, set[str]] = defaultdict(set)
     for node, mine in rows.items():
         for place in places:
             for value in {row[place] for row in mine}:
                 named[value].add(node)
-    shared = {value for value, nodes in named.items() if len(nodes) > 1 and value is not None}
+    shared = {value for value, nodes in named.items() if value == "" or (len(nodes) > 1 and value is not None)}
     for node, mine in rows.items():
         for row in mine:
             if shared and any(row[place] in shared for place in places):
-                own = {place: f"{row[place]!s}@{node}" for place in places if row[place] in shared}
+                own = {
+                    place: f"{row[place]!s}@{node}" if row[place] else node for place in places if row[place] in shared
+                }
                 yield node, tuple(own.get(place, value) for place, value in enumerate(row))
             else:
                 yield node, row
