@@ -72,7 +72,9 @@ def test_error_is_within_the_bound_and_the_bound_within_half_a_round_trip(there:
 def test_messages_that_wait_make_no_error_larger_than_the_bound_without_them() -> None:
     calm, stalled = runs(2, IDLE, IDLE), runs(3, STALLED, STALLED)
     bound_ns = statistics.median(known.bound_ns for _, known, _ in calm)
-    assert percentile([error for error, _, _ in stalled], 0.99) <= bound_ns
+    late_ns = percentile([error for error, _, _ in stalled], 0.99)
+    assert late_ns <= min(bound_ns, 100_000)
+    assert max(known.bound_ns for _, known, _ in calm) <= _MS
 
 
 def test_over_real_sockets_through_a_proxy_that_delays() -> None:
