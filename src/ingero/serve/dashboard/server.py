@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import uvicorn
@@ -26,6 +27,12 @@ def certificate_of(exposure: Exposure) -> Certificate:
         return read_certificate(exposure.certificate, exposure.key)
     names = (*exposure.address.names, *exposure.hosts)
     return self_signed(tuple(dict.fromkeys(names)), now=datetime.now(timezone.utc))
+
+
+def answering_to(exposure: Exposure, certificate: Certificate) -> Exposure:
+    """The same, which also answers to the names that its certificate was made for: clients check that one of them is
+    the name they called."""
+    return replace(exposure, hosts=tuple(dict.fromkeys((*exposure.hosts, *certificate.names))))
 
 
 def server_context(exposure: Exposure, certificate: Certificate) -> ssl.SSLContext:
