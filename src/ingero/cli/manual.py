@@ -12,6 +12,8 @@ from ingero.cli.compare import EXIT_WORSE
 from ingero.cli.config_file import CONFIG_VARIABLE
 from ingero.cli.demo import EXIT_WRONG_VERDICT
 from ingero.cli.explain import EXIT_FOUND
+from ingero.cli.fleet_options import TOKEN_VARIABLE as FLEET_TOKEN
+from ingero.cli.fleet_output import EXIT_PARTIAL
 from ingero.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from ingero.cli.output import EXIT_CLOSED_PIPE
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
@@ -99,6 +101,8 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         },
     ),
     "query": Manual(
+        exits={EXIT_PARTIAL: "With `--nodes`: the answer is partial, because nodes are missing."},
+        variables={FLEET_TOKEN: "With `--nodes`: the token that nodes ask for; instead of `--token-file`."},
         examples={
             "Exact counts of all calls.": 'ingero query "SELECT op_name, sum(count) FROM op_stats GROUP BY 1"',
             "The newest waits of one process, as CSV.":

@@ -1,0 +1,74 @@
+"""What the nodes of an answer are called: by their own names; where two machines have one, both are told apart."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ingero.fleet.client import NodeRows
+from ingero.fleet.fan_out import Answered, Missing
+from ingero.fleet.node_lists import Node
+from ingero.serve.row_lines import Identity
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_TAG_DIGITS = 8  # as in a merged recording (store/merge/nodes.py)
+_MACHINE_ID = re.compile(r"[0-9a-f]{16,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """label: by node, what the column `node` says. repeated: nodes whose recording another has answered from.
+
+    notes: which machines have one name.
+    """
+
+    label: dict[Node, str]
+    repeated: tuple[Missing, ...]
+    notes: tuple[str, ...]
+
+
+def names_of(answered: Sequence[Answered[list[NodeRows]]]) -> Names:
+    """Names for the nodes that answered, all different."""
+    found = [(one.node, _identity(one)) for one in answered]
+    first: dict[str, Node] = {}
+    repeated = []
+    by_name: dict[str, list[tuple[Node, Identity]]] = defaultdict(list)
+    for node, who in found:
+        same = first.setdefault(who.recording, node) if who.recording else node
+        if same is not node:
+            reason = f"it has the same recording as {same}, which is counted once"
+            repeated.append(Missing(node=node, reason=reason, hint=f"name only one of {same} and {node}"))
+        else:
+            by_name[_name(node, who)].append((node, who))
+    label = {}
+    notes = []
+    for name, alike in by_name.items():
+        for node, who in alike:
+            label[node] = name if len(alike) == 1 else f"{name}@{_mark(node, who, alike)}"
+        if len(alike) > 1:
+            where = ", ".join(f"{label[node]} is {node}" for node, _ in alike)
+            notes.append(f"{len(alike)} machines call themselves {name}: {where}")
+    return Names(label=label, repeated=tuple(repeated), notes=tuple(notes))
+
+
+def renamed(answer: Answered[list[NodeRows]], label: str) -> dict[str, str]:
+    """What its rows say in a column `node` -> what they are to say, where two machines have one name."""
+    [*names] = _identity(answer).nodes
+    return {names[0]: label} if len(names) == 1 and names[0] != label and label.startswith(f"{names[0]}@") else {}
+
+
+def _identity(answered: Answered[list[NodeRows]]) -> Identity:
+    return answered.answer[0].header.node
+
+
+def _name(node: Node, who: Identity) -> str:
+    """Its own, if it has one and that is a name; of a merged recording, its address."""
+    return who.nodes[0] if len(who.nodes) == 1 and _NAME.fullmatch(who.nodes[0]) else str(node)
+
+
+def _mark(node: Node, who: Identity, alike: Sequence[tuple[Node, Identity]]) -> str:
+    ids = [other.machine_id for _, other in alike]
+    is_own = _MACHINE_ID.fullmatch(who.machine_id) and ids.count(who.machine_id) == 1
+    return who.machine_id[:_TAG_DIGITS] if is_own else str(node)
