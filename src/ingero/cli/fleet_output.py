@@ -14,6 +14,7 @@ from ingero.errors import IngeroError
 from ingero.serve.json_text import for_programs
 
 if TYPE_CHECKING:
+    from ingero.cli.fleet_options import Fleet
     from ingero.fleet.fan_out import Missing
 
 EXIT_PARTIAL = 3
@@ -32,6 +33,12 @@ def nobody_answered(missing: Sequence[Missing]) -> NobodyAnsweredError:
         for line in _missing_lines(missing):
             echo(f"  {line}", err=True)
     return NobodyAnsweredError(f"{of}: {first.reason}", hint=first.hint)
+
+
+def say_asking(fleet: Fleet) -> None:
+    """Says on standard error that nodes are asked, where a file and not the command line names them."""
+    if fleet.origin:
+        echo(f"asking the {len(fleet.nodes):,} nodes of {fleet.origin}; --db asks a recording", err=True)
 
 
 def say_missing(missing: Sequence[Missing], asked: int) -> None:

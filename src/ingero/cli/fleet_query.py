@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ingero.cli.fleet_options import Fleet
-from ingero.cli.fleet_output import EXIT_PARTIAL, missing_json, nobody_answered, print_json, say_missing
+from ingero.cli.fleet_output import EXIT_PARTIAL, missing_json, nobody_answered, print_json, say_asking, say_missing
 from ingero.cli.output import echo
 from ingero.cli.result_table import table_lines
 from ingero.fleet.client import NodeClient, NodeRows
@@ -42,8 +42,7 @@ def query_fleet(
     async def ask(client: NodeClient) -> list[NodeRows]:
         return await ask_rows(client, sql, limit=of_a_node, timeout_s=node_s)
 
-    if fleet.origin:
-        echo(f"asking the {len(fleet.nodes):,} nodes of {fleet.origin}; --db asks a recording", err=True)
+    say_asking(fleet)
     found = plain_rows(ask_nodes(fleet.nodes, fleet.access, fleet.context, ask, timeout_s=fleet.timeout_s), limit=limit)
     if as_json:
         print_json(_json(found))

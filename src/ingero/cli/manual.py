@@ -70,9 +70,16 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         },
     ),
     "explain": Manual(
-        exits={0: "No incident was found.", EXIT_FOUND: "At least one incident was found."},
+        exits={
+            0: "No incident was found.",
+            EXIT_FOUND: "At least one incident was found.",
+            EXIT_PARTIAL: "With `--nodes`: nodes are missing, whatever the others said.",
+        },
+        variables={FLEET_TOKEN: "With `--nodes`: the token that nodes ask for; instead of `--token-file`."},
         examples={
             "What went wrong?": "ingero explain",
+            "What went wrong on which node?":
+                "ingero explain --nodes 'gpu[001-512]' --ca-cert ca.pem --client-cert me.pem --client-key me.key",
             "Only these ten minutes of one process, with the whole account.":
                 "ingero explain --from 14:00 --to 14:10 --pid 4711 --per-process",
             "For a script: causes and lost seconds.":

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ingero.fleet.client import NodeRows
-from ingero.fleet.fan_out import Answered, Missing
+from ingero.fleet.fan_out import Missing
 from ingero.fleet.node_lists import Node
 from ingero.serve.row_lines import Identity
 
@@ -29,9 +28,8 @@ class Names:
     notes: tuple[str, ...]
 
 
-def names_of(answered: Sequence[Answered[list[NodeRows]]]) -> Names:
-    """Names for the nodes that answered, all different."""
-    found = [(one.node, _identity(one)) for one in answered]
+def names_of(found: Sequence[tuple[Node, Identity]]) -> Names:
+    """Names for nodes that answered, all different."""
     first: dict[str, Node] = {}
     repeated = []
     by_name: dict[str, list[tuple[Node, Identity]]] = defaultdict(list)
@@ -53,14 +51,10 @@ def names_of(answered: Sequence[Answered[list[NodeRows]]]) -> Names:
     return Names(label=label, repeated=tuple(repeated), notes=tuple(notes))
 
 
-def renamed(answer: Answered[list[NodeRows]], label: str) -> dict[str, str]:
+def renamed(who: Identity, label: str) -> dict[str, str]:
     """What its rows say in a column `node` -> what they are to say, where two machines have one name."""
-    [*names] = _identity(answer).nodes
-    return {names[0]: label} if len(names) == 1 and names[0] != label and label.startswith(f"{names[0]}@") else {}
-
-
-def _identity(answered: Answered[list[NodeRows]]) -> Identity:
-    return answered.answer[0].header.node
+    is_one = len(who.nodes) == 1 and label.startswith(f"{who.nodes[0]}@")
+    return {who.nodes[0]: label} if is_one else {}
 
 
 def _name(node: Node, who: Identity) -> str:

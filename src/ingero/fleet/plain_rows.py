@@ -49,7 +49,7 @@ async def ask_rows(client: NodeClient, sql: str, *, limit: int, timeout_s: float
 
 def plain_rows(found: FleetAnswer[list[NodeRows]], *, limit: int | None) -> FleetRows:
     """The table. limit: of rows in all; None: as many as there are."""
-    names = names_of(found.answered)
+    names = names_of([(one.node, one.answer[0].header.node) for one in found.answered])
     answered = [one for one in found.answered if one.node in names.label]
     columns, odd = _columns(answered)
     kept = [one for one in answered if one not in odd]
@@ -94,7 +94,7 @@ def _rows(answered: Answered[list[NodeRows]], label: str, columns: Sequence[str]
     rows = answered.answer[0].rows
     if not has_node:
         return [(label, *row) for row in rows]
-    told_apart = renamed(answered, label)
+    told_apart = renamed(answered.answer[0].header.node, label)
     if not told_apart:
         return rows
     places = [place for place, name in enumerate(columns) if name.lower() == NODE]

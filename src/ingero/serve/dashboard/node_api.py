@@ -6,19 +6,25 @@ import hashlib
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from ingero import __version__
+from ingero.diagnose.concerned import chosen
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.details import Since
 from ingero.serve.findings_json import diagnosis_json
+from ingero.serve.findings_text import headline
 from ingero.serve.json_text import for_pages
 from ingero.serve.recording_source import RecordingSource
 from ingero.serve.row_lines import MEDIA_TYPE, MOST_ROWS, MOST_SECONDS, Identity, row_lines
 from ingero.serve.sql import run_sql
 from ingero.store.reader import open_reader
+
+_MAX_PID = 2**31 - 1
+Pid = Annotated[int | None, Query(ge=1, le=_MAX_PID, description="only what is about this process")]
+Cause = Annotated[str, Query(max_length=64, pattern="^[a-z-]*$", description="only incidents of this cause")]
 
 
 class Statement(BaseModel):
@@ -55,17 +61,18 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
         return StreamingResponse(_pieces(row_lines(answer, identity(source))), media_type=MEDIA_TYPE)
 
     @app.get("/api/v2/explain")
-    def explain(since: Since = "") -> Response:
-        """What `ingero explain --json` says on the node, and its chains as older versions publish them."""
-        diagnosis = source.diagnosis(since)
+    def explain(since: Since = "", pid: Pid = None, cause: Cause = "") -> Response:
+        """What `ingero explain --json` says here, its headline, and its chains as older versions publish them."""
+        diagnosis = chosen(source.diagnosis(since), pid=pid, rule=cause or None)
 
         def text() -> bytes:
             with source.open(since) as (reader, window):
                 found = published.chains(reader, window, diagnosis)
             body: dict[str, Any] = {"diagnosis": diagnosis_json(diagnosis), "chains": found}
-            return for_pages(body | {"nodes": identity(source).nodes, "ingero_version": __version__})
+            about = {"node": identity(source), "headline": headline(diagnosis), "ingero_version": __version__}
+            return for_pages(body | about)
 
-        return Response(source.kept(("explain", since), text), media_type="application/json")
+        return Response(source.kept(("explain", since, pid, cause), text), media_type="application/json")
 
 
 def identity(source: RecordingSource) -> Identity:

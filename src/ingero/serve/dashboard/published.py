@@ -84,6 +84,7 @@ def _chain(incident: Incident, node: str) -> Object:
         "tail_ratio": 0.0,
         "timeline": [{"layer": incident.kind.value, "detail": link.text} for link in incident.chain],
         "node": node,
+        "lost_ns": incident.lost_ns,
     }
 
 
@@ -95,13 +96,14 @@ def _stored(chain: CausalChain) -> Object:
         "summary": chain.summary,
         "root_cause": chain.root_cause,
         "explanation": chain.explanation,
-        "recommendations": _listed(chain.recommendations),
+        "recommendations": [str(one) for one in _listed(chain.recommendations)],
         "cuda_op": chain.cuda_op,
         "cuda_p99_us": chain.cuda_p99_us or 0,
         "cuda_p50_us": chain.cuda_p50_us or 0,
         "tail_ratio": chain.tail_ratio or 0.0,
         "timeline": _listed(chain.timeline),
         "node": chain.node,
+        "lost_ns": 0,
     }
 
 
