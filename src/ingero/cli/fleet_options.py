@@ -102,11 +102,24 @@ def fleet_of(
     if flags.nodes and db is not None:
         raise FleetOptionError("--nodes and --db exclude each other", hint="ask nodes, or a recording")
     names_recording = db is not None or bool(environ.get(DATABASE_VARIABLE))
-    path, given = _configured(environ, uid=uid) if flags.nodes or not names_recording else (None, {})
-    lists = list(flags.nodes) or ([] if names_recording else given.get("nodes", []))
+    if names_recording and not flags.nodes:
+        _refuse_alone(flags)
+        return None
+    return fleet_beside(flags, timeout=timeout, environ=environ, uid=uid)
+
+
+def fleet_beside(
+    flags: FleetFlags, *, timeout: str | None = None, environ: Mapping[str, str], uid: int
+) -> Fleet | None:
+    """The nodes that are named on the command line or configured, whatever recording is asked beside them.
+
+    Raises:
+        IngeroError: the options do not go together, or cannot be used.
+    """
+    path, given = _configured(environ, uid=uid)
+    lists = list(flags.nodes) or given.get("nodes", [])
     if not lists:
-        if flags != FleetFlags():
-            raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
+        _refuse_alone(flags)
         return None
     if not find_spec("httpx2"):
         raise NotInstalledError("asking nodes needs the package httpx2", hint="pip install 'ingero[fleet]'")
@@ -119,6 +132,11 @@ def fleet_of(
     timeout_s = parse_duration_s(timeout or TIMEOUT) or _LONGEST_S
     origin = "" if flags.nodes or path is None else str(path)
     return Fleet(nodes=nodes, access=access, context=client_context(access), timeout_s=timeout_s, origin=origin)
+
+
+def _refuse_alone(flags: FleetFlags) -> None:
+    if flags != FleetFlags():
+        raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
 
 
 def _access(flags: FleetFlags, given: Mapping[str, list[str]], environ: Mapping[str, str]) -> Access:
