@@ -73,7 +73,10 @@ def application_bytes(node: Node, context: ssl.SSLContext) -> bytes:
     """What a client is sent above TLS, however that ends."""
     got = b""
     try:
-        with socket.create_connection(("127.0.0.1", node.port), timeout=20) as raw, context.wrap_socket(raw) as client:
+        with (
+            socket.create_connection(("127.0.0.1", node.port), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname="127.0.0.1") as client,
+        ):
             client.sendall(REQUEST)
             while part := client.recv(1 << 16):
                 got += part
