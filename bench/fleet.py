@@ -1,7 +1,7 @@
 """What asking many nodes costs: `python -m bench.fleet [NODES]`, against bare TLS requests in the same run.
 
-A process of its own plays the nodes: one address of 127/8 each, one certificate for all of them, TLS 1.3, clients with
-a certificate only, an answer of one row. "bare" is the least that asking can cost here: asyncio's own
+A process of its own plays the nodes: one address of 127/8 each, a certificate for each ten, TLS 1.3, clients with a
+certificate only, an answer of one row. "bare" is the least that asking can cost here: asyncio's own
 streams, one handshake, one request, the answer read and thrown away, as many at once. Ratios are what counts.
 """
 
@@ -27,6 +27,7 @@ from ingero.serve.row_lines import Identity, row_lines
 from ingero.serve.sql import Answer
 
 _NODES = 300
+_NODES_OF_A_CERTIFICATE = 10
 _ROUNDS = 3
 _TIMEOUT_S = 60.0
 
@@ -89,11 +90,7 @@ async def _bare(nodes: list[Node], context: ssl.SSLContext) -> None:
 
 
 async def _serve(folder: Path, count: int) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(folder / "node.pem", folder / "node.key")
-    context.load_verify_locations(folder / "ca.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
+    contexts = [_server_context(folder, f"nodes-{first}") for first in range(0, count, _NODES_OF_A_CERTIFICATE)]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = writer.get_extra_info("sockname")[0]
@@ -108,29 +105,31 @@ async def _serve(folder: Path, count: int) -> None:
         except (OSError, asyncio.IncompleteReadError):
             writer.close()
 
-    first = await asyncio.start_server(answer, _address(0), 0, ssl=context, backlog=1024)
-    port = first.sockets[0].getsockname()[1]
-    others = [
-        await asyncio.start_server(answer, _address(place), port, ssl=context, backlog=16) for place in range(1, count)
-    ]
-    print(port, flush=True)
-    await asyncio.gather(first.serve_forever(), *(one.serve_forever() for one in others))
+    servers: list[asyncio.Server] = []
+    for place in range(count):
+        port = servers[0].sockets[0].getsockname()[1] if servers else 0
+        context = contexts[place // _NODES_OF_A_CERTIFICATE]
+        servers.append(await asyncio.start_server(answer, _address(place), port, ssl=context, backlog=16))
+    print(servers[0].sockets[0].getsockname()[1], flush=True)
+    await asyncio.gather(*(one.serve_forever() for one in servers))
+
+
+def _server_context(folder: Path, name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    context.load_verify_locations(folder / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _certificates(folder: Path, count: int) -> Access:
     now = datetime.now(timezone.utc)
     make_authority(folder, name="bench", now=now)
-    node = make_certificate(
-        folder,
-        "node",
-        names=[_address(place) for place in range(count)],
-        is_server=True,
-        days=1,
-        replaces=True,
-        now=now,
-    )
+    for first in range(0, count, _NODES_OF_A_CERTIFICATE):
+        names = [_address(place) for place in range(first, first + _NODES_OF_A_CERTIFICATE)]
+        make_certificate(folder, f"nodes-{first}", names=names, is_server=True, days=1, replaces=True, now=now)
     client = make_certificate(folder, "client", names=["client"], is_server=False, days=1, replaces=True, now=now)
-    assert node.certificate.name == "node.pem"
     return Access(ca_cert=folder / "ca.pem", client_cert=client.certificate, client_key=client.key)
 
 

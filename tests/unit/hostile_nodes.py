@@ -44,7 +44,7 @@ def endless_headers(client: socket.socket, is_over: threading.Event) -> None:
 def drip(client: socket.socket, is_over: threading.Event) -> None:
     """A byte every tenth of a second."""
     client.sendall(LINES)
-    for byte in HEADER % 1:
+    for byte in b" " * 1000 + HEADER % 1:
         client.sendall(bytes([byte]))
         if is_over.wait(0.1):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import resource
 import ssl
 import threading
@@ -38,13 +39,14 @@ from tests.unit.hostile_nodes import (
 )
 from tests.unit.test_fleet_server import WRITES
 
+OLDER = Path(__file__).parents[1] / "data" / "ingero-0.x"
 NAMES = ("gpu-node-01", "gpu-node-02", "gpu-node-03", "gpu-node-04")
 TOKEN = "fleet-token-0123456789abcdef"
 DEAD = Node("127.0.0.1", 1)
 PUBLISHED = (
     "SELECT node, source, count(*) as cnt, avg(duration)/1000 as avg_us FROM events GROUP BY node, source ORDER BY 1, 2"
 )
-LITTLE_S = 1.5  # for a node that never answers
+LITTLE_S = 5.0  # for a node that never answers; the good one beside it shares the machine with those that do
 MOST_MB = 200
 
 
@@ -216,8 +218,8 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
     "ten gigabytes in a row": (endless_rows, "its answer is larger than 32.0 MiB"),
     "rows without end": (endless_small_rows, "its answer is none: rows do not fit its header"),
     "headers without end": (endless_headers, "it closed the connection, or does not speak HTTP"),
-    "a byte at a time": (drip, "it did not answer within 1.50 s"),
-    "silence": (silence, "it did not answer within 1.50 s"),
+    "a byte at a time": (drip, "it did not answer within 5.00 s"),
+    "silence": (silence, "it did not answer within 5.00 s"),
     "closes at once": (says(b""), "it closed the connection, or does not speak HTTP"),
     "garbage": (says(b"\x00\xff\x1b[2J garbage\r\n\r\n"), "it closed the connection, or does not speak HTTP"),
     "not ingero": (
@@ -262,7 +264,7 @@ def test_hostile_nodes_cost_nobody_else_anything(folder: Path) -> None:
     assert {name: reason for name, reason in reasons.items() if reason not in (expected[name], slow)} == {}
     assert reasons["silence"] == reasons["a byte at a time"] == slow
     assert "\x1b" not in done.stdout + done.stderr
-    assert took_s < LITTLE_S + 5  # 0.5 on an idle machine
+    assert took_s < LITTLE_S + 10  # 0.5 on an idle machine
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb < MOST_MB
 
 
@@ -310,6 +312,15 @@ def test_two_machines_of_one_name_stay_two_and_both_are_named(tmp_path: Path, sq
     assert answer["notes"][0] == (
         f"2 machines call themselves gpu-01: gpu-01@abababab is {one}, gpu-01@cdcdcdcd is {two}"
     )
+
+
+@pytest.mark.parametrize("sql", ["SELECT node FROM sessions", "SELECT 1 FROM sessions"])
+def test_a_recording_that_names_no_node_is_called_by_its_address(tmp_path: Path, sql: str) -> None:
+    path = tmp_path / "older.db"
+    path.write_bytes(lzma.decompress((OLDER / "pytorch-dataloader-starvation.db.xz").read_bytes()))
+    with serving_node(path, has_tls=False) as node:
+        rows = json.loads(query([node], sql, None, "--json", "--timeout", "60s").stdout)["rows"]
+    assert {row["node"] for row in rows} == {str(node)}
 
 
 def test_a_node_with_other_columns_does_not_decide_for_all(tmp_path: Path) -> None:

@@ -52,9 +52,8 @@ def names_of(found: Sequence[tuple[Node, Identity]]) -> Names:
 
 
 def renamed(who: Identity, label: str) -> dict[str, str]:
-    """What its rows say in a column `node` -> what they are to say, where two machines have one name."""
-    is_one = len(who.nodes) == 1 and label.startswith(f"{who.nodes[0]}@")
-    return {who.nodes[0]: label} if is_one else {}
+    """What its rows say in a column `node` -> what they are to say: where it has no name, or shares it."""
+    return {who.nodes[0]: label} if len(who.nodes) == 1 and who.nodes[0] != label else {}
 
 
 def _name(node: Node, who: Identity) -> str:
