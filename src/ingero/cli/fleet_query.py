@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -11,21 +10,11 @@ from ingero.cli.fleet_options import Fleet
 from ingero.cli.fleet_output import EXIT_PARTIAL, missing_json, nobody_answered, print_json, say_asking, say_missing
 from ingero.cli.output import echo
 from ingero.cli.result_table import table_lines
-from ingero.fleet.client import NodeClient, NodeRows
-from ingero.fleet.fan_out import ask_nodes
-from ingero.fleet.plain_rows import FleetRows, ask_rows, plain_rows
+from ingero.fleet.fan_out import Reach
+from ingero.fleet.planned_rows import FleetRows, fleet_rows
 from ingero.foreign_text import visible
 from ingero.serve.row_formats import csv_texts, distinct_names
-from ingero.serve.row_lines import MOST_ROWS, MOST_SECONDS
 from ingero.units import format_count
-
-_ROWS_OF_A_NODE = 10_000  # where --limit does not say
-_OF_ITS_TIME = 0.9  # that a statement may take on the node, so that the node can still say so
-_OVER_ROWS = re.compile(
-    r"\b(?:order\s+by|limit|distinct|group\s+by|(?:count|sum|total|avg|min|max|median|percentile\w*)\s*\()",
-    re.IGNORECASE,
-)
-_EACH_NODE = "each node answered for itself: totals, ORDER BY, DISTINCT and LIMIT are those of each node, not of all"
 
 
 def query_fleet(
@@ -36,14 +25,9 @@ def query_fleet(
     Raises:
         NobodyAnsweredError: no node has answered.
     """
-    of_a_node = min(_ROWS_OF_A_NODE if limit is None else max(1, limit), MOST_ROWS)
-    node_s = min(MOST_SECONDS, fleet.timeout_s * _OF_ITS_TIME)
-
-    async def ask(client: NodeClient) -> list[NodeRows]:
-        return await ask_rows(client, sql, limit=of_a_node, timeout_s=node_s)
-
     say_asking(fleet)
-    found = plain_rows(ask_nodes(fleet.nodes, fleet.access, fleet.context, ask, timeout_s=fleet.timeout_s), limit=limit)
+    reach = Reach(nodes=fleet.nodes, access=fleet.access, context=fleet.context, timeout_s=fleet.timeout_s)
+    found = fleet_rows(reach, sql, limit=limit)
     if as_json:
         print_json(_json(found))
     if not found.nodes:
@@ -57,7 +41,7 @@ def query_fleet(
         echo(f"{parquet}: {format_count(write_parquet(parquet, found.columns, found.rows))} rows", err=True)
     elif not as_json:
         _print_table(found)
-    for note in _notes(found, sql):
+    for note in _notes(found):
         echo(f"note: {note}", err=True)
     say_missing(found.missing, len(fleet.nodes))
     if found.is_partial:
@@ -72,7 +56,7 @@ def _print_table(found: FleetRows) -> None:
     echo(f"  {len(found.rows)} rows from {len(found.nodes)} node(s)")
 
 
-def _notes(found: FleetRows, sql: str) -> list[str]:
+def _notes(found: FleetRows) -> list[str]:
     notes = list(found.notes)
     if found.truncated:
         some = ", ".join(found.truncated[:5]) + (" and more" if len(found.truncated) > 5 else "")
@@ -80,9 +64,7 @@ def _notes(found: FleetRows, sql: str) -> list[str]:
             f"{len(found.truncated)} of {len(found.nodes)} nodes have more rows: {some}; --limit N asks for more"
         )
     elif found.is_cut:
-        notes.append("more rows were answered than --limit shows")
-    if len(found.nodes) > 1 and _OVER_ROWS.search(sql):
-        notes.append(_EACH_NODE)
+        notes.append("there are more rows; --limit N shows more")
     return [visible(note) for note in notes]
 
 
@@ -95,6 +77,6 @@ def _json(found: FleetRows) -> dict[str, object]:
         "partial": found.is_partial,
         "missing": missing_json(found.missing),
         "truncated": found.truncated,
-        "is_cut": found.is_cut or bool(found.truncated),
+        "is_cut": found.is_cut,
         "notes": found.notes,
     }

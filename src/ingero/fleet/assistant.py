@@ -16,14 +16,14 @@ import msgspec
 
 from ingero.errors import IngeroError
 from ingero.fleet.access import Access, client_context
-from ingero.fleet.client import NodeClient, NodeRows
+from ingero.fleet.client import NodeClient
 from ingero.fleet.explanations import Explanation, ask_explanation, fleet_explanation, silent
-from ingero.fleet.fan_out import Answered, FleetAnswer, Missing, ask_nodes
+from ingero.fleet.fan_out import Answered, FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node
-from ingero.fleet.plain_rows import ask_rows, plain_rows
+from ingero.fleet.planned_rows import fleet_rows
 from ingero.serve.mcp.untrusted import RULE, traced
-from ingero.serve.row_lines import MOST_ROWS, Identity
+from ingero.serve.row_lines import Identity
 from ingero.units import format_count, format_ns
 
 Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
@@ -32,7 +32,6 @@ MOST_BYTES = 8000  # of a whole answer, its text and its members: what an assist
 _MEMBERS_BYTES, _TEXT_BYTES, _REST_BYTES = 3300, 1900, 600  # of lists, of the text, of notes and of what is missing
 _MOST_CELL, _MOST_SENTENCE = 160, 240
 _NODE_S = 10.0
-_OF_ITS_TIME = 0.9
 
 
 class FleetQuestionError(IngeroError):
@@ -146,22 +145,19 @@ class FleetQuestions:
                 "the action sql needs a statement", hint="query=SELECT node, count(*) FROM events ..."
             )
 
-        async def ask(client: NodeClient) -> list[NodeRows]:
-            node_s = self.timeout_s * _OF_ITS_TIME
-            return await ask_rows(client, query, limit=min(limit, MOST_ROWS), timeout_s=node_s)
-
-        found = plain_rows(self._asked(ask), limit=limit)
+        context = client_context(self.access)
+        reach = Reach(nodes=self.nodes, access=self.access, context=context, timeout_s=self.timeout_s)
+        found = fleet_rows(reach, query, limit=limit)
         cells = [[_cell(value) for value in row] for row in found.rows]
         rows = _fitting(cells, _MEMBERS_BYTES)
         body = {
             "columns": [traced(name, most=_MOST_CELL) for name in found.columns],
             "rows": rows,
             "more": len(found.rows) - len(rows),
-            "is_truncated": found.is_cut or bool(found.truncated) or len(rows) < len(found.rows),
+            "is_truncated": found.is_cut or len(rows) < len(found.rows),
         }
         lines = ["\t".join("NULL" if cell is None else str(cell) for cell in row) for row in [body["columns"], *rows]]
-        own = "Each node answered for itself: totals, ORDER BY, DISTINCT and LIMIT are those of each node, not of all."
-        return self._answer("sql", body, lines, found.missing, (own, *found.notes), len(found.nodes))
+        return self._answer("sql", body, lines, found.missing, found.notes, len(found.nodes))
 
     def _ops(self, since: str, pid: int | None, limit: int) -> tuple[Object, str]:
         found = self._asked(_asks(f"/api/v1/ops?{urlencode({'since': since})}", _Ops))

@@ -18,6 +18,7 @@ from ingero import __version__
 from ingero.errors import IngeroError
 from ingero.fleet.access import Access
 from ingero.fleet.budget import Budget
+from ingero.fleet.clocks import Exchange
 from ingero.fleet.node_lists import Node
 from ingero.fleet.reasons import is_of_nobody_known, is_worth_a_retry, reason_of, was_closed
 from ingero.foreign_text import visible
@@ -55,16 +56,6 @@ class NodeRows:
 
     header: Header
     rows: list[Row]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """Four readings of two clocks, unix ns: this machine's when it asked and was answered, the node's in between."""
-
-    asked_ns: int
-    received_ns: int
-    sent_ns: int
-    answered_ns: int
 
 
 class _Stamps(msgspec.Struct, frozen=True):

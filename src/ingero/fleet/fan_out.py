@@ -58,6 +58,16 @@ class FleetAnswer(Generic[_Answer]):
         return bool(self.missing)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Nodes, and how they are asked. timeout_s: for each, from when it is its turn."""
+
+    nodes: tuple[Node, ...]
+    access: Access
+    context: ssl.SSLContext | None
+    timeout_s: float
+
+
 def ask_nodes(
     nodes: Sequence[Node],
     access: Access,

@@ -18,12 +18,13 @@ _MACHINE_ID = re.compile(r"[0-9a-f]{16,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """label: by node, what the column `node` says. repeated: nodes whose recording another has answered from.
+    """label: by node, what it is called. mark: what stands behind a name that several have recorded, else the name.
 
-    notes: which machines have one name.
+    repeated: nodes whose recording another has answered from. notes: which machines have one name.
     """
 
     label: dict[Node, str]
+    mark: dict[Node, str]
     repeated: tuple[Missing, ...]
     notes: tuple[str, ...]
 
@@ -40,20 +41,17 @@ def names_of(found: Sequence[tuple[Node, Identity]]) -> Names:
             repeated.append(Missing(node=node, reason=reason, hint=f"name only one of {same} and {node}"))
         else:
             by_name[_name(node, who)].append((node, who))
-    label = {}
+    label: dict[Node, str] = {}
+    mark: dict[Node, str] = {}
     notes = []
     for name, alike in by_name.items():
         for node, who in alike:
-            label[node] = name if len(alike) == 1 else f"{name}@{_mark(node, who, alike)}"
+            mark[node] = name if len(alike) == 1 else _mark(node, who, alike)
+            label[node] = name if len(alike) == 1 else f"{name}@{mark[node]}"
         if len(alike) > 1:
             where = ", ".join(f"{label[node]} is {node}" for node, _ in alike)
             notes.append(f"{len(alike)} machines call themselves {name}: {where}")
-    return Names(label=label, repeated=tuple(repeated), notes=tuple(notes))
-
-
-def renamed(who: Identity, label: str) -> dict[str, str]:
-    """What its rows say in a column `node` -> what they are to say: where it has no name, or shares it."""
-    return {who.nodes[0]: label} if len(who.nodes) == 1 and who.nodes[0] != label else {}
+    return Names(label=label, mark=mark, repeated=tuple(repeated), notes=tuple(notes))
 
 
 def _name(node: Node, who: Identity) -> str:
@@ -62,6 +60,6 @@ def _name(node: Node, who: Identity) -> str:
 
 
 def _mark(node: Node, who: Identity, alike: Sequence[tuple[Node, Identity]]) -> str:
-    ids = [other.machine_id for _, other in alike]
-    is_own = _MACHINE_ID.fullmatch(who.machine_id) and ids.count(who.machine_id) == 1
+    ids = [other.machine_id[:_TAG_DIGITS] for _, other in alike]
+    is_own = _MACHINE_ID.fullmatch(who.machine_id) and ids.count(who.machine_id[:_TAG_DIGITS]) == 1
     return who.machine_id[:_TAG_DIGITS] if is_own else str(node)
