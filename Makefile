@@ -125,7 +125,7 @@ wheels: build ## both machines' wheels with their own libbpf into dist/ (cargo a
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system
 	$(PYTHON) -m venv $(PREFIX)/lib/ingero
-	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall '.[dashboard,mcp,metrics]'
+	$(PREFIX)/lib/ingero/bin/pip install --quiet --upgrade --force-reinstall '.[dashboard,fleet,mcp,metrics]'
 	@[ ! -d web/node_modules ] || chown -R --reference=Makefile web/node_modules src/ingero/serve/dashboard/page
 	@chown -R --reference=Makefile src/ingero/bpf/objects # sudo leaves nothing behind that `make` cannot write
 	mkdir -p $(PREFIX)/bin

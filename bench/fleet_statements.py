@@ -22,7 +22,7 @@ from ingero.fleet.statements import plan
 from ingero.fleet.statements.names import answer_columns
 from ingero.store.merge import merge
 from ingero.store.opening import open_database
-from tests.unit.fleet_nodes import OF_ONE_NODE, generated, write_nodes
+from tests.unit.statement_nodes import OF_ONE_NODE, generated, write_nodes
 
 _GROUPS = 100
 _MATERIAL = ("events", "op_stats", "cuda_events", "processes")

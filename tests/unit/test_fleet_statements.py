@@ -16,7 +16,7 @@ from ingero.serve.sql import run_sql
 from ingero.store.merge import merge
 from ingero.store.opening import Opened, open_database
 from ingero.store.sql_errors import SqlError, SqlRefusedError, SqlSyntaxError, UnknownColumnError, UnknownTableError
-from tests.unit.fleet_nodes import EXOTIC, NODES, OF_ONE_NODE, generated, write_nodes
+from tests.unit.statement_nodes import EXOTIC, NODES, OF_ONE_NODE, generated, write_nodes
 
 _BUCKET = 2 ** (1 / 32) - 1  # how much of a value a bucket of percentiles is wide
 
