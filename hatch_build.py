@@ -1,13 +1,18 @@
 """Build hook of hatchling: puts BPF objects, the dashboard's page, commit and date into wheels and source archives.
 
-A source archive carries all of them, so that installing it needs neither a compiler nor Node.js. An editable install
-gets neither: there `make build` compiles, and git is asked.
+A wheel is of one machine: this one, or $INGERO_WHEEL (x86_64, aarch64), which also brings libbpf and libelf and then
+runs on any distribution with glibc 2.17 or newer. A source archive carries the objects of every machine, so that
+installing it needs neither a compiler nor Node.js. An editable install gets neither: there `make build` compiles, and
+git is asked.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import runpy
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -17,48 +22,90 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _NOTE = {"wheel": "ingero/_build.txt", "sdist": "src/ingero/_build.txt"}  # ingero.build_info reads it
+_ZIG = "ziglang==0.17.1"  # another one makes other libraries
+_VARIABLE = "INGERO_WHEEL"
 
 
 class BpfObjectsHook(BuildHookInterface[Any]):
-    """Compiles for every machine that is supported, not only for this one."""
+    """Compiles for every machine that is meant, not only for this one."""
 
     PLUGIN_NAME = "custom"
     _scratch: TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        """A compiler from the package index, where there is no other."""
+        """A compiler from the package index, where there is no other, and for libraries that any glibc can open."""
+        if self._portable:
+            return [_ZIG]
         if self._is_source_archive:
             return []
         try:
-            self._build_bpf["compiler"]()
+            self._tool("build_bpf")["compiler"]()
         except SystemExit:
             return ["ziglang>=0.13"]
         return []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles and writes the note; `version` is `standard` or `editable`."""
-        if version == "editable" or self._is_source_archive:
+        if version == "editable":
             return
-        for machine in self._build_bpf["ARCHITECTURES"]:
-            self._build_bpf["build"](machine, force=False)
-        runpy.run_path(str(Path(self.root, "tools", "build_page.py")))["build"]()
         self._scratch = TemporaryDirectory(prefix="ingero-build-")
-        note = Path(self._scratch.name) / "_build.txt"
-        note.write_text(f"{_commit(self.root)} {_day()}\n")
-        build_data["force_include"][str(note)] = _NOTE[self.target_name]
+        scratch = Path(self._scratch.name)
+        if not self._is_source_archive:
+            self._build(scratch, build_data)
+        if self.target_name == "wheel":
+            self._make_of_one_machine(scratch, build_data)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  # hatchling's signature
-        """Removes the note from the scratch folder; the archive has it."""
+        """Removes the scratch folder; the archive has what was in it."""
         if self._scratch:
             self._scratch.cleanup()
+
+    @property
+    def _portable(self) -> str:
+        return os.environ.get(_VARIABLE, "") if self.target_name == "wheel" else ""
 
     @property
     def _is_source_archive(self) -> bool:
         return Path(self.root, "PKG-INFO").exists()
 
-    @property
-    def _build_bpf(self) -> dict[str, Any]:
-        return runpy.run_path(str(Path(self.root, "tools", "build_bpf.py")))
+    def _tool(self, name: str) -> dict[str, Any]:
+        return runpy.run_path(str(Path(self.root, "tools", f"{name}.py")))
+
+    def _build(self, scratch: Path, build_data: dict[str, Any]) -> None:
+        tool = self._tool("build_bpf")
+        machines = [self._portable or platform.machine()] if self.target_name == "wheel" else tool["ARCHITECTURES"]
+        for machine in machines:
+            tool["build"](machine, force=False)
+        self._tool("build_page")["build"]()
+        note = scratch / "_build.txt"
+        note.write_text(f"{_commit(self.root)} {_day()}\n")
+        build_data["force_include"][str(note)] = _NOTE[self.target_name]
+        if self.target_name == "sdist":
+            build_data["artifacts"].append("src/ingero/bpf/objects/*/*.bpf.o")
+
+    def _make_of_one_machine(self, scratch: Path, build_data: dict[str, Any]) -> None:
+        machine = self._portable or platform.machine()
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{f'manylinux_2_17_{machine}' if self._portable else f'linux_{machine}'}"
+        for path in sorted(Path(self.root, "src", "ingero", "bpf", "objects", machine).glob("*.bpf.o")):
+            stripped = scratch / path.name
+            shutil.copy(path, stripped)
+            self._tool("build_bpf")["strip"](stripped, required=bool(self._portable))
+            build_data["force_include"][str(stripped)] = f"ingero/bpf/objects/{machine}/{path.name}"
+        if self._portable:
+            self._bring_libraries(machine, scratch, build_data)
+
+    def _bring_libraries(self, machine: str, scratch: Path, build_data: dict[str, Any]) -> None:
+        tool = self._tool("build_libraries")
+        folder = tool["build"](machine)
+        for name in tool["LIBRARIES"]:
+            build_data["force_include"][str(folder / name)] = f"ingero/attach/libbpf/bundled/{name}"
+        metadata = f"ingero-{self.metadata.version}.dist-info"
+        for name in tool["LICENSES"]:
+            build_data["force_include"][str(folder / name)] = f"{metadata}/licenses/bundled/{name}"
+        bill = scratch / "bundled.cdx.json"
+        bill.write_text(json.dumps(tool["bill_of_materials"](), indent=2) + "\n")
+        build_data["sbom_files"].append(str(bill))
 
 
 def _commit(root: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.attach.kernel_side import CELL_OP_SHIFT, SLOT_SHIFT
 from ingero.attach.objects import object_path
 from ingero.capture.cells import CellGrowth, Cells
 from ingero.capture.culprits import Charge
@@ -71,7 +72,7 @@ def _one_reading(cells: list[CellGrowth]) -> Cells:
     rows = [
         replace(one, growth=reading[row], row=row, histogram=reading[row]["histogram"]) for row, one in enumerate(cells)
     ]
-    keys = np.asarray([one.slot << 56 | one.op << 48 for one in cells], np.uint64)
+    keys = np.asarray([one.slot << SLOT_SHIFT | one.op + 1 << CELL_OP_SHIFT for one in cells], np.uint64)
     return Cells(rows, keys, reading, np.arange(len(cells)))
 
 

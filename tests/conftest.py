@@ -22,9 +22,19 @@ ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 # files that are marked `alone`. The others share the cores.
 ALONE = frozenset(
     {
-        "accounts", "test_budget.py", "test_counts.py", "test_demo.py", "test_epochs.py", "test_governor.py",
-        "test_incidents.py", "test_live_findings.py", "test_memory.py",
+        "test_accounts_culprits.py", "test_accounts_sums.py", "test_budget.py", "test_counts.py", "test_demo.py",
+        "test_epochs.py", "test_governor.py", "test_incidents.py", "test_live_findings.py", "test_memory.py",
     }
+)  # fmt: skip
+
+# Of those that share the cores, what takes longest begins first: else one such file goes on when all others have ended.
+LONGEST = (
+    "test_trace_options.py", "test_benches.py", "test_faults_of_the_agent_running.py", "test_machine_facts.py",
+    "test_faults_of_the_agent.py", "test_library_changes.py", "test_python_stacks.py", "test_nccl.py",
+    "test_kernel_names.py", "test_live_memory.py", "test_live_view.py", "test_admission.py", "test_second_rows.py",
+    "test_nccl_modes.py", "test_interpreter_lock.py", "test_progress_marks.py", "test_never_harm.py",
+    "test_robustness.py", "test_static_nccl.py", "test_query.py", "test_process_pickup.py", "test_loading.py",
+    "test_epoch_shapes.py", "test_block_io.py",
 )  # fmt: skip
 
 
@@ -54,14 +64,21 @@ def hang_up() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what lies under `integration/`, and skips it where it cannot run."""
+    """Marks what lies under `integration/`, skips it where it cannot run, and puts the longest files first."""
+    begins = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: begins.get(item.path.name, len(LONGEST)) if is_integration(item) else -1)
     for item in items:
-        if HERE / "integration" in item.path.parents:
+        if is_integration(item):
             item.add_marker(pytest.mark.integration)
-            if ALONE & set(item.path.parts):
+            if item.path.name in ALONE:
                 item.add_marker(pytest.mark.alone)
             if why_no_integration():
                 item.add_marker(pytest.mark.skip(reason=why_no_integration()))
+
+
+def is_integration(item: pytest.Item) -> bool:
+    """Whether it is a test with real probes."""
+    return HERE / "integration" in item.path.parents
 
 
 @pytest.hookimpl(wrapper=True)

@@ -59,6 +59,15 @@ def build(machine: str, *, force: bool) -> None:
             print(f"built {output.relative_to(SOURCES.parent)}")
 
 
+def strip(path: Path, *, required: bool) -> None:
+    """Takes the debug information out of an object; its BTF stays. required: else it stays as it is without a tool."""
+    found = next(filter(None, map(shutil.which, ("llvm-strip", *(f"llvm-strip-{n}" for n in range(30, 13, -1))))), None)
+    if found:
+        subprocess.run([found, "--strip-debug", str(path)], check=True)
+    elif required:
+        sys.exit("no llvm-strip: apt-get install llvm")
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -64,9 +64,9 @@ def _section(name: str) -> Iterator[str]:
     yield "```"
     yield ""
     yield from _paragraphs("\n\n".join(filter(None, (command.help, command.epilog))))
-    options = [one for one in command.params if isinstance(one, click.Option)]
-    if options:
-        yield from _options(name, options)
+    yield from _options(name, command)
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from _subcommand(name, below)
     for title, rows in (("exit code", manual.exits), ("variable", manual.variables)):
         if rows:
             yield from ("", f"| {title} | |", "|---|---|")
@@ -83,7 +83,19 @@ def _paragraphs(help_text: str) -> Iterator[str]:
     yield "\n\n".join(textwrap.fill(" ".join(part.split()), _WIDTH, break_on_hyphens=False) for part in kept)
 
 
-def _options(name: str, options: list[click.Option]) -> Iterator[str]:
+def _subcommand(name: str, command: click.Command) -> Iterator[str]:
+    pieces = command.collect_usage_pieces(click.Context(command, info_name=command.name))
+    yield from ("", f"### ingero {name} {command.name}", "", "```")
+    yield " ".join(["ingero", name, str(command.name), *pieces])
+    yield from ("```", "")
+    yield from _paragraphs(command.help or "")
+    yield from _options(name, command)
+
+
+def _options(name: str, command: click.Command) -> Iterator[str]:
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    if not options:
+        return
     from_table = name == "trace"
     yield ""
     yield "| option | default | variable |" + (" ingero.yaml |" if from_table else "") + " |"

@@ -72,9 +72,13 @@ if [ "$wanted" = demo ]; then
 		echo "$version" >"$stamp-demo"
 	fi
 elif ! is_current "$stamp"; then
+	# the page and the BPF objects need nothing of it: made beside it here, what fails is made and said by `make build`
+	{ "$python" tools/build_page.py && "$python" tools/build_bpf.py; } >/dev/null 2>&1 &
+	building=$!
 	make_venv
 	.venv/bin/python -m pip install --quiet --editable . --group dev
 	echo "$version" >"$stamp"
+	wait "$building" || true
 fi
 if ! has clang && [ -z "${BPF_CLANG:-}" ] && ! .venv/bin/python -c 'import ziglang' 2>/dev/null; then
 	say "installing the BPF compiler (ziglang) into .venv"

@@ -63,7 +63,12 @@ LOOPS: dict[str, Loop] = {
         fault=Fault.SLOW_ITEMS,
         causes=frozenset({"data-starvation", "memcpy-bound", "hidden-synchronisation"}),
     ),
-    "hog": Loop(program="item", what="item on one CPU", fault=Fault.BUSY_CPU, causes=frozenset({"cpu-contention"})),
+    "hog": Loop(
+        program="item",
+        what="item on one CPU",
+        fault=Fault.BUSY_CPU,
+        causes=frozenset({"cpu-affinity", "cpu-contention"}),
+    ),
     "share": Loop(program="item", what="item", fault=Fault.SHARED_GPU, causes=frozenset({"gpu-shared", "gpu-slower"})),
     "busy-thread": Loop(
         program="busy-thread",

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+_SCHEDULERS = {
+    "slurm": "Slurm",
+    "flux": "Flux",
+    "pbs": "PBS",
+    "lsf": "LSF",
+    "htcondor": "HTCondor",
+    "gridengine": "Grid Engine",
+    "ray": "Ray",
+}
 _SHOWN_ID_DIGITS = 12  # as `docker ps` and `crictl ps` show a container's id
 
 
@@ -10,14 +19,28 @@ def short_id(container_id: str) -> str:
     return container_id[:_SHOWN_ID_DIGITS] if len(container_id) >= 32 else container_id
 
 
-def identity_text(rank: int | None, world_size: int | None, container_id: str | None) -> str:
-    """Rank and container; empty where a process has neither."""
+def identity_text(
+    rank: int | None,
+    world_size: int | None,
+    container_id: str | None,
+    job: tuple[str, str, str] = ("", "", ""),
+) -> str:
+    """Rank, container and job (scheduler, id, step); empty where a process has none."""
     parts = []
     if rank is not None:
         parts.append(f"rank {rank}" + (f" of {world_size}" if world_size is not None else ""))
     if container_id:
         parts.append(f"container {short_id(container_id)}")
+    if text := job_text(*job):
+        parts.append(text)
     return ", ".join(parts)
+
+
+def job_text(scheduler: str, job: str, step: str = "") -> str:
+    """A scheduler's job as texts name it: `Slurm job 77 step 0`; empty without one."""
+    if not job:
+        return ""
+    return f"{_SCHEDULERS.get(scheduler, scheduler)} job {job}" + (f" step {step}" if step else "")
 
 
 def waiting_mark(thread: str) -> str:

@@ -8,16 +8,17 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ingero.demo.gpusim.build import build, environment
 from ingero.store.reader import open_reader
-from tests.integration.tracing import tracing
+from tests.integration.tracing import Tracer, tracing
 
 _WORKLOAD = Path(__file__).parent / "stacks" / "workload.py"
+_SECOND_NUMBERS = 1_000_000  # of calls; beyond those of the first process and of its child
 _UNNAMED = ["?", 0, "?"]  # its code object was lost
 _LOST = (
     "stacks_ring_full",
@@ -89,28 +90,69 @@ def compare(
     reused: code objects freed at once, so that their addresses are used again. is_counted: not before the agent has
     them counted, as it does for an interpreter that does not count them itself and is there for a while.
     """
-    place = subject.root / "tmp" / "stacks" if subject.root else folder
-    place.mkdir(exist_ok=True)
-    truth_file = place / "truth"
-    with _workload(subject, place, truth_file, reused) as (process, pid):
-        assert process.stdout
-        assert process.stdin
-        options = ["--record-all", "--debug"]
-        with tracing(folder, pids=[pid], options=options, environment=agent_variables) as tracer:
-            while is_counted and f"freed code of {pid} is counted" not in tracer.told():
-                tracer.wait_for("second")
-            process.stdin.write("\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "done\n"
-    losses = tracer.messages[-1]["losses"]
-    truth = [
-        json.loads(line) for file in (truth_file, Path(f"{truth_file}.child")) for line in file.read_text().splitlines()
-    ]
+    with (
+        _workload(subject, folder, reused) as workload,
+        _tracing(folder, workload, variables=agent_variables) as tracer,
+    ):
+        if is_counted:
+            _wait_until_counted(tracer, workload)
+        workload.run()
+    return _compared(tracer, workload)
+
+
+def compare_both(subject: Subject, folder: Path, reused: int) -> tuple[Comparison, Comparison]:
+    """Two processes in one recording: one that is gone soon, and one that waits until what it frees is counted."""
+    with (
+        _workload(subject, folder, reused) as soon,
+        _workload(subject, folder, reused, first_number=_SECOND_NUMBERS) as later,
+        _tracing(folder, soon, later) as tracer,
+    ):
+        soon.run()
+        _wait_until_counted(tracer, later)
+        later.run()
+    return _compared(tracer, soon), _compared(tracer, later)
+
+
+@dataclass(frozen=True)
+class _Workload:
+    """A workload that waits to be run, and the file that it will write the truth into."""
+
+    process: subprocess.Popen[str]
+    pid: int
+    truth_file: Path
+
+    def run(self) -> None:
+        assert self.process.stdout
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def truth(self) -> list[dict[str, Any]]:
+        files = (self.truth_file, Path(f"{self.truth_file}.child"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def _tracing(
+    folder: Path, *workloads: _Workload, variables: Mapping[str, str] | None = None
+) -> AbstractContextManager[Tracer]:
+    pids = [workload.pid for workload in workloads]
+    return tracing(folder, pids=pids, options=["--record-all", "--debug"], environment=variables)
+
+
+def _wait_until_counted(tracer: Tracer, workload: _Workload) -> None:
+    while f"freed code of {workload.pid} is counted" not in tracer.told():
+        tracer.wait_for("second")
+
+
+def _compared(tracer: Tracer, workload: _Workload) -> Comparison:
+    losses, truth = tracer.messages[-1]["losses"], workload.truth()
     with open_reader(tracer.database) as reader:
         rows = reader.connection.execute(
             "SELECT e.arg0, s.frames, s.note FROM events e LEFT JOIN stack_traces s ON s.hash = e.stack_hash"
             " WHERE e.op_name = 'cudaMemset'"
         ).fetchall()
+    numbers = {one["number"] for one in truth}
     found = {size: json.loads(frames) if frames else [] for size, frames, _ in rows}
     differing = [
         (one, found.get(one["number"])) for one in truth if _python(found.get(one["number"])) != _expected(one)
@@ -125,19 +167,21 @@ def compare(
         wrong_by_case=Counter(one["case"] for one, _ in wrong),
         missing_by_case=Counter(one["case"] for one, _ in missing),
         lost={name: losses[name] for name in _LOST if losses.get(name)},
-        notes=Counter(note for _, _, note in rows),
+        notes=Counter(note for size, _, note in rows if size in numbers),
     )
 
 
 @contextmanager
-def _workload(subject: Subject, place: Path, truth: Path, reused: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def _workload(subject: Subject, folder: Path, reused: int, *, first_number: int = 1) -> Iterator[_Workload]:
+    place = subject.root / "tmp" / "stacks" if subject.root else folder
+    place.mkdir(exist_ok=True)
+    truth = place / f"truth.{first_number}"
     libraries, workload = build(), _WORKLOAD
     if subject.root:
         libraries = shutil.copytree(libraries, place / "gpu", dirs_exist_ok=True)
         workload = Path(shutil.copy(_WORKLOAD, place))
-    command = subject.command(
-        subject.inside(workload), subject.inside(libraries / "libcudart.so.12"), subject.inside(truth), reused
-    )
+    inside = (subject.inside(path) for path in (workload, libraries / "libcudart.so.12", truth))
+    command = subject.command(*inside, reused, first_number)
     variables = {**os.environ, **environment(subject.inside(libraries)), **(subject.variables or {})}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
         pid = process.pid
@@ -146,7 +190,7 @@ def _workload(subject: Subject, place: Path, truth: Path, reused: int) -> Iterat
             assert process.stdout.readline() == "ready\n"
             if subject.in_namespace:
                 pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
-            yield process, pid
+            yield _Workload(process, pid, truth)
         finally:
             process.kill()
 

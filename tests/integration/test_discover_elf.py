@@ -9,7 +9,8 @@ import pytest
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
 from ingero.discover.instructions import FirstInstruction
-from ingero.discover.library_files import identify
+from ingero.discover.library_files import StubLibraryError, identify
+from ingero.discover.library_search import library_copies_on_disk
 from ingero.discover.sites import SiteReport, probe_sites
 from ingero.ops import OPS, Library
 
@@ -226,3 +227,31 @@ def test_the_cookie_tells_the_per_thread_variant(tmp_path: Path) -> None:
     plain, per_thread = report(build(tmp_path, source)).sites
     assert plain.cookie != per_thread.cookie
     assert plain.cookie & 0xFF == per_thread.cookie & 0xFF
+
+
+REAL = "int cuInit(unsigned f) { for (volatile int i = 0; i < 9; i++) f += i * f; return f; }\n"
+STUB = "int cuInit(unsigned f) { return 34; }\nint cuLaunchKernel(void) { return 34; }\n"
+
+
+def a_driver(folder: Path, source: str) -> Path:
+    """libcuda.so in a folder, with the name of a driver inside."""
+    folder.mkdir(parents=True)
+    (folder / "driver.c").write_text(source)
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so"]
+    subprocess.run([*command, folder / "driver.c"], check=True)
+    return folder / "libcuda.so"
+
+
+def test_the_stub_that_the_linker_is_given_is_no_driver(tmp_path: Path) -> None:
+    stub = a_driver(tmp_path / "cuda-12.4/lib64/stubs", STUB)
+    elsewhere = a_driver(tmp_path / "lib", STUB)
+    for path in (stub, elsewhere):
+        with pytest.raises(StubLibraryError, match="made for linking"):
+            identify(path)
+    assert library_copies_on_disk(root=tmp_path, environs=[{"LD_LIBRARY_PATH": str(stub.parent)}]) == ()
+
+
+def test_a_driver_may_have_the_linkers_name(tmp_path: Path) -> None:
+    path = a_driver(tmp_path / "usr/lib/wsl/lib", REAL)
+    assert identify(path).library is Library.CUDA
+    assert path in library_copies_on_disk(root=tmp_path)

@@ -12,7 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from ingero.capture.session import session_facts
 from ingero.store.migrations import APPLICATION_ID
+from ingero.store.writer import Writer
 from tests.integration.callers import Caller, build_library, caller
 from tests.integration.tracing import tracing
 
@@ -49,6 +51,12 @@ def trace(
     return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
+def recorded(path: Path) -> Path:
+    """A recording that is already there."""
+    with Writer(path, session=session_facts(()), node="node"):
+        return path
+
+
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     """One message with its way out, before anything was attached."""
     print(f"\n{done.stderr.strip()}")
@@ -80,8 +88,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, target: Caller
 
 
 def test_a_damaged_recording_comes_with_the_way_to_begin_anew(tmp_path: Path, target: Caller) -> None:
-    path = tmp_path / "r.db"
-    assert trace(target, "--db", path).returncode == 0
+    path = recorded(tmp_path / "r.db")
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     assert_refused(trace(target, "--db", path), "r.db", "malformed", ".damaged")
@@ -99,8 +106,7 @@ def test_a_database_of_another_program_is_not_written(tmp_path: Path, target: Ca
 
 
 def test_a_database_that_another_program_locks_is_named(tmp_path: Path, target: Caller) -> None:
-    path = tmp_path / "r.db"
-    assert trace(target, "--db", path).returncode == 0
+    path = recorded(tmp_path / "r.db")
     db = apsw.Connection(str(path))
     db.execute("BEGIN EXCLUSIVE")
     assert_refused(trace(target, "--db", path), "another program", "fuser -v")

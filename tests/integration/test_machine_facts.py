@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,25 +89,44 @@ def events(reader: Reader, window: Window, source: Source, op: int) -> list[Host
 # GPUs
 
 
-def test_each_second_has_a_sample_of_each_gpu_with_its_processes(simulated: Simulation) -> None:
+SAMPLE_S = 0.05  # a sample of a simulated GPU is at its end by then
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttled:
+    """A recording of a GPU that was throttled in the end, just after this moment (Unix time)."""
+
+    tracer: Tracer
+    pid: int
+    throttled_ns: int
+
+
+@pytest.fixture(scope="module")
+def throttled(tmp_path_factory: pytest.TempPathFactory) -> Throttled:
+    simulated = simulation(tmp_path_factory.mktemp("throttled"))
     with traced(simulated, "gpu_throttle", is_applied=False, environment=nvml_environment(simulated)) as run:
         run.seconds(4)
-        pid = run.rehearsal.target.pid
-    with opened(run.tracer) as (reader, window):
-        samples = reader.gpu_samples(window)
+        throttled_ns = time.time_ns()
+        time.sleep(SAMPLE_S)
+        with Fault("gpu_throttle").apply(run.rehearsal.target):
+            run.seconds(3)
+    return Throttled(tracer=run.tracer, pid=run.rehearsal.target.pid, throttled_ns=throttled_ns)
+
+
+def test_each_second_has_a_sample_of_each_gpu_with_its_processes(throttled: Throttled) -> None:
+    with opened(throttled.tracer) as (reader, window):
+        samples = reader.gpu_samples(Window(begin_ns=window.begin_ns, end_ns=throttled.throttled_ns))
         assert "gpu_samples_missed" not in {loss.counter for loss in reader.losses()}
         assert all("GPU" not in session.not_traced for session in reader.sessions())
     assert len(samples) >= 4
     assert {one.gpu_index for one in samples} == {0}
     assert max(one.gpu_percent or 0 for one in samples) > 0
-    assert pid in {owner for one in samples for owner, _ in one.processes}
+    assert throttled.pid in {owner for one in samples for owner, _ in one.processes}
     assert all(one.memory_total_bytes and one.sm_clock_mhz == one.max_sm_clock_mhz for one in samples)
 
 
-def test_a_throttled_gpu_shows_its_reason_and_clock(simulated: Simulation) -> None:
-    with traced(simulated, "gpu_throttle", environment=nvml_environment(simulated)) as run:
-        run.seconds(3)
-    with opened(run.tracer) as (reader, window):
+def test_a_throttled_gpu_shows_its_reason_and_clock(throttled: Throttled) -> None:
+    with opened(throttled.tracer) as (reader, window):
         slow: list[GpuUse] = [one for one in reader.gpu_samples(window) if one.sm_clock_mhz == 792]
     assert slow
     assert all((one.throttle_reasons or 0) & THERMAL_SLOWDOWN for one in slow)
@@ -150,10 +170,36 @@ def test_a_driver_that_hangs_costs_samples_and_is_counted_while_the_recording_go
     assert losses["gpu_samples_missed"] >= 2
 
 
-def test_without_nvml_the_recording_says_that_gpus_were_not_sampled(simulated: Simulation) -> None:
-    with traced(simulated, "gpu_throttle", is_applied=False) as run:
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A recording of a loop that got another priority, then fewer CPUs, and was killed; without NVML."""
+
+    tracer: Tracer
+    pid: int
+    nice_before: int
+
+
+NICE_AFTER = 19
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
+    with traced(simulation(tmp_path_factory.mktemp("changed")), "pin_one_cpu", is_applied=False) as run:
         run.seconds(2)
-    with opened(run.tracer) as (reader, window):
+        pid = run.rehearsal.target.pid
+        nice_before = os.getpriority(os.PRIO_PROCESS, pid)
+        os.setpriority(os.PRIO_PROCESS, pid, NICE_AFTER)
+        run.seconds(2)
+        os.sched_setaffinity(pid, {1})
+        run.seconds(2)
+        os.kill(pid, signal.SIGKILL)
+        run.tracer.wait_for("finished")
+        run.tracer.process.wait()
+    return Changed(tracer=run.tracer, pid=pid, nice_before=nice_before)
+
+
+def test_without_nvml_the_recording_says_that_gpus_were_not_sampled(changed: Changed) -> None:
+    with opened(changed.tracer) as (reader, window):
         assert '"GPU": "NVML' in reader.sessions()[-1].not_traced
         assert reader.gpu_samples(window) == []
         assert "gpu_samples_missed" not in {loss.counter for loss in reader.losses()}
@@ -166,21 +212,17 @@ def of_leader(reader: Reader, window: Window, pid: int) -> list[Scheduling]:
     return [one for one in reader.scheduling(window) if one.pid == one.tid == pid]
 
 
-def test_a_change_of_priority_and_of_cpus_in_mid_run_gives_a_row_each(simulated: Simulation) -> None:
-    with traced(simulated, "pin_one_cpu", is_applied=False) as run:
-        run.seconds(2)
-        pid = run.rehearsal.target.pid
-        before, after = os.getpriority(os.PRIO_PROCESS, pid), 19
-        os.setpriority(os.PRIO_PROCESS, pid, after)
-        run.seconds(2)
-        os.sched_setaffinity(pid, {1})
-        run.seconds(2)
-    with opened(run.tracer) as (reader, window):
-        rows = of_leader(reader, window, pid)
+def test_a_change_of_priority_and_of_cpus_in_mid_run_gives_a_row_each(changed: Changed) -> None:
+    with opened(changed.tracer) as (reader, window):
+        rows = of_leader(reader, window, changed.pid)
         late = Window(begin_ns=rows[-1].time_ns + 1, end_ns=window.end_ns)
-        in_force = of_leader(reader, late, pid)
-    everywhere = rows[0].cpus_allowed
-    assert [(one.nice, one.cpus_allowed) for one in rows] == [(before, everywhere), (after, everywhere), (after, "1")]
+        in_force = of_leader(reader, late, changed.pid)
+    before, everywhere = changed.nice_before, rows[0].cpus_allowed
+    assert [(one.nice, one.cpus_allowed) for one in rows] == [
+        (before, everywhere),
+        (NICE_AFTER, everywhere),
+        (NICE_AFTER, "1"),
+    ]
     assert in_force == rows[-1:]
     assert rows[0].process is not None
     assert rows[0].policy == "other"
@@ -207,10 +249,8 @@ def test_who_takes_cpu_time_is_looked_at_too(simulated: Simulation) -> None:
     assert not {one.pid for one in rows} & {run.rehearsal.target.pid}
 
 
-def test_cpus_are_accounted_one_by_one(simulated: Simulation) -> None:
-    with traced(simulated, "pin_one_cpu", is_applied=False) as run:
-        run.seconds(4)
-    with opened(run.tracer) as (reader, window):
+def test_cpus_are_accounted_one_by_one(changed: Changed) -> None:
+    with opened(changed.tracer) as (reader, window):
         cpus = reader.cpu_seconds(window)
     assert set(cpus["cpu"].tolist()) == os.sched_getaffinity(0)
     assert len(cpus) >= 3 * os.cpu_count()  # type: ignore[operator]  # known where tests run
@@ -304,13 +344,7 @@ def test_a_retransmit_names_both_ends(simulated: Simulation) -> None:
     assert all(one.segments and one.ports and " > " in one.addresses for one in found)
 
 
-def test_an_exit_says_its_code_or_the_signal_that_ended_it(simulated: Simulation) -> None:
-    with traced(simulated, "pin_one_cpu", is_applied=False) as run:
-        pid = run.rehearsal.target.pid
-        run.seconds(1)
-        os.kill(pid, signal.SIGKILL)
-        run.tracer.wait_for("finished")
-        run.tracer.process.wait()
-    with opened(run.tracer) as (reader, window):
+def test_an_exit_says_its_code_or_the_signal_that_ended_it(changed: Changed) -> None:
+    with opened(changed.tracer) as (reader, window):
         codes = {one.pid: one.code for one in events(reader, window, Source.HOST, HostOp.PROCESS_EXIT)}
-    assert codes[pid] == -signal.SIGKILL
+    assert codes[changed.pid] == -signal.SIGKILL

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ingero.attach.kernel_side import MAX_PROCESSES
 from tests.integration.callers import build_library, caller
 from tests.integration.targets import rows, until, wait_for_end
 from tests.integration.tracing import Tracer, tracing
@@ -103,7 +104,7 @@ def test_a_process_is_followed_through_fork_and_exec(tmp_path: Path, library: Pa
 
 
 def test_slots_of_short_lived_children_are_used_again(tmp_path: Path, library: Path) -> None:
-    children = 300  # more than there are slots
+    children = MAX_PROCESSES + 44
     with caller() as process:
         process.do("load", library)
         with tracing(tmp_path, pids=[process.pid]) as tracer:

@@ -11,7 +11,7 @@ import pytest
 from ingero.demo.gpusim import build
 from ingero.discover.libraries import LibraryScanner
 from ingero.discover.sites import communicator_sites, probe_sites
-from ingero.discover.static_nccl import SymbolsMissingError, identify_static_nccl
+from ingero.discover.static_nccl import SymbolsMissingError, candidates, identify_static_nccl
 from ingero.ops import COMMUNICATOR_CALLS, Library
 from tests.integration.nccl_jobs import job_of, ranks, rendezvous
 from tests.integration.targets import Simulation, simulation, until
@@ -64,6 +64,27 @@ def test_stripped_of_its_symbols_it_is_named(tmp_path: Path) -> None:
 def test_a_library_without_nccl_is_none_of_its_business(tmp_path: Path) -> None:
     path = simulation(tmp_path).libraries / "libcudart.so.12"
     assert identify_static_nccl(path, "libtorch_cuda.so") is None
+
+
+LOADER = """
+#include <dlfcn.h>
+int ncclCommInitRank(void) { return ((int (*)(void))dlsym(dlopen("libnccl.so.2", RTLD_NOW), "ncclCommInitRank"))(); }
+"""
+
+
+def test_functions_that_load_nccl_are_not_nccl(tmp_path: Path) -> None:
+    (tmp_path / "stub.c").write_text(LOADER)
+    path = tmp_path / "libctranslate2.so.4"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", path, tmp_path / "stub.c", "-ldl"], check=True)
+    assert identify_static_nccl(path, path.name) is None
+
+
+def test_a_network_plugin_beside_it_hides_nothing() -> None:
+    line = b"7f0000000000-7f0000%06x r-xp 00000000 00:01 7                          %s\n"
+    maps = line % (0x1000, b"/opt/libcuda.so.1") + line % (0x400000, b"/opt/libtorch_cuda.so")
+    plugin, real = line % (0x1000, b"/opt/libnccl-net.so"), line % (0x1000, b"/opt/libnccl.so.2")
+    assert [one.path for one in candidates(maps + plugin)] == ["/opt/libtorch_cuda.so"]
+    assert list(candidates(maps + real)) == []
 
 
 def hosted(simulated: Simulation, host: Path) -> Simulation:

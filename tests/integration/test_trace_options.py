@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from ingero.discover.library_files import identify
 from ingero.discover.sites import probe_sites
 from ingero.events import CallFlag
 from tests.integration.callers import build_library, caller
-from tests.integration.targets import breakpoints, record, rows, simulation, until, wait_for_end, waiting
-from tests.integration.tracing import tracing
+from tests.integration.targets import Recorded, breakpoints, record, rows, simulation, until, wait_for_end, waiting
+from tests.integration.tracing import Tracer, tracing
 
 pytestmark = pytest.mark.integration
 
@@ -49,35 +49,57 @@ def not_traced(database: Path) -> dict[str, str]:
     return {source: reason for source, reason in found.items() if source != "GPU"}
 
 
-def test_events_that_are_switched_off_are_not_recorded_and_said_to_be_not_traced(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), loop(), ["--no-io", "--no-tcp", "--net=false", "--no-nccl"])
-    assert not_traced(recorded.database) == {
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A program recorded without any option."""
+    return record(simulation(tmp_path_factory.mktemp("usual")), loop())
+
+
+SWITCHED_OFF = ["--no-io", "--no-tcp", "--net=false", "--no-nccl"]
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Tracer:
+    """A recording with a name, limits and little of what happens, beside a program that writes to the disk."""
+    options = [*SWITCHED_OFF, "--node", "gpu-7", "--max-db", "1g", "--max-overhead", "1%"]
+    return record_beside_writes(tmp_path_factory.mktemp("limited"), options)
+
+
+@pytest.fixture(scope="module")
+def verbose(tmp_path_factory: pytest.TempPathFactory) -> Tracer:
+    """A recording of all calls that also prints them, beside a program that writes to the disk."""
+    return record_beside_writes(tmp_path_factory.mktemp("verbose"), ["--io", "--verbose", "--record-all"])
+
+
+def record_beside_writes(folder: Path, options: Sequence[str]) -> Tracer:
+    simulated = simulation(folder)
+    with waiting(simulated, loop(3)) as process, tracing(folder, pids=[process.pid], options=options) as tracer:
+        process.go()
+        for _ in range(3):
+            write_to_disk(folder / "written")
+        wait_for_end(tracer)
+    return tracer
+
+
+def test_events_that_are_switched_off_are_not_recorded_and_said_to_be_not_traced(limited: Tracer) -> None:
+    assert not_traced(limited.database) == {
         "IO": "switched off (io)",
         "TCP": "switched off (tcp)",
         "NET": "switched off (net)",
         "NCCL": "switched off (nccl)",
     }
-    assert one(recorded.database, "SELECT count(*) FROM raw_events WHERE source IN (5, 6, 7, 9)") == 0
-    assert one(recorded.database, "SELECT count(*) FROM raw_probes WHERE library LIKE '%nccl%'") == 0
-    assert one(recorded.database, "SELECT count(*) FROM raw_op_stats WHERE source = 1") > 0
+    assert one(limited.database, "SELECT count(*) FROM raw_events WHERE source IN (5, 6, 7, 9)") == 0
+    assert one(limited.database, "SELECT count(*) FROM raw_probes WHERE library LIKE '%nccl%'") == 0
+    assert one(limited.database, "SELECT count(*) FROM raw_op_stats WHERE source = 1") > 0
 
 
-def test_without_switches_everything_is_traced(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), loop())
-    assert not_traced(recorded.database) == {}
-    assert one(recorded.database, "SELECT count(*) FROM raw_probes WHERE library LIKE '%nccl%' AND is_attached") > 0
+def test_without_switches_everything_is_traced(usual: Recorded) -> None:
+    assert not_traced(usual.database) == {}
+    assert one(usual.database, "SELECT count(*) FROM raw_probes WHERE library LIKE '%nccl%' AND is_attached") > 0
 
 
-@pytest.mark.parametrize(("switch", "event", "traced"), [("--io", 5, True), ("--no-io", 5, False)])
-def test_block_io_is_seen_unless_switched_off(tmp_path: Path, switch: str, event: int, traced: bool) -> None:
-    simulated = simulation(tmp_path)
-    with waiting(simulated, loop(3)) as process, tracing(tmp_path, pids=[process.pid], options=[switch]) as tracer:
-        process.go()
-        for _ in range(3):
-            write_to_disk(tmp_path / "written")
-        wait_for_end(tracer)
-    found = one(tracer.database, f"SELECT count(*) FROM raw_events WHERE source = {event}")
-    assert found > 0 if traced else found == 0, found
+def test_block_io_is_seen_where_it_is_not_switched_off(verbose: Tracer) -> None:
+    assert one(verbose.database, "SELECT count(*) FROM raw_events WHERE source = 5") > 0
 
 
 def write_to_disk(path: Path) -> None:
@@ -123,10 +145,9 @@ def test_a_ring_size_is_rounded_up_and_said(tmp_path: Path) -> None:
     assert "rounded up to 4.00 MiB" in done.stderr
 
 
-def test_the_node_names_the_recording(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), loop(1), ["--node", "gpu-7"])
-    assert one(recorded.database, "SELECT node FROM sessions") == "gpu-7"
-    assert one(recorded.database, "SELECT id FROM events LIMIT 1").startswith("gpu-7:")
+def test_the_node_names_the_recording(limited: Tracer) -> None:
+    assert one(limited.database, "SELECT node FROM sessions") == "gpu-7"
+    assert one(limited.database, "SELECT id FROM events LIMIT 1").startswith("gpu-7:")
 
 
 def test_snapshots_that_say_nothing_new_are_not_stored(tmp_path: Path) -> None:
@@ -139,10 +160,12 @@ def test_snapshots_that_say_nothing_new_are_not_stored(tmp_path: Path) -> None:
     assert 1 <= stored < seconds - 1
 
 
-def test_the_session_says_what_was_asked_for(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), loop(1), ["--max-db", "1g", "--no-net", "--max-overhead", "1%"])
-    options = json.loads(one(recorded.database, "SELECT options FROM sessions"))
-    assert (options["max_db"], options["net"], options["io"], options["max_overhead"]) == (1 << 30, False, True, 0.01)
+def test_the_session_says_what_was_asked_for(limited: Tracer, usual: Recorded) -> None:
+    asked, otherwise = (
+        json.loads(one(path, "SELECT options FROM sessions")) for path in (limited.database, usual.database)
+    )
+    assert (asked["max_db"], asked["net"], asked["max_overhead"]) == (1 << 30, False, 0.01)
+    assert (otherwise["net"], otherwise["io"]) == (True, True)
 
 
 def test_a_database_is_kept_below_its_limit_while_it_is_written(tmp_path: Path) -> None:
@@ -156,16 +179,20 @@ def test_a_database_is_kept_below_its_limit_while_it_is_written(tmp_path: Path) 
     assert not [name for name in recorded.losses if name.startswith("rows_lost")]
 
 
-@pytest.mark.parametrize("verbose", [True, False])
-def test_json_lines_are_as_the_schema_says(tmp_path: Path, verbose: bool) -> None:
-    recorded = record(simulation(tmp_path), loop(), ["--verbose"] if verbose else [])
-    messages = recorded.tracer.messages
+def assert_as_the_schema_says(messages: list[dict[str, Any]], *kinds: str) -> None:
     validator = jsonschema.Draft202012Validator(SCHEMA)
     assert [error.message for message in messages for error in validator.iter_errors(message)] == []
-    kinds = {message["type"] for message in messages if not message["type"].startswith("incident_")}  # if it is busy
-    assert kinds == {"started", "second", "finished", *(["call"] if verbose else [])}
-    if verbose:
-        assert any(message["stack"] for message in messages if message["type"] == "call")
+    found = {message["type"] for message in messages if not message["type"].startswith("incident_")}  # if it is busy
+    assert found == {"started", "second", "finished", *kinds}
+
+
+def test_json_lines_are_as_the_schema_says(usual: Recorded) -> None:
+    assert_as_the_schema_says(usual.tracer.messages)
+
+
+def test_json_lines_with_calls_and_their_stacks_are_as_the_schema_says(verbose: Tracer) -> None:
+    assert_as_the_schema_says(verbose.messages, "call")
+    assert any(message["stack"] for message in verbose.messages if message["type"] == "call")
 
 
 def test_the_schema_refuses_what_it_does_not_know() -> None:
@@ -176,17 +203,16 @@ def test_the_schema_refuses_what_it_does_not_know() -> None:
     assert validator.is_valid(line)
 
 
-def test_verbose_lines_show_calls_with_their_clocks_and_at_most_so_many(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), loop(3), ["--verbose", "--record-all"])
+def test_verbose_lines_show_calls_with_their_clocks_and_at_most_so_many(verbose: Tracer) -> None:
     seconds: list[int] = [0]
-    for message in recorded.tracer.messages:
+    for message in verbose.messages:
         if message["type"] == "second":
             seconds.append(0)
         elif message["type"] == "call":
             seconds[-1] += 1
             assert sum(message["clocks_ns"].values()) <= message["duration_ns"]
     assert 0 < max(seconds) <= 20
-    assert any(message.get("records_not_shown") for message in recorded.tracer.messages)
+    assert any(message.get("records_not_shown") for message in verbose.messages)
 
 
 def test_a_log_file_takes_what_debugging_says(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mcp_types import CallToolResult, TextContent
 from ingero.demo.labelled_scenes import STORIES, record
 from ingero.discover.checks import Row, State
 from ingero.serve.mcp.server import IngeroServer, make_server
-from ingero.serve.mcp.tools import Demo, Surroundings
+from ingero.serve.mcp.tools import Demo, Fleet, Surroundings
 from ingero.serve.recording_source import RecordingSource
 
 Answer = TypeVar("Answer")
@@ -30,10 +30,10 @@ def _record_story(name: str, path: Path) -> str:
     return STORIES[name].cause
 
 
-def server_of(path: Path, *, test_report: Path | None = None) -> IngeroServer:
+def server_of(path: Path, *, test_report: Path | None = None, fleet: Fleet | None = None) -> IngeroServer:
     """A server as `ingero mcp` makes it, on a machine that lacks one thing."""
     demo = Demo(titles=lambda: {name: story.title for name, story in STORIES.items()}, record=_record_story)
-    around = Surroundings(check=lambda: [CHECKED], demo=demo, clock=time.time_ns, test_report=test_report)
+    around = Surroundings(check=lambda: [CHECKED], demo=demo, clock=time.time_ns, test_report=test_report, fleet=fleet)
     return make_server(RecordingSource(path), around)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingero.attach.kernel_side import SLOT_SHIFT
 from ingero.attach.objects import object_path
 from ingero.capture.allocations import LEVEL_PERIOD_S, AllocationReader, MemoryLevel
 from ingero.decode.btf import btf_of
@@ -47,7 +48,7 @@ class Table:
 
     def add(self, slot: int, address: int) -> None:
         key = np.zeros(1, LAYOUTS.dtype("allocation_key"))
-        key["address"], key["owner"] = address, slot << 56
+        key["address"], key["owner"] = address, slot << SLOT_SHIFT
         self.keys.append(key.tobytes())
 
 
@@ -65,7 +66,12 @@ class Kernel:
     def add(self, at: int, *, slot: int = 1, execs: int = 0, caller: int = 0x1000, **sums: int) -> None:
         """What the kernel adds to a site."""
         site = self.sites.values[at]
-        site["key"], site["op"], site["caller"], site["execs"] = slot << 56 | 1 << 55 | at, MALLOC, caller, execs
+        site["key"], site["op"], site["caller"], site["execs"] = (
+            slot << SLOT_SHIFT | 1 << SLOT_SHIFT - 1 | at,
+            MALLOC,
+            caller,
+            execs,
+        )
         for name, value in sums.items():
             site[name] += np.uint64(value)
 
@@ -103,7 +109,7 @@ def test_a_site_that_does_not_change_is_told_once_a_minute_as_long_as_it_holds_s
 
 
 def test_a_site_that_is_just_being_claimed_is_left_for_the_next_reading(kernel: Kernel) -> None:
-    kernel.sites.values[3]["key"] = 1 << 56
+    kernel.sites.values[3]["key"] = 1 << SLOT_SHIFT
     assert kernel.reader.read_sites(1.0) == []
 
 
@@ -149,9 +155,9 @@ def test_what_an_ended_process_held_is_taken_out_and_nothing_of_the_others(kerne
     kernel.reader.read_sites(1.0)
     kernel.reader.read_levels(1.0, frozenset())
     kernel.reader.forget(1)
-    assert [int(key) >> 56 for key in kernel.sites.values["key"] if key] == [2]
+    assert [int(key) >> SLOT_SHIFT for key in kernel.sites.values["key"] if key] == [2]
     assert np.flatnonzero(kernel.totals.values["peak_bytes"]).tolist() == [2 * KINDS + MemoryKind.DEVICE]
-    assert [np.frombuffer(key, np.uint64)[1] >> np.uint64(56) for key in kernel.table.keys] == [2]
+    assert [np.frombuffer(key, np.uint64)[1] >> np.uint64(SLOT_SHIFT) for key in kernel.table.keys] == [2]
     kernel.add(1, slot=1, allocated_bytes=5, allocations=1)
     (grown,) = kernel.reader.read_sites(1.0)
     assert (grown.slot, grown.live_bytes, grown.allocated_bytes) == (1, 5, 5)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingero.attach.kernel_side import CELL_OP_SHIFT, SLOT_SHIFT
 from ingero.attach.objects import object_path
 from ingero.capture.cells import (
     MAX_RECORDS_PER_SECOND,
@@ -22,7 +23,6 @@ from ingero.decode.btf import btf_of
 from ingero.store import histograms
 
 CELL = btf_of(object_path("layouts")).dtype("cell")
-VALID = 1 << 47
 ENTRIES = 64
 
 
@@ -54,14 +54,14 @@ def reader(keys: SharedArray, cells: SharedArray) -> CellReader:
 
 
 def key(slot: int, op: int, caller: int) -> int:
-    return slot << 56 | op << 48 | VALID | caller
+    return slot << SLOT_SHIFT | op + 1 << CELL_OP_SHIFT | caller
 
 
 def call(keys: SharedArray, cells: SharedArray, index: int, identity: int, *durations_ns: int) -> None:
     """What the kernel adds for these calls."""
     keys.values[index] = identity
     cell = cells.values[index]
-    cell["caller"] = identity & (VALID - 1)
+    cell["caller"] = identity & ((1 << CELL_OP_SHIFT) - 1)
     for duration_ns in durations_ns:
         cell["count"] += 1
         cell["sum_ns"] += duration_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from ingero.decode.native.unwinder import Ending, ThreadCopy
 from ingero.demo.gpusim.build import build
 from ingero.discover.elf import UnreadableElfError
 from ingero.discover.libraries import LibraryScanner, PutOffError
+from ingero.discover.library_files import StubLibraryError
 from ingero.discover.library_reader import LibraryReader
 from ingero.discover.rooted import open_regular
 from ingero.sandbox.process import NoAnswerError
@@ -105,6 +107,14 @@ def test_a_damaged_library_is_refused_with_the_reason(foreign: Foreign, tmp_path
         foreign.libraries.identify(path, path.name)
     (problem,) = LibraryScanner(reader=foreign.libraries).add_on_disk([path])
     assert "no 64-bit" in problem.reason or "ends before" in problem.reason
+
+
+def test_a_stub_made_for_linking_is_called_one(foreign: Foreign, tmp_path: Path) -> None:
+    stub = tmp_path / "stubs" / "libcuda.so"
+    stub.parent.mkdir()
+    shutil.copy(build() / "libcuda.so.1", stub)
+    with pytest.raises(StubLibraryError, match="made for linking"):
+        foreign.libraries.identify(stub, stub.name)
 
 
 def test_who_has_used_up_the_share_is_put_off_and_others_are_not(foreign: Foreign) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from kept_rows import Kept
 
-from ingero.capture.gpu_samples import GpuSamples
+from ingero.capture.gpu_samples import GpuSamples, Pace
 from ingero.discover.gpus import Gpu, GpuSample, Nvml, ask_within
 from ingero.store import tables
 
@@ -26,7 +30,8 @@ SAMPLE = GpuSample(
     throttle_reasons=0x4,
     power_w=349.5,
     temperature_c=71,
-    processes={8: None, 7: 50},
+    processes={2**22 + 8: None, 2**22 + 7: 50},  # no pid is larger than 2^22
+    sm_percents={2**22 + 7: 31},
 )
 
 
@@ -99,7 +104,7 @@ def test_a_sample_becomes_a_row_with_what_the_driver_told() -> None:
     assert (row["time_ns"], row["uuid"], row["gpu_index"]) == (100 * SECOND_NS + 5, "GPU-a", 3)
     assert (row["gpu_percent"], row["memory_percent"], row["power_mw"]) == (97, None, 349_500)
     assert (row["sm_clock_mhz"], row["max_sm_clock_mhz"], row["throttle_reasons"]) == (1410, 1980, 4)
-    assert row["processes"] == "[[7,50],[8,null]]"
+    assert row["processes"] == '[[4194311,50,31,""],[4194312,null,null,""]]'
 
 
 def test_each_second_without_an_answer_is_counted_once_and_the_first_late_one_is_not(driver: Driver) -> None:
@@ -160,3 +165,49 @@ def test_what_the_binding_raises_is_the_reason_for_no_gpus() -> None:
         yield Nvml()
 
     assert ask_within(60, broken).reason == "NVML: wrong version"
+
+
+def test_a_process_on_the_gpu_is_named_where_the_machine_knows_it() -> None:
+    sink = Kept()
+    samples = GpuSamples(sink, lambda ns: ns, opened=opening(Nvml()))
+    samples.take(Scripted(lambda: (replace(SAMPLE, processes={os.getpid(): 5}, sm_percents={}),)))
+    samples.write()
+    (row,) = sink.of(tables.GPU_SAMPLES)
+    name = Path(f"/proc/{os.getpid()}/comm").read_text().rstrip("\n")
+    assert json.loads(str(row["processes"])) == [[os.getpid(), 5, None, name]]
+
+
+@pytest.mark.parametrize("took_ms", [0.1, 4, 30, 600])
+def test_questions_come_the_less_often_the_longer_they_take(took_ms: float) -> None:
+    """At most a hundredth of the time is spent in the driver, beside what may be taken once."""
+    now_ns, took_ns, spent_ns, asked = 0, int(took_ms * 1e6), 0, 0
+    pace = Pace(SECOND_NS, now_ns)
+    while now_ns < 3600 * SECOND_NS:
+        now_ns += took_ns
+        spent_ns, asked = spent_ns + took_ns, asked + 1
+        now_ns += pace.rest_ns(now_ns, took_ns)
+    assert spent_ns <= 0.01 * now_ns + 100e6 + took_ns
+    assert asked >= min(3500, 0.9 * 36e9 / took_ns)
+
+
+def test_one_answer_that_was_held_up_changes_nothing() -> None:
+    pace = Pace(SECOND_NS, 0)
+    assert pace.rest_ns(SECOND_NS, 50_000_000) == SECOND_NS - 50_000_000
+
+
+def test_what_is_not_asked_for_yet_is_not_missing() -> None:
+    """A query that took 0.6 s is asked again 50 s later; the seconds until then are no losses."""
+    clock, sink = Clock(), Kept()
+
+    def answer() -> tuple[GpuSample, ...]:
+        clock.now_ns += 600_000_000
+        return (SAMPLE,)
+
+    samples = GpuSamples(sink, int, clock=clock)
+    samples.take(Scripted(answer))
+    clock.now_ns += 40 * SECOND_NS
+    assert samples.write() == 0
+    assert samples.latest
+    assert sink.of(tables.GPU_SAMPLES)[0]["asked_ns"] == pytest.approx(600_000_000, abs=1_000_000)
+    clock.now_ns += 20 * SECOND_NS
+    assert samples.write() > 0

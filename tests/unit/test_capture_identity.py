@@ -101,10 +101,50 @@ def test_only_a_single_gpu_needs_no_choice(gpus: list[Gpu], device: int) -> None
 
 
 def test_ordinals_are_mapped_by_the_environment_of_the_process() -> None:
+    _, mapped = mapped_by({"CUDA_VISIBLE_DEVICES": "1,0"}, {"GPU-0": "", "GPU-1": ""})
+    assert mapped == {0: "GPU-1", 1: "GPU-0"}
+
+
+def mapped_by(environ: dict[str, str], *listed: dict[str, str]) -> tuple[GpuRows, dict[int, str]]:
+    """What a recording holds of process 5 on a machine with two GPUs; listed: where the driver has it, by second."""
     sink = Kept()
-    GpuRows(sink, [a_gpu(0), a_gpu(1)]).target(5, {"CUDA_VISIBLE_DEVICES": "1,0"}, is_containerized=False)
-    mapped = [(row["ordinal"], row["uuid"]) for table, row in sink.rows if table is tables.PROCESS_GPUS]
-    assert mapped == [(0, "GPU-1"), (1, "GPU-0")]
+    gpus = GpuRows(sink, [a_gpu(0), a_gpu(1)])
+    gpus.target(5, 2**22 + 1, environ, is_containerized=False)
+    for one in listed:
+        gpus.seen({5: one})
+    rows = [row for table, row in sink.rows if table is tables.PROCESS_GPUS]
+    written = {row["ordinal"]: row["uuid"] for row in rows}
+    return gpus, {ordinal: uuid for ordinal, uuid in written.items() if uuid}
+
+
+def test_of_several_gpus_the_environment_alone_proves_nothing() -> None:
+    assert mapped_by({"CUDA_VISIBLE_DEVICES": "1,0"})[1] == {}
+    assert mapped_by({"PATH": "/usr/bin"})[1] == {}
+
+
+def test_a_process_that_sees_one_gpu_uses_it() -> None:
+    assert mapped_by({"CUDA_VISIBLE_DEVICES": "1"})[1] == {0: "GPU-1"}
+    assert mapped_by({"CUDA_VISIBLE_DEVICES": "1"}, {"GPU-1": ""})[1] == {-1: "GPU-1", 0: "GPU-1"}
+
+
+def test_the_drivers_list_outdoes_the_environment_that_a_program_has_changed() -> None:
+    assert mapped_by({"PATH": "/usr/bin"}, {"GPU-1": ""})[1] == {-1: "GPU-1"}
+    assert mapped_by({"CUDA_VISIBLE_DEVICES": "0"}, {"GPU-1": ""})[1] == {-1: "GPU-1"}
+
+
+def test_a_second_gpu_takes_back_that_there_is_one() -> None:
+    assert mapped_by({"PATH": "/usr/bin"}, {"GPU-0": ""}, {"GPU-0": "", "GPU-1": ""})[1] == {0: "GPU-0", 1: "GPU-1"}
+    assert mapped_by({}, {"GPU-0": ""}, {"GPU-1": ""})[1] == {}
+
+
+def test_a_fork_sees_what_its_parent_saw_also_behind_a_title() -> None:
+    sink = Kept()
+    gpus = GpuRows(sink, [a_gpu(0), a_gpu(1)])
+    gpus.target(5, 2**22 + 1, {"CUDA_VISIBLE_DEVICES": "1"}, is_containerized=False)
+    gpus.forked(6, 5)
+    rows = [(row["process"], row["uuid"]) for table, row in sink.rows if table is tables.PROCESS_GPUS]
+    assert rows == [(5, "GPU-1"), (6, "GPU-1")]
+    assert gpus.is_known(6)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_calls_that_do_not_return_are_looked_at_whatever_looks_have_cost(
         assert has_looked.acquire(timeout=30)
         findings.second_stored()
         assert not has_looked.acquire(timeout=0.5)
-        findings.second_stored(open_calls=1)
+        findings.second_stored(hanging=1)
         assert has_looked.acquire(timeout=30)
 
 

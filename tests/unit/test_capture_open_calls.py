@@ -1,9 +1,12 @@
-"""An open call keeps the beginning that it was first told with."""
+"""An open call keeps the beginning that it was first told with, and how long its thread was awake before."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ingero.capture.clocks import WallClock
-from ingero.capture.open_calls import OpenSince
+from ingero.capture.open_calls import AwakeSince, OpenSince
+from ingero.events import CLOCKS
 
 YEAR_2026_NS = 1_790_000_000_000_000_000
 
@@ -33,3 +36,14 @@ def test_what_has_ended_is_forgotten() -> None:
     since.of([(7, 5_000)])
     since.of([])
     assert not since._told
+
+
+def test_time_awake_counts_since_the_call_was_first_seen() -> None:
+    """A thread that runs, or could, is awake; asleep it is not."""
+    clocks, awake = np.zeros((1, len(CLOCKS)), np.uint64), AwakeSince()
+    clocks[0, CLOCKS.index("run")] = 7
+    assert awake.of([(7, 5_000)], clocks) == [0]
+    for name in ("run", "runq", "throttled", "sleep"):
+        clocks[0, CLOCKS.index(name)] += np.uint64(10)
+    assert awake.of([(7, 5_000)], clocks) == [30]
+    assert awake.of([(7, 9_000)], clocks) == [0]

@@ -51,6 +51,10 @@ def test_the_overview_has_the_verdict_with_the_worst_incident_first(client: Test
     assert losses == sorted(losses, reverse=True)
     assert found["incident_counts"] == {"HIGH": 2}
     assert (found["is_live"], found["lost"], found["database"]) == (False, 12, "recording.db")
+    machine = {
+        name: found["system"][name] for name in ("mem_percent", "swap_mb", "load_avg")
+    }  # as older versions say it
+    assert machine == {"mem_percent": 41.0, "swap_mb": None, "load_avg": 6.5}
 
 
 def test_an_incident_has_its_account_culprits_chain_and_remedies(client: TestClient) -> None:
@@ -260,7 +264,7 @@ def test_nobody_finds_a_request_that_fails_inside(database: Path, tmp_path: Path
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)  # it leaves a cache
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 22" in done.stdout, done.stdout  # addresses
+    assert "Tested: 27" in done.stdout, done.stdout  # addresses
 
 
 def test_the_openapi_description_lists_the_addresses_of_older_versions(client: TestClient) -> None:

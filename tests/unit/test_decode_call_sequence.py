@@ -20,9 +20,12 @@ RECORD = np.dtype(
         ("pad", "<u4"),
     ]
 )
-LAUNCH, COPY, GRAPH, DEVICE_SYNC = (
-    BY_NAME[name].id for name in ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch", "cudaDeviceSynchronize")
-)
+LAUNCH, LAUNCH_EX, COPY, GRAPH, DEVICE_SYNC = (
+    BY_NAME[name].id
+    for name in (
+        "cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaGraphLaunch", "cudaDeviceSynchronize"
+    )
+)  # fmt: skip
 TO_GPU, TO_HOST = 1, 2
 
 
@@ -64,6 +67,25 @@ def test_the_marker_of_a_loop_is_its_copy() -> None:
     assert found is not None
     best = found.markers[0]
     assert marker_call(window, best.key, best.tid) == MarkerCall(op=COPY, function=TO_GPU, caller=0x10, tid=7)
+
+
+def marker_of(window: Array, at: int) -> MarkerCall:
+    """The marker that the call at this place of a window would be."""
+    return marker_call(window, int(search_calls(window)["key"][at]), int(window["tid"][at]))
+
+
+def test_a_launch_is_told_by_its_kernel_where_no_other_of_its_thread_is_of_that_kernel() -> None:
+    assert marker_of(records([(LAUNCH, 1, 5), (LAUNCH, 2, 5)] * 3), 0).is_told_by_kernel
+    assert not marker_of(records([(LAUNCH, 1, 5), (LAUNCH, 1, 6)] * 3), 0).is_told_by_kernel
+    assert not marker_of(records([(LAUNCH, 1, 5), (LAUNCH_EX, 1, 5)] * 3), 0).is_told_by_kernel
+    window = records([(LAUNCH, 1, 5), (LAUNCH, 1, 6)] * 3)
+    window["tid"][1::2] = 8
+    assert marker_of(window, 0).is_told_by_kernel
+
+
+def test_what_is_no_launch_of_a_known_kernel_is_not_told_by_it() -> None:
+    for call in ((COPY, TO_GPU, 5), (GRAPH, 7, 5), (LAUNCH, 0, 5)):
+        assert not marker_of(records([call, (LAUNCH, 2, 5)] * 3), 0).is_told_by_kernel
 
 
 def test_a_loop_that_an_evaluation_interrupts_has_a_marker_all_the_same() -> None:

@@ -19,7 +19,7 @@ from tests.unit.rules.blinded import without
 from tests.unit.rules.golden import causes, diagnosed_file
 
 # Those of other recordings need what the recording is made of: a profile is never one in part.
-OTHERS = ("older", "measured")
+OTHERS = ("older", "measured", "untimed")
 RULES = [rule for rule in all_rules() if not any(one in (rule.find or rule.watch).__module__ for one in OTHERS)]
 # What else is true of the same time, though less is said by it: the state of a thread, the call it was in.
 COARSER: Mapping[str, set[str]] = {
@@ -29,6 +29,7 @@ COARSER: Mapping[str, set[str]] = {
     "gpu-memory-fragmentation": {"gpu-out-of-memory", "allocator-retry"},
     "gpu-shared": {"gpu-slower"},
     "gpu-throttled": {"gpu-slower"},
+    "io-throttled": {"block-io"},  # without the limit only the disk is seen
     "kv-cache-pressure": {"allocator-retry", "allocation-churn"},
     "memcpy-bound": {"gpu-slower"},  # a recorder gives copies up with what else enqueues, and then no GPU is judged
     "memory-pressure": {"block-io", "data-starvation"},
@@ -38,6 +39,7 @@ COARSER: Mapping[str, set[str]] = {
     "network-file-wait": {"data-starvation"},
     "network-retransmit": {"data-starvation"},
     "noisy-neighbor": {"cpu-contention"},
+    "pcie-link": {"gpu-slower"},
     "priority": {"cpu-contention"},
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.diagnose.limit_commands import Weight, exclusive_cores, set_cpus, set_memory, set_weight
+from ingero.diagnose.limit_commands import Weight, ask_instead, exclusive_cores, set_cpus, set_memory, set_weight
 from ingero.store.records import Container
 
 BARE = Container(
@@ -108,3 +108,65 @@ def test_name_of_a_control_group_is_one_word_of_the_command(tmp_path: Path, name
         subprocess.run(["bash", "-c", f"sudo() {{ :; }}; kubectl() {{ :; }}\n{text}"], cwd=tmp_path, check=False)
         assert not list(tmp_path.iterdir())
         assert all(command.isprintable() for command in commands)
+
+
+JOB = replace(
+    BARE,
+    scheduler="slurm",
+    job="78",
+    job_step="0",
+    cgroup_path="/system.slice/slurmstepd.scope/job_78/step_0/user/task_0",
+)
+
+
+def test_a_job_is_changed_through_its_scheduler() -> None:
+    assert set_cpus(JOB, 1.5) == "sbatch --cpus-per-task=2 ..."
+    assert set_memory(JOB) == "sbatch --mem=<more> ..."
+    asked = ask_instead(JOB, "python [7]")
+    assert asked is not None
+    assert "Slurm job 78 (python [7])" in asked.text
+    assert asked.command == "sudo scontrol suspend 78"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "slurmstepd.scope",
+        "node1_slurmstepd.scope",
+        "slurmd.service",
+        "containerd.service",
+        "docker.service",
+        "kubelet.service",
+        "k3s.service",
+        "k3s-agent.service",
+        "rke2-server.service",
+        "user@1000.service",
+        "condor.service",
+        "init.scope",
+        "systemd-machined.service",
+        "snap.lxd.daemon.service",
+        "machine-qemu\\x2d1\\x2dwin10.scope",
+    ],
+)
+def test_a_manager_is_never_limited(unit: str) -> None:
+    asked = ask_instead(replace(BARE, unit=unit), "hog [7]")
+    assert asked is not None
+    assert (asked.command, unit in asked.text, "hog [7]" in asked.text) == ("", True, True)
+    by_path = replace(BARE, unit="", cgroup_path=f"/system.slice/{unit}/inner")
+    assert ask_instead(by_path, "hog [7]") == asked
+
+
+@pytest.mark.parametrize("group", [UNIT, POD, DOCKER, BARE, replace(BARE, unit="session-3.scope")])
+def test_what_runs_its_own_work_may_be_limited(group: Container) -> None:
+    assert ask_instead(group, "hog [7]") is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "command"),
+    [
+        ("deployment/train", "kubectl -n ml set resources deployment/train --limits=cpu=1500m"),
+        ("pytorchjob/bert", "kubectl -n ml edit pytorchjob/bert  # resources.limits.cpu: 1500m"),
+    ],
+)
+def test_a_pods_owner_is_named_where_it_is_known(owner: str, command: str) -> None:
+    assert set_cpus(replace(POD, owner=owner), 1.5) == command

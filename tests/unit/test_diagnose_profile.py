@@ -130,9 +130,12 @@ def test_a_slow_launch_on_a_full_queue_waited_and_one_on_a_short_queue_did_not(t
         (0.46, 0.29, Pacing.HOST),
         (0.53, 0.34, Pacing.MIXED),
         (0.84, 0.16, Pacing.MIXED),
+        (0.95, None, Pacing.GPU),
+        (0.35, None, Pacing.HOST),  # though threads may have waited as long as the GPU was busy
+        (0.60, None, Pacing.UNKNOWN),
     ],
 )
-def test_who_waited_for_whom_sets_the_pace(busy: float, blocked: float, expected: Pacing) -> None:
+def test_who_waited_for_whom_sets_the_pace(busy: float, blocked: float | None, expected: Pacing) -> None:
     assert pacing(busy, blocked) is expected
 
 
@@ -156,6 +159,18 @@ def test_slow_steps_are_not_counted_in_what_is_said_of_the_program(tmp_path: Pat
     assert report.judged_busy_ratio == pytest.approx(0.9)
     assert report.busy_ratio == pytest.approx(46 / 90)
     assert [round(step.busy_ns / 1e6) for step in report.steps] == [9, 9, 9, 9, 10]
+
+
+def test_steps_behind_the_end_of_a_cut_file_are_not_judged(tmp_path: Path) -> None:
+    with imported(tmp_path / "a.db") as recording:
+        program = recording.program()
+        for number in range(6):
+            program.step(number * 10, number * 10 + 10)
+        for number in range(4):
+            program.launch(number * 10, runs=(number * 10, number * 10 + 9))
+    report = report_of(tmp_path / "a.db")
+    assert len(report.steps) == 6
+    assert report.judged_busy_ratio == pytest.approx(0.9)
 
 
 def test_the_line_of_idle_host_code_is_what_the_calls_around_it_share(tmp_path: Path) -> None:

@@ -293,3 +293,31 @@ def test_a_host_is_colder_only_as_far_as_its_launches_say_so_too(tmp_path: Path)
             scene.op(trainer, "cudaMemcpyAsync", second, steps, 0.013 * (1.3 if is_slow else 1))
             scene.op(trainer, "cudaLaunchKernel", second, 153 * steps, 0.005)
     assert causes(diagnosed_file(tmp_path / "scene.db")) == ["host-bound"]
+
+
+def test_calls_that_were_only_counted_say_nothing_of_how_cold_a_host_was(tmp_path: Path) -> None:
+    """The durations of launches were given up while steps were quick, those of two thirds of the copies, too."""
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        add_steps(scene, trainer, 0, QUIET_S, HOST_BOUND)
+        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, replace(HOST_BOUND, host_ms=7.5))[::7]:
+            scene.sample(trainer, begin_s + 0.001, METRICS)
+        for second in range(int(LENGTH_S)):
+            is_slow = second >= QUIET_S
+            steps = 131 if is_slow else 164
+            scene.op(
+                trainer,
+                "cudaMemcpyAsync",
+                second,
+                3 * steps,
+                0.013,
+                **_given_up(0 if is_slow else 2 * steps, steps, 0.013),
+            )
+            launches = 153 * steps
+            timed = launches if is_slow else 0
+            scene.op(trainer, "cudaLaunchKernel", second, launches, 0.005, **_given_up(launches - timed, timed, 0.005))
+    assert causes(diagnosed_file(tmp_path / "scene.db")) == ["host-bound"]
+
+
+def _given_up(untimed: int, timed: int, ms: float) -> dict[str, int]:
+    return {"untimed": untimed, "sum_ns": int(timed * ms * 1e6), "run_ns": int(timed * ms * 1e6)}

@@ -9,6 +9,7 @@ import pytest
 
 from ingero.discover.cgroups import (
     CgroupMounts,
+    IoLimit,
     Throttling,
     cpu_stat_file,
     find_cgroups,
@@ -17,6 +18,7 @@ from ingero.discover.cgroups import (
     parse_cpu_list,
     read_cgroup,
     read_cpu_limits,
+    read_io_limits,
     read_mounts,
     read_throttling,
 )
@@ -258,3 +260,26 @@ def test_a_hostile_namespace_file_is_not_taken(tmp_path: Path) -> None:
     secret.parent.mkdir(parents=True)
     secret.write_bytes(b"\x1b[2J" + b"x" * 5000)
     assert pod_of(7, {}, node_name="n", proc=tmp_path).namespace is None
+
+
+def test_io_limits_are_those_of_a_group_and_of_the_groups_around_it(tmp_path: Path) -> None:
+    a_group(tmp_path, "a/b", io_max="8:0 rbps=1000 wbps=max riops=max wiops=7\n")
+    a_group(tmp_path, "a", io_max="8:16 rbps=max wbps=5 riops=max wiops=max\n")
+    proc = a_proc(tmp_path, V2_ONLY, "0::/a/b\n")
+    cgroup = read_cgroup(7, read_mounts(proc), proc)
+    assert cgroup is not None
+    assert read_io_limits(cgroup, read_mounts(proc)) == (
+        IoLimit(device="8:0", limit="rbps=1000", path="/a/b"),
+        IoLimit(device="8:0", limit="wiops=7", path="/a/b"),
+        IoLimit(device="8:16", limit="wbps=5", path="/a"),
+    )
+
+
+def test_io_limits_of_the_first_version_stand_in_a_file_each(tmp_path: Path) -> None:
+    group = a_group(tmp_path, "blkio/job")
+    (group / "blkio.throttle.read_bps_device").write_text("254:0 20971520\n")
+    proc = a_proc(tmp_path, "30 23 0:26 / {root}/fs/blkio rw - cgroup cgroup rw,blkio\n", "5:blkio:/job\n")
+    cgroup = read_cgroup(7, read_mounts(proc), proc)
+    assert cgroup is not None
+    limits = read_io_limits(cgroup, read_mounts(proc))
+    assert limits == (IoLimit(device="254:0", limit="rbps=20971520", path="/job"),)

@@ -41,7 +41,7 @@ def rows_of(facts: Facts = FACTS, **changes: object) -> dict[str, Row]:
 @pytest.mark.parametrize(
     ("changes", "name", "way_out"),
     [
-        ({"version": (5, 10), "release": "5.10.0"}, "Linux", "linux-image"),
+        ({"features": GOOD.features - {"attach_cookie"}, "release": "5.10.0"}, "Linux", "linux-image"),
         ({"has_btf": False}, "type information", "CONFIG_DEBUG_INFO_BTF"),
         ({"lockdown": "confidentiality"}, "lockdown", "lockdown=confidentiality"),
         ({"is_init_pid_namespace": False}, "PID namespace", "--pid=host"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.discover.cgroups import parse_cgroup
-from ingero.discover.containers import Placement, placement_in, placement_of, pod_of, slurm_job_of
+from ingero.discover.containers import Placement, owner_of, placement_in, placement_of, pod_of, slurm_job_of
 
 ID, OTHER = "0123456789abcdef" * 4, "f" * 64
 UID = "0c6a3b2e-9f51-4d7a-8f3e-2b1c4d5e6f70"
@@ -171,6 +171,111 @@ PATHS: list[tuple[str, str, Placement]] = [
         Placement(orchestrator="systemd", unit="notebook.service"),
     ),
     ("the root", "/", Placement()),
+    ("moby, --cgroup-parent=/foo/bar", f"/foo/bar/{ID}", Placement(container_id=ID)),
+    ("tetragon: an id at the root", f"/{ID}", Placement(container_id=ID)),
+    ("a GitHub runner's container", f"/actions_job/{ID}", Placement(container_id=ID)),
+    (
+        "netdata#13470: containerd without a parent group",
+        f"/system.slice/containerd.service/cpuset/{ID}",
+        Placement(container_id=ID),
+    ),
+    (
+        "rootless podman, split groups in a user's service",
+        f"/user.slice/user-1000.slice/user@1000.service/web.service/{ID}",
+        Placement(container_id=ID),
+    ),
+    ("kernel, cgroup_namespaces(7): a pod beside the agent's", f"/../../pod{UID}/{ID}", kubernetes(None)),
+    (
+        "the same, of another class, systemd driver",
+        f"/../kubepods-burstable-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+        kubernetes("containerd"),
+    ),
+    ("k3s, cgroupfs driver, below its service", f"/system.slice/k3s.service/kubepods/pod{UID}/{ID}", kubernetes(None)),
+    ("Kata Containers: the sandbox", f"/kubepods/burstable/pod{UID}/kata_{ID}", kubernetes(None)),
+    ("nerdctl, systemd naming with a cgroupfs runc", f"/system.slice:nerdctl:{ID}", plain("containerd")),
+    (
+        "ctr run: the name is the id",
+        "/default/train-7",
+        Placement(orchestrator="containerd", runtime="containerd", container_id="train-7"),
+    ),
+    ("a unit in that folder", "/default/train.service", Placement(orchestrator="systemd", unit="train.service")),
+    (
+        "Amazon ECS, a task's UUID with Fargate's id",
+        f"/ecs/{UID}/{TASK}-0123456789",
+        Placement(orchestrator="ecs", container_id=f"{TASK}-0123456789", task=UID),
+    ),
+    (
+        "AWS Fargate, one level",
+        f"/ecs/{TASK}-0123456789",
+        Placement(orchestrator="ecs", container_id=f"{TASK}-0123456789", task=TASK),
+    ),
+    (
+        "slurm.schedmd.com, 26.05: a SLUID",
+        "/system.slice/slurmstepd.scope/s8G5M22WGXB100/step_0/user/task_0",
+        Placement(orchestrator="slurm", step="0"),
+    ),
+    (
+        "the same, cgroup v1",
+        "/slurm/uid_1000/s8G5M22WGXB100/step_batch",
+        Placement(orchestrator="slurm", step="batch"),
+    ),
+    (
+        "Slurm's daemon for processes that belong to no step",
+        "/system.slice/slurmstepd.scope/system",
+        Placement(orchestrator="systemd", unit="slurmstepd.scope"),
+    ),
+    ("Proxmox: LXC by number", "/lxc/101/ns", Placement(orchestrator="lxc", runtime="lxc", container_id="101")),
+    (
+        "Incus: an instance in a project",
+        "/lxc.payload.ml_train-1/init.scope",
+        Placement(orchestrator="lxc", runtime="lxc", container_id="ml_train-1"),
+    ),
+    (
+        "libvirt's LXC driver",
+        "/machine.slice/machine-lxc\\x2d4211\\x2dtrain.scope",
+        Placement(orchestrator="lxc", runtime="lxc", container_id="train"),
+    ),
+    (
+        "systemd-nspawn, a name with a hyphen",
+        "/machine.slice/machine-train\\x2dbox.scope",
+        Placement(orchestrator="systemd-nspawn", runtime="systemd-nspawn", container_id="train-box"),
+    ),
+    (
+        "machinectl start, and what runs in it",
+        "/machine.slice/systemd-nspawn@demo.service/payload/system.slice/train.service",
+        Placement(orchestrator="systemd-nspawn", runtime="systemd-nspawn", container_id="demo"),
+    ),
+    (
+        "nomadproject.io, exec driver, cgroup v2",
+        f"/nomad.slice/share.slice/{UID}.train.scope",
+        Placement(orchestrator="nomad", container_id=UID),
+    ),
+    (
+        "the same, cgroup v1",
+        f"/nomad/share/{UID}.train",
+        Placement(orchestrator="nomad", container_id=UID),
+    ),
+    (
+        "Cloud Foundry's Garden",
+        "/system.slice/garden.service/garden/6f265890-5165-7fab-6b52-18d1",
+        Placement(container_id="6f265890-5165-7fab-6b52-18d1"),
+    ),
+    (
+        "Mesos containerizer",
+        f"/mesos/{UID}",
+        Placement(orchestrator="mesos", container_id=UID),
+    ),
+    ("Talos", "/podruntime/kubelet", Placement()),
+    (
+        "a snap",
+        "/user.slice/user-1000.slice/user@1000.service/app.slice/snap.jupyter.jupyter-1b.scope",
+        Placement(orchestrator="systemd", unit="snap.jupyter.jupyter-1b.scope"),
+    ),
+    (
+        "Apptainer --apply-cgroups: a scope, whose root is not the host's but whose devices are",
+        "/user.slice/user-1000.slice/user@1000.service/user.slice/apptainer-4711.scope",
+        Placement(orchestrator="systemd", unit="apptainer-4711.scope"),
+    ),
 ]
 
 
@@ -193,6 +298,16 @@ def test_a_path_seen_from_inside_another_namespace_says_the_same(path: str) -> N
         f"/kubepods.slice/kubepods-pod{SLICE_UID}.slice",
         "/lxc.monitor.train",
         f"/docker/{ID[:-1]}",
+        f"/docker/{ID}1",
+        f"/user.slice/user-1000.slice/user@1000.service/libpod-{ID}{ID}",
+        "/machine.slice/machine-qemu\\x2d1\\x2dwin10.scope/libvirt/emulator",
+        "/machine.slice/machine-xen\\x2d1\\x2dwin10.scope",
+        "/machine/vm-one.libvirt-qemu/vcpu0",
+        "/qemu.slice/101.scope",
+        "/firecracker/551e7604-e35c-42b3-b825-416853441234",
+        "/system.slice/snap.lxd.daemon.service",
+        "/machine.slice/machine-train.scope/supervisor",
+        "/libpod_parent/conmon",
     ],
 )
 def test_what_only_watches_or_holds_containers_is_in_none(path: str) -> None:
@@ -206,6 +321,7 @@ def test_what_only_watches_or_holds_containers_is_in_none(path: str) -> None:
         ({"ECS_CONTAINER_METADATA_URI_V4": f"http://169.254.170.2/v4/{TASK}-0123456789"}, "ecs", TASK),
         ({"ECS_CONTAINER_METADATA_URI_V4": "http://169.254.170.2/v4/ff4ac2f3-ae43"}, "ecs", None),
         ({"ECS_CONTAINER_METADATA_URI": "http://169.254.170.2/v3/x"}, "ecs", None),
+        ({"NOMAD_ALLOC_ID": UID}, "nomad", None),
         ({}, "docker", None),
     ],
 )
@@ -301,3 +417,26 @@ def test_any_environment_gives_names_that_a_database_takes(environ: dict[str, st
     place = placement_in(placement_of(f"/docker/{ID}"), environ)
     for text in (pod.name, pod.namespace, place.task):
         assert text is None or (text.isascii() and 0 < len(text) <= 253)
+
+
+@pytest.mark.parametrize(
+    ("pod", "environ", "owner"),
+    [
+        ("train-7d9f8c6b5d-x2x4q", {}, "deployment/train"),
+        ("my-llm-server-5bcc7f7d79-2zkqb", {}, "deployment/my-llm-server"),
+        ("train-0", {}, None),  # a StatefulSet's, or a bare pod
+        ("train-x2x4q", {}, None),  # a Job's, a DaemonSet's, a ReplicaSet's
+        ("train-3-x2x4q", {"JOB_COMPLETION_INDEX": "3"}, "job/train"),
+        ("train-3-x2x4q", {"JOB_COMPLETION_INDEX": "2"}, None),
+        ("bert-worker-1", {"MASTER_ADDR": "bert-master-0"}, "pytorchjob/bert"),
+        ("bert-worker-1", {}, None),
+        ("llm-0-1", {"LWS_LEADER_ADDRESS": "llm-0.llm"}, "leaderworkerset/llm"),
+        ("ray-gpu-worker-x2x4q", {"RAY_CLUSTER_NAME": "ray"}, "raycluster/ray"),
+        ("a" * 63, {}, None),
+        (None, {}, None),
+    ],
+)
+def test_what_made_a_pod_is_said_where_its_name_leaves_no_doubt(
+    pod: str | None, environ: dict[str, str], owner: str | None
+) -> None:
+    assert owner_of(pod, environ) == owner

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.discover.gpus import Gpu, Nvml, visible_uuids
+from ingero.discover.gpus import Gpu, Nvml, device_nodes, visible_uuids
 
 
 def a_gpu(index: int, name: str = "H100") -> Gpu:
@@ -47,7 +49,11 @@ def test_cuda_visible_devices_chooses_and_orders(asked: str, uuids: tuple[str | 
 
 
 def test_without_the_variable_every_gpu_is_seen() -> None:
-    assert visible_uuids(FOUR, {}) == tuple(gpu.uuid for gpu in FOUR)
+    assert visible_uuids(FOUR, {"PATH": "/usr/bin"}) == tuple(gpu.uuid for gpu in FOUR)
+
+
+def test_an_environment_that_was_wiped_is_not_one_without_the_variable() -> None:
+    assert set(visible_uuids(FOUR, {})) == {None}
 
 
 def test_with_different_models_the_order_is_not_known() -> None:
@@ -72,9 +78,96 @@ def test_outside_a_container_its_variable_means_nothing() -> None:
     assert visible_uuids(FOUR, {"NVIDIA_VISIBLE_DEVICES": "none"}) == tuple(gpu.uuid for gpu in FOUR)
 
 
-@pytest.mark.parametrize("asked", ["none", "void"])
-def test_a_container_may_have_no_gpu(asked: str) -> None:
-    assert visible_uuids(FOUR, {"NVIDIA_VISIBLE_DEVICES": asked}, is_containerized=True) == ()
+def test_a_container_may_have_no_gpu() -> None:
+    assert visible_uuids(FOUR, {"NVIDIA_VISIBLE_DEVICES": "none"}, is_containerized=True) == ()
+
+
+HIDDEN = [
+    {"NVIDIA_VISIBLE_DEVICES": "void"},
+    {"NVIDIA_VISIBLE_DEVICES": ""},
+    {"PATH": "/usr/bin"},
+    {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
+    {"NVIDIA_VISIBLE_DEVICES": "MIG-cccc"},
+]
+
+
+@pytest.mark.parametrize("environ", HIDDEN)
+def test_a_container_whose_devices_came_another_way_has_gpus_that_are_not_known(environ: dict[str, str]) -> None:
+    assert visible_uuids(FOUR, environ, is_containerized=True) == (None,)
+    asked = environ | {"CUDA_VISIBLE_DEVICES": "0,GPU-33aa"}
+    assert visible_uuids(FOUR, asked, is_containerized=True) == (None, "GPU-33aa")
+
+
+@pytest.mark.parametrize("environ", HIDDEN[:4])
+def test_the_only_gpu_of_a_machine_needs_no_word(environ: dict[str, str]) -> None:
+    assert visible_uuids(FOUR[:1], environ, is_containerized=True) == ("GPU-00aa",)
+
+
+@pytest.mark.parametrize("environ", [*HIDDEN, {"NVIDIA_VISIBLE_DEVICES": "all"}])
+def test_the_device_nodes_in_a_container_name_its_gpus(environ: dict[str, str]) -> None:
+    numbered = [replace(gpu, minor=3 - gpu.index) for gpu in FOUR]
+    assert visible_uuids(numbered, environ, is_containerized=True, nodes={1}) == ("GPU-22aa",)
+
+
+def test_nodes_of_every_gpu_say_no_more_than_the_environment() -> None:
+    numbered = [replace(gpu, minor=gpu.index) for gpu in FOUR]
+    environ = {"NVIDIA_VISIBLE_DEVICES": "2"}
+    assert visible_uuids(numbered, environ, is_containerized=True, nodes={0, 1, 2, 3}) == ("GPU-22aa",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "uuids"),
+    [
+        ("nvidia.com/gpu=2", ("GPU-22aa",)),
+        ("nvidia.com/gpu=0,nvidia.com/gpu=3", ("GPU-00aa", "GPU-33aa")),
+        ("nvidia.com/gpu=GPU-11aa", ("GPU-11aa",)),
+        ("k8s.device-plugin.nvidia.com/gpu=GPU-11aa", ("GPU-11aa",)),
+        ("runtime.nvidia.com/gpu=all", ("GPU-00aa", "GPU-11aa", "GPU-22aa", "GPU-33aa")),
+        ("GPU-22aa::1", ("GPU-22aa",)),
+        ("3,1", ("GPU-11aa", "GPU-33aa")),  # a container's devices are in the order of the bus, too
+    ],
+)
+def test_containers_name_their_gpus_in_several_ways(asked: str, uuids: tuple[str, ...]) -> None:
+    assert visible_uuids(FOUR, {"NVIDIA_VISIBLE_DEVICES": asked}, is_containerized=True) == uuids
+
+
+def in_slurm(asked: str, **variables: str) -> tuple[str | None, ...]:
+    return visible_uuids(FOUR, {"SLURM_JOB_ID": "77", "CUDA_VISIBLE_DEVICES": asked} | variables)
+
+
+@pytest.mark.parametrize(
+    ("asked", "mine", "uuids"),
+    [
+        ("0", "3", ("GPU-33aa",)),  # ConstrainDevices: from 0
+        ("3", "3", ("GPU-33aa",)),  # without it
+        ("0,1", "2,3", ("GPU-22aa", "GPU-33aa")),
+        ("1", "2,3", ("GPU-33aa",)),
+        ("2,3", "2,3", ("GPU-22aa", "GPU-33aa")),
+        ("1,2", "1,2", ("GPU-11aa", "GPU-22aa")),
+        ("1", "1,2", (None,)),  # the second of the job's, or the node's second
+        ("2", "0,1,2,3", ("GPU-22aa",)),
+        ("0", "0", ("GPU-00aa",)),
+        ("0", "a100:1", (None,)),
+        ("GPU-33aa", "0", ("GPU-33aa",)),
+    ],
+)
+def test_slurms_numbers_are_its_jobs_own_or_the_nodes(asked: str, mine: str, uuids: tuple[str | None, ...]) -> None:
+    assert in_slurm(asked, SLURM_STEP_GPUS=mine) == uuids
+    assert in_slurm(asked, SLURM_JOB_GPUS=mine) == uuids
+
+
+def test_the_step_of_a_job_says_more_than_the_job() -> None:
+    assert in_slurm("0", SLURM_JOB_GPUS="0,3", SLURM_STEP_GPUS="3") == ("GPU-33aa",)
+
+
+def test_in_a_job_that_does_not_say_its_gpus_a_number_is_not_known() -> None:
+    assert in_slurm("0") == (None,)
+
+
+def test_slurms_numbers_are_those_of_device_nodes_not_nvmls() -> None:
+    numbered = [replace(gpu, minor=3 - gpu.index) for gpu in FOUR]
+    environ = {"SLURM_JOB_ID": "77", "CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "3"}
+    assert visible_uuids(numbered, environ) == (None,)
 
 
 def test_a_machine_without_nvml_has_no_samples() -> None:
@@ -98,12 +191,45 @@ def test_beside_a_sliced_gpu_the_order_is_not_known(environ: dict[str, str]) -> 
     assert set(visible_uuids(SLICED, environ)) == {None}
 
 
-WORDS = st.sampled_from(["0", "1", "-1", "GPU-", "GPU-11aa", "MIG-aaaa", "MIG-", ",", " ", "99999999999999999999"])
+WORDS = st.sampled_from(
+    [
+        "9" * 5000,
+        "nvidia.com/gpu=",
+        "void",
+        "::",
+        ":",
+        "0",
+        "1",
+        "-1",
+        "GPU-",
+        "GPU-11aa",
+        "MIG-aaaa",
+        "MIG-",
+        ",",
+        " ",
+        "99999999999999999999",
+    ]
+)
 TEXTS = st.one_of(st.lists(WORDS).map("".join), st.lists(WORDS).map(",".join), st.binary().map(os.fsdecode))
 
 
 @given(asked=TEXTS, contained=TEXTS, gpus=st.sampled_from([FOUR, MIXED, SLICED, []]))
 def test_any_text_names_gpus_that_are_there(asked: str, contained: str, gpus: list[Gpu]) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": asked, "NVIDIA_VISIBLE_DEVICES": contained}
-    seen = visible_uuids(gpus, environ, is_containerized=True)
-    assert set(seen) <= {None, *(gpu.uuid for gpu in gpus)}
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_GPUS": contained, "CUDA_VISIBLE_DEVICES": asked}
+    for seen in (visible_uuids(gpus, environ, is_containerized=True), visible_uuids(gpus, slurm)):
+        assert set(seen) <= {None, *(gpu.uuid for gpu in gpus)}
+
+
+def test_device_nodes_are_looked_for_inside_the_process_root(tmp_path: Path) -> None:
+    dev = tmp_path / "7/root/dev"
+    dev.mkdir(parents=True)
+    gpus = [replace(gpu, minor=gpu.index) for gpu in FOUR]
+    assert device_nodes(7, gpus, tmp_path) is None
+    (dev / "nvidia1").write_text("no device")
+    (dev / "nvidia3").symlink_to("/dev/null")
+    assert device_nodes(7, gpus, tmp_path) is None
+    if os.geteuid() == 0:
+        os.mknod(dev / "nvidia2", stat.S_IFCHR | 0o600, os.makedev(195, 2))
+        assert device_nodes(7, gpus, tmp_path) == {2}
+    assert device_nodes(8, gpus, tmp_path) is None

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ingero.discover.kernel import FEATURES, KernelFacts, features_in, parse_release, read_kernel, throttles_tasks
+from ingero.discover.kernel import (
+    FEATURES,
+    NEEDED_FEATURES,
+    KernelFacts,
+    features_in,
+    parse_release,
+    read_kernel,
+    throttles_tasks,
+)
 from ingero.discover.libraries import LibraryScan, UnreadableLibrary
 from ingero.discover.readiness import (
     NotReadyError,
@@ -34,6 +42,7 @@ GOOD = KernelFacts(
     capabilities=frozenset({"BPF", "PERFMON", "SYS_PTRACE"}),
     is_init_pid_namespace=True,
 )
+OLD = frozenset({"sched_switch", "sched_waking"})
 EMPTY = LibraryScan(copies=(), unreadable=(), processes=1, read_again=1, skipped={})
 
 
@@ -108,12 +117,12 @@ def test_everything_is_ready_on_a_good_kernel() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason", "fix"),
     [
-        ({"version": (5, 4), "release": "5.4.0"}, "5.4.0 is older than 5.15", "upgrade"),
+        ({"release": "5.4.0", "features": OLD}, "5.4.0 lacks BPF_MAP_TYPE_RINGBUF (Linux 5.8)", "upgrade"),
         ({"has_btf": False}, "type information", "CONFIG_DEBUG_INFO_BTF"),
         ({"lockdown": "confidentiality"}, "locked down", "lockdown=confidentiality"),
         ({"is_init_pid_namespace": False}, "PID namespace", "hostPID: true"),
         ({"capabilities": frozenset({"BPF"})}, "CAP_PERFMON and CAP_SYS_PTRACE missing", "sudo"),
-        ({"features": frozenset({"sched_switch"})}, "no sched_waking", "upgrade"),
+        ({"features": frozenset(FEATURES) - {"sched_waking"}}, "no sched_waking", "upgrade"),
     ],
 )
 def test_what_blocks_a_group_is_said_with_the_way_out(changes: dict[str, object], reason: str, fix: str) -> None:
@@ -127,8 +136,15 @@ def test_lockdown_in_integrity_mode_blocks_nothing() -> None:
     assert clocks_on(lockdown="integrity").ok
 
 
-def test_an_unknown_version_blocks_nothing() -> None:
-    assert clocks_on(version=(0, 0)).ok
+RELEASES = ("5.14.0-570.12.1.el9_6.x86_64", "5.14.21-150500.55.83-default", "5.15.148-tegra", "6.1.90+", "odd")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_kernel_is_judged_by_what_it_has_not_by_its_number(release: str) -> None:
+    assert all(group.ok for group in all_groups(dataclasses.replace(GOOD, release=release), EMPTY))
+    for name in NEEDED_FEATURES:
+        refused = clocks_on(release=release, features=frozenset(FEATURES) - {name})
+        assert f"Linux {release} lacks {FEATURES[name]}" in refused.reason
 
 
 def test_costly_statistics_are_said_and_block_nothing() -> None:
@@ -161,8 +177,8 @@ def test_a_kernel_throttles_tasks_if_its_type_information_names_the_work(tmp_pat
 
 
 def test_a_group_that_cannot_run_is_refused_with_its_reason_and_its_way_out() -> None:
-    with pytest.raises(NotReadyError, match=r"clocks cannot run: Linux 5\.4\.0 is older than 5\.15") as refusal:
-        require(clocks_on(version=(5, 4), release="5.4.0"))
+    with pytest.raises(NotReadyError, match=r"clocks cannot run: Linux 5\.4\.0 lacks BPF_MAP_TYPE_RINGBUF") as refusal:
+        require(clocks_on(release="5.4.0", features=OLD))
     assert "upgrade the kernel" in refusal.value.hint
     require(clocks_on())
 

@@ -31,7 +31,8 @@ A_FILE = LibraryFile(
         ("libcudart.so.12", Library.CUDART),
         ("libcudart.so.11.8.89", Library.CUDART),
         ("libcudart-80664282.so.10.2", Library.CUDART),
-        ("libcuda.so", Library.CUDA),
+        ("libcuda.so", None),  # the linker's name: a stub, a link, or (WSL) a driver
+        ("libcuda.so.1", Library.CUDA),
         ("libcuda.so.550.54.15", Library.CUDA),
         ("libnccl.so.2", Library.NCCL),
         ("libcudadebugger.so.1", None),

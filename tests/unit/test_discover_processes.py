@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from ingero.discover.processes import (
+    Environ,
     Process,
     ProcessId,
     descendants,
+    environment,
     is_alive,
     list_pids,
     parents,
@@ -188,3 +190,26 @@ def test_environment_and_command_line_are_read_up_to_a_bound(tmp_path: Path) -> 
     assert environ is not None
     assert (environ["RANK"], environ["BAD"]) == ("1", "\ufffd")
     assert len(environ["LONG"]) <= 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("raw", "cmdline", "state", "variables"),
+    [
+        (b"RANK=1\0A=b\0", b"python\0train.py\0", Environ.WHOLE, {"RANK": "1", "A": "b"}),
+        (b"", b"python\0", Environ.EMPTY, {}),
+        (b"\0\0\0\0", b"title\0", Environ.WIPED, {}),
+        (b"xxxx\0CUDA_VISIBLE_DEVICES=1\0", b"VLLM::Worker_TP1xxxx\0", Environ.WIPED, {"CUDA_VISIBLE_DEVICES": "1"}),
+        (b"b=2)\0RANK=1\0", b"ray::f(a=1, b=2)\0", Environ.WIPED, {"RANK": "1"}),  # the end of the title
+    ],
+)
+def test_a_title_over_the_environment_is_told_from_none(
+    tmp_path: Path, raw: bytes, cmdline: bytes, state: Environ, variables: dict[str, str]
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/environ").write_bytes(raw)
+    (tmp_path / "7/cmdline").write_bytes(cmdline)
+    assert environment(7, tmp_path) == (variables, state)
+
+
+def test_an_environment_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    assert environment(7, tmp_path) == ({}, Environ.UNREADABLE)

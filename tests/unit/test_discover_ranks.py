@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.discover.ranks import Rank, rank_of
+from ingero.discover.ranks import Rank, rank_in_title, rank_of
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
@@ -29,6 +30,38 @@ SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS": "4", "SLURM_
             Rank(rank=2, local_rank=1, world_size=4, launcher="pmi"),
         ),
         ({"RANK": "0"}, Rank(rank=0, local_rank=None, world_size=None, launcher="torchrun")),
+        (
+            {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1"},
+            Rank(rank=3, local_rank=1, world_size=None, launcher="pals"),
+        ),
+        (
+            {"PMIX_RANK": "6", "PALS_RANKID": "6", "PALS_LOCAL_RANKID": "2", "PALS_LOCAL_SIZE": "4"},
+            Rank(rank=6, local_rank=2, world_size=None, launcher="pals"),
+        ),
+        (
+            {"FLUX_TASK_RANK": "7", "FLUX_TASK_LOCAL_ID": "3", "FLUX_JOB_SIZE": "8"},
+            Rank(rank=7, local_rank=3, world_size=8, launcher="flux"),
+        ),
+        (
+            {"JSM_NAMESPACE_RANK": "7", "JSM_NAMESPACE_LOCAL_RANK": "1", "JSM_NAMESPACE_SIZE": "12", "PMIX_RANK": "7"},
+            Rank(rank=7, local_rank=1, world_size=12, launcher="jsrun"),
+        ),
+        (
+            {"HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_SIZE": "2"},
+            Rank(rank=1, local_rank=1, world_size=2, launcher="horovod"),
+        ),
+        (
+            {"PADDLE_TRAINER_ID": "3", "PADDLE_TRAINERS_NUM": "8", "PADDLE_RANK_IN_NODE": "3"},
+            Rank(rank=3, local_rank=3, world_size=8, launcher="paddle"),
+        ),
+        (
+            {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "node1:1234"},
+            Rank(rank=1, local_rank=None, world_size=4, launcher="jax"),
+        ),
+        (
+            {"MVP_COMM_WORLD_RANK": "2", "MVP_COMM_WORLD_LOCAL_RANK": "0", "MVP_COMM_WORLD_SIZE": "4"},
+            Rank(rank=2, local_rank=0, world_size=4, launcher="mvapich"),
+        ),
     ],
 )
 def test_each_launchers_variables_are_understood(environ: dict[str, str], rank: Rank) -> None:
@@ -78,7 +111,78 @@ def test_a_stray_variable_does_not_outdo_a_launcher_that_names_its_whole_job() -
     assert rank_of({"RANK": "0"} | SLURM) == Rank(rank=3, local_rank=3, world_size=4, launcher="slurm")
 
 
-VARIABLES = sorted({*TORCHRUN, *SLURM, *OPEN_MPI, *HYDRA, "PMIX_RANK", "MV2_COMM_WORLD_RANK"})
+@pytest.mark.parametrize("step", ["4294967290", "4294967291", "4294967292", "x", ""])
+def test_the_shell_of_salloc_and_other_steps_without_tasks_give_no_rank(step: str) -> None:
+    assert rank_of(SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_ID": step}) is None
+
+
+def lightning(local_rank: int, node: int, size: int) -> dict[str, str]:
+    return {"LOCAL_RANK": str(local_rank), "NODE_RANK": str(node), "WORLD_SIZE": str(size), "MASTER_PORT": "40123"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        (lightning(1, 0, 2), 1),
+        (SLURM | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"} | lightning(1, 0, 2), 1),
+        (lightning(2, 1, 8), 6),  # 4 to a node: of 2 there is no third, of 8 no second node
+        (lightning(0, 1, 8), None),  # 1, 2 or 4 to a node
+        (lightning(3, 9, 8), None),
+        (lightning(3, 0, 999_999_999), 3),
+    ],
+)
+def test_lightnings_children_have_the_rank_that_their_node_and_place_leave(
+    environ: dict[str, str], rank: int | None
+) -> None:
+    found = rank_of(environ)
+    assert (found.rank if found else None) == rank
+
+
+def tf_config(kind: str, index: object, **cluster: list[str]) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        (tf_config("worker", 1, worker=["a:1", "b:1"]), (1, 2)),
+        (tf_config("worker", 1, chief=["c:1"], worker=["a:1", "b:1"]), (2, 3)),
+        (tf_config("chief", 0, chief=["c:1"], worker=["a:1", "b:1"]), (0, 3)),
+        (tf_config("evaluator", 0, worker=["a:1"]), None),
+        (tf_config("worker", 2, worker=["a:1", "b:1"]), None),
+        (tf_config("worker", "x", worker=["a:1", "b:1"]), None),
+        ({"TF_CONFIG": "[" * 5000}, None),
+        ({"TF_CONFIG": "3"}, None),
+    ],
+)
+def test_tensorflows_workers_follow_the_chief(environ: dict[str, str], rank: tuple[int, int] | None) -> None:
+    found = rank_of(environ)
+    assert ((found.rank, found.world_size) if found else None) == rank
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "rank"),
+    [
+        (("VLLM::Worker_TP1",), 1),
+        (("VLLM::Worker_TP1_EP1",), 1),
+        (("VLLM::Worker_PP0_TP1",), 1),
+        (("VLLM::Worker_PP1_TP1",), None),  # the number of ranks of a stage is not told
+        (("VLLM::Worker_DP1_TP0",), None),
+        (("VLLM::EngineCore",), None),
+        (("sglang::scheduler_TP3",), 3),
+        (("sglang::scheduler_DP0_TP1",), 1),
+        (("sglang::detokenizer",), None),
+        (("python", "VLLM::Worker_TP1"), None),
+        (("VLLM::Worker_TP1", "", ""), 1),
+        ((), None),
+    ],
+)
+def test_a_serving_engines_title_tells_the_rank(cmdline: tuple[str, ...], rank: int | None) -> None:
+    found = rank_in_title(cmdline)
+    assert (found.rank if found else None) == rank
+
+
+VARIABLES = sorted({*TORCHRUN, *SLURM, *OPEN_MPI, *HYDRA, "PMIX_RANK", "NODE_RANK", "TF_CONFIG", "PALS_RANKID"})
 
 
 @given(st.dictionaries(st.sampled_from(VARIABLES), st.one_of(st.binary().map(os.fsdecode), st.integers().map(str))))

@@ -45,7 +45,8 @@ def test_a_command_has_its_options_with_their_meaning(name: str) -> None:
     assert command is not None
     section = (ROOT / "docs/commands.md").read_text().partition(f"\n## ingero {name}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `--")]
-    options = [one for one in command.params if isinstance(one, click.Option)]
+    commands = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    options = [one for each in commands for one in each.params if isinstance(one, click.Option)]
     assert len(rows) == len(options)
     for option in options:
         assert any(f"`{max(option.opts, key=len)}" in row and len(row.split(" | ")[-1]) > 10 for row in rows)

@@ -81,6 +81,41 @@ def test_utilisation_is_the_busy_share_of_the_last_second(rig: Rig) -> None:
     child.communicate("\n")
 
 
+def test_processes_that_share_the_device_have_their_slices_of_it(rig: Rig) -> None:
+    program = """
+        import threading
+        ended = threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+        work = kernel(50 * 10**6)
+        while not ended.is_set():
+            launch(work)
+            check(runtime.cudaDeviceSynchronize())
+        """
+    children = [rig.start(program) for _ in range(2)]
+    found = ask(
+        rig,
+        """
+        import time
+        deadline = time.monotonic() + 20
+        shares = {}
+        while (len(shares) < 2 or sum(shares.values()) < 75) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            last = time.time_ns() // 1000 - 10**6
+            try:
+                found = pynvml.nvmlDeviceGetProcessUtilization(device, last)
+            except pynvml.NVMLError_NotFound:
+                found = []
+            shares = {one.pid: one.smUtil for one in found}
+        print(json.dumps(sorted(shares.items())))
+        """,
+    )
+    assert [pid for pid, _ in found] == sorted(child.pid for child in children)
+    assert all(25 <= share <= 75 for _, share in found), found
+    assert sum(share for _, share in found) <= 110, found
+    for child in children:
+        child.communicate("\n")
+
+
 def test_an_unused_device_is_idle(rig: Rig) -> None:
     assert ask(
         rig,

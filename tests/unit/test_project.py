@@ -70,7 +70,9 @@ def test_the_readme_names_every_option_of_the_command(name: str) -> None:
     command = LazyGroup(name="ingero").get_command(None, name)  # type: ignore[arg-type]  # the context is not used
     assert command is not None
     readme = (ROOT / "README.md").read_text()
-    options = [max(parameter.opts, key=len) for parameter in command.params if parameter.param_type_name == "option"]
+    commands = [command, *getattr(command, "commands", {}).values()]
+    parameters = [parameter for each in commands for parameter in each.params]
+    options = [max(parameter.opts, key=len) for parameter in parameters if parameter.param_type_name == "option"]
     assert [option for option in options if f"`{option}" not in readme] == []
 
 

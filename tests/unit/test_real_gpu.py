@@ -1,6 +1,6 @@
-"""Recordings of PyTorch programs on an H100: what was found there stays found, and nothing wrong is ever named.
+"""Recordings of PyTorch programs on an H100 and an H200: what was found stays found, and nothing wrong is ever named.
 
-The truth beside each recording is the program's own: the time at which it began each of its steps (tests/data/h100).
+The truth beside each recording (tests/data/h100, h200) is the program's own: when it began each of its steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import UNEXPLAINED, Diagnosis
 from ingero.store.reader import open_reader
 
-DATA = Path(__file__).parents[1] / "data" / "h100"
+DATA = Path(__file__).parents[1] / "data"
+TRUTHS = {path.name.removesuffix(".truth.json"): path for path in sorted(DATA.glob("h[12]00/*.truth.json"))}
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -66,16 +67,16 @@ class Recorded:
     sync_intervals: Array
 
 
-NAMES = sorted(path.name.removesuffix(".truth.json") for path in DATA.glob("*.truth.json"))
+NAMES = sorted(TRUTHS)
 
 
 @cache  # a diagnosis takes two seconds
 def recorded(name: str) -> Recorded:
     """One of them, read and diagnosed."""
-    truth = msgspec.json.decode((DATA / f"{name}.truth.json").read_bytes(), type=Truth)
+    truth = msgspec.json.decode(TRUTHS[name].read_bytes(), type=Truth)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run.db"
-        path.write_bytes(lzma.decompress((DATA / f"{name}.db.xz").read_bytes()))
+        path.write_bytes(lzma.decompress(TRUTHS[name].with_name(f"{name}.db.xz").read_bytes()))
         with open_reader(path) as reader:
             window = reader.window(None, 0)
             assert window is not None
@@ -97,9 +98,11 @@ def named(diagnosis: Diagnosis) -> set[str]:
     return {incident.cause for incident in diagnosis.incidents} - {UNEXPLAINED}
 
 
-def test_there_are_six_recordings_and_each_has_its_truth() -> None:
-    assert NAMES == ["compile", "hog", "item", "item-later", "loader-pinned", "nosync"]
-    assert sorted(path.name.removesuffix(".db.xz") for path in DATA.glob("*.db.xz")) == NAMES
+def test_each_recording_has_its_truth_and_none_is_missing() -> None:
+    of_h100 = ["compile", "hog", "item", "item-later", "loader-pinned", "nosync"]
+    of_h200 = ["busy-thread", "loader-pageable", "nosync-profiled", "share"]
+    assert sorted([*of_h100, *of_h200]) == NAMES
+    assert sorted(path.name.removesuffix(".db.xz") for path in DATA.glob("h[12]00/*.db.xz")) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,7 +115,7 @@ def test_each_step_found_holds_one_step_of_the_program_and_none_is_left_out(name
     assert len(case.steps) == case.truth.steps_inside == last[-1] - first[0]
 
 
-@pytest.mark.parametrize("name", ["item", "item-later", "hog"])
+@pytest.mark.parametrize("name", ["item", "item-later", "hog", "share"])
 def test_a_program_that_waits_once_a_step_has_one_sync_interval_a_step(name: str) -> None:
     case = recorded(name)
     ends = np.searchsorted(case.truth.marks_ns, case.sync_intervals[:, 0], "right")
@@ -137,7 +140,7 @@ def test_a_cause_that_was_proven_stays_named(name: str) -> None:
     assert named(case.diagnosis) >= set(case.truth.causes_required)
 
 
-@pytest.mark.parametrize("name", ["compile", "loader-pinned"])
+@pytest.mark.parametrize("name", ["compile", "loader-pinned", "nosync-profiled", "share"])
 def test_who_sets_the_pace_is_said(name: str) -> None:
     case = recorded(name)
     texts = [verdict.text for verdict in case.diagnosis.verdicts if verdict.pid == case.truth.pid]
@@ -145,21 +148,42 @@ def test_who_sets_the_pace_is_said(name: str) -> None:
     assert case.truth.verdict in texts[0]
 
 
-def test_slow_items_of_a_data_set_are_found_through_the_pinning_thread() -> None:
-    case = recorded("loader-pinned")
+@pytest.mark.parametrize("name", ["loader-pinned", "loader-pageable"])
+def test_slow_items_of_a_data_set_are_found_and_who_made_them(name: str) -> None:
+    case = recorded(name)
     (incident,) = (incident for incident in case.diagnosis.incidents if incident.cause == "data-starvation")
     assert incident.line is not None
     assert incident.line.function == case.truth.line
     assert {culprit.name for culprit in incident.culprits} == {case.truth.culprit}
 
 
-def test_slow_items_are_found_at_the_time_of_the_fault() -> None:
-    case = recorded("loader-pinned")
-    (incident,) = (incident for incident in case.diagnosis.incidents if incident.cause == "data-starvation")
+@pytest.mark.parametrize(
+    ("name", "cause"), [("loader-pageable", "data-starvation"), ("loader-pinned", "data-starvation")]
+)
+def test_slow_items_are_found_at_the_time_of_the_fault(name: str, cause: str) -> None:
+    case = recorded(name)
+    (incident,) = (incident for incident in case.diagnosis.incidents if incident.cause == cause)
     begin_ns, end_ns = case.truth.fault_ns
     assert incident.end_ns is not None
     overlap_ns = min(end_ns, incident.end_ns) - max(begin_ns, incident.start_ns)
     assert overlap_ns / (end_ns - begin_ns) > 0.9
+
+
+def test_what_a_neighbor_on_the_gpu_cost_is_what_the_marks_say() -> None:
+    case = recorded("share")
+    (incident,) = case.diagnosis.incidents
+    begin_ns, end_ns = case.truth.fault_ns
+    begins, lengths = case.truth.marks_ns[:-1], np.diff(case.truth.marks_ns)
+    inside = (begins >= begin_ns) & (begins < end_ns)
+    lost_ns = (lengths[inside] - np.median(lengths[~inside])).sum()
+    assert incident.lost_ns == pytest.approx(lost_ns, rel=0.2)  # less what drifts: all its steps become quicker
+    assert sum(culprit.lost_ns for culprit in incident.culprits) == incident.lost_ns
+
+
+def test_a_profiler_that_the_program_starts_is_named_by_its_line() -> None:
+    (incident,) = recorded("nosync-profiled").diagnosis.incidents
+    assert incident.line is not None
+    assert incident.line.function == "profiled"
 
 
 def test_what_a_busy_loop_on_the_same_cpu_cost_is_mostly_explained() -> None:

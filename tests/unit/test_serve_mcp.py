@@ -43,6 +43,7 @@ TOOLS: dict[str, dict[str, object]] = {
     "run_demo": {"scenario": "cpu-hog"},
     "get_test_report": {},
     "query_fleet": {"action": "sql", "query": "SELECT 1"},
+    "fleet_nodes": {},
 }
 
 

@@ -30,7 +30,9 @@ from ingero.ops import memory_kinds
 
 logger = logging.getLogger(__name__)
 
-MAX_PROCESSES = 256
+MAX_PROCESSES = 1024  # as in bpf/events.h
+SLOT_SHIFT = 54  # where the slot begins in the keys that have one (bpf/events.h)
+CELL_OP_SHIFT = 46  # where an operation's id, and one more, begins in the key of a cell (bpf/cells.h)
 NO_SLOT = 0xFFFF
 _BPF_NOEXIST = 1
 _START_STEP_NS = 10_000_000  # /proc tells starts in clock ticks

@@ -83,7 +83,7 @@ INLINE struct allocation_key allocation_key(u32 slot, u64 space, u64 address)
 {
 	struct allocation_key key = {
 		.address = address,
-		.owner = (u64)slot << 56 | space << 48 | execs_of(slot),
+		.owner = (u64)slot << SLOT_SHIFT | space << 48 | execs_of(slot),
 	};
 
 	return key;
@@ -100,7 +100,7 @@ INLINE u64 site_key(const struct site_identity *of)
 
 	hash = (hash ^ hash >> 29 ^ of->python_stack) * 0xBF58476D1CE4E5B9ULL;
 	hash = (hash ^ hash >> 32 ^ of->native_stack ^ of->execs) * 0x94D049BB133111EBULL;
-	return (u64)of->slot << 56 | 1ULL << 55 | (hash ^ hash >> 32) >> 9;
+	return (u64)of->slot << SLOT_SHIFT | 1ULL << (SLOT_SHIFT - 1) | (hash ^ hash >> 32) >> (65 - SLOT_SHIFT);
 }
 
 NOINLINE u32 claim_site(const struct site_identity *of)

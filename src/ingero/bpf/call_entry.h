@@ -101,8 +101,8 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = thread_of(task);
 	struct process *process = thread ? process_of(thread, task) : NULL;
-	bool is_nested, is_counted_here, is_marker;
-	struct open_call *call;
+	bool is_counted_here, is_marker;
+	struct open_call *call, *outer;
 	struct settings *set;
 	struct lane *first;
 	u32 slot, zero = 0;
@@ -124,15 +124,17 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	is_counted_here = is_entry_only || has_op(set->counted_ops, COOKIE_OP(cookie));
 	if (unlikely(is_counted_here && COOKIE_KIND(cookie) & CURRENT_KINDS))
 		lose_current(thread);
-	call = open_place(thread, task, context, &is_nested);
+	call = open_place(thread, task, context, &outer);
 	if (unlikely(!call)) {
-		if (!is_nested) {
+		if (!outer) {
 			count_entry(slot, cookie, return_address(context));
 			if (COOKIE_KIND(cookie) & KIND_MEMORY)
 				lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
 			return 1;
 		}
 		count_nested(slot, cookie);
+		if (unlikely(outer->watch & (WATCH_DRIVER_MARKER | WATCH_INNER_MARKER)) && COOKIE_KIND(cookie) & KIND_LAUNCH)
+			look_at_inner_launch(context, thread, outer, cookie);
 		if (likely(!(COOKIE_KIND(cookie) & (KIND_MEMORY | KIND_CONTEXT))))
 			return 1;
 		if (COOKIE_KIND(cookie) & KIND_MEMORY)
@@ -148,6 +150,8 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	call->worst_culprit_ns = 0;
 	call->watch = process ? READ_ONCE(process->watch) : 0;
 	is_marker = call->watch & WATCH_MARKER && is_step_marker(slot, call, task->pid);
+	if (!is_marker)
+		call->watch &= ~WATCH_DRIVER_MARKER;
 	first = begin_streams(call, slot, thread, task->pid);
 	if (is_counted_here) {
 		if (COOKIE_KIND(cookie) & KIND_LAUNCH)

@@ -12,15 +12,19 @@
 
 #define CELL_PROBES 8
 #define NO_CELL (~0U)
-#define CELL_VALID (1ULL << 47)
-#define CALLER_MASK (CELL_VALID - 1) /* user addresses differ below bit 47 on x86-64 and arm64 */
+#define CELL_OP_SHIFT 46
+/*
+ * User addresses differ below bit 47 on x86-64 and arm64. Of two that differ in bit 46 alone the second counts with the
+ * first: one of a program at a low address, and one 64 TiB above it.
+ */
+#define CALLER_MASK ((1ULL << CELL_OP_SHIFT) - 1)
 
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
 	MAP_UINT(map_flags, BPF_F_MMAPABLE);
 	MAP_UINT(max_entries, 4096); /* (agent), a power of two */
 	MAP_TYPE(key, u32);
-	MAP_TYPE(value, u64); /* slot << 56 | op << 48 | CELL_VALID | caller */
+	MAP_TYPE(value, u64); /* slot << SLOT_SHIFT | (op + 1) << CELL_OP_SHIFT | caller */
 } cell_keys MAP;
 
 struct {
@@ -65,7 +69,7 @@ INLINE bool claim(u64 *place, u64 key)
 
 INLINE u64 cell_key(u32 slot, u32 op, u64 caller)
 {
-	return (u64)slot << 56 | (u64)op << 48 | CELL_VALID | (caller & CALLER_MASK);
+	return (u64)slot << SLOT_SHIFT | (u64)(op + 1) << CELL_OP_SHIFT | (caller & CALLER_MASK);
 }
 
 INLINE u32 claim_cell(u64 key, u64 caller)

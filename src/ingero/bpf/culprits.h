@@ -34,14 +34,14 @@ INLINE struct culprit_value *add_culprit(struct culprit_key *key, struct task_st
 	return bpf_map_lookup_elem(&culprits, key);
 }
 
-/* Another program since it was charged last, or another process with the same number. */
-INLINE bool is_renamed(const struct culprit_value *value, struct task_struct *task)
+/* Another program or group since it was charged last, or another process with the same number. */
+INLINE bool is_changed(const struct culprit_value *value, struct task_struct *task)
 {
 	const u64 *before = (const u64 *)value->comm;
 	u64 now[COMM_BYTES / sizeof(u64)];
 
 	read_comm((char *)now, task->group_leader->comm);
-	return before[0] != now[0] || before[1] != now[1];
+	return before[0] != now[0] || before[1] != now[1] || value->cgroup_id != cgroup_id_of(task);
 }
 
 INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
@@ -60,7 +60,7 @@ INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
 		count_unknown_culprit(slot, ns);
 		return;
 	}
-	if (key.culprit_pid && unlikely(is_renamed(value, culprit))) /* the idle task has a name on each CPU */
+	if (key.culprit_pid && unlikely(is_changed(value, culprit))) /* the idle task has a name on each CPU */
 		describe_culprit(value, culprit);
 	__sync_fetch_and_add(&value->ns, ns);
 	__sync_fetch_and_add(&value->switches, 1);
@@ -71,7 +71,7 @@ INLINE void clear_slot(struct cpu *cpu, u64 index, u64 seen)
 {
 	u64 word = index >> 6, bit = 1ull << (index & 63), old;
 
-	asm volatile("%0 &= 7" : "+r"(word));
+	asm volatile("%0 &= %1" : "+r"(word) : "i"(WAIT_WORDS - 1));
 	old = __sync_fetch_and_and(&cpu->active[word], ~bit);
 	OPAQUE(old);
 	if (READ_ONCE(cpu->waiters[index].joined) != seen) {
@@ -95,7 +95,7 @@ GLOBAL int flush_slot(u32 slot, u64 now)
 
 	if (!cpu)
 		return 0;
-	asm volatile("%0 &= 511" : "+r"(index));
+	asm volatile("%0 &= %1" : "+r"(index) : "i"(WAIT_SLOTS - 1));
 	joined = READ_ONCE(cpu->waiters[index].joined);
 	count = joined & WAITERS_MASK;
 	waited = waited_until(joined, now);
@@ -151,7 +151,7 @@ GLOBAL int flush_waiters(u64 now)
 		}
 		WRITE_ONCE(scan->words, words & (words - 1));
 		word = lowest_bit(words);
-		asm volatile("%0 &= 7" : "+r"(word)); /* WAIT_WORDS - 1 */
+		asm volatile("%0 &= %1" : "+r"(word) : "i"(WAIT_WORDS - 1));
 		WRITE_ONCE(scan->word, word);
 		WRITE_ONCE(scan->slots, READ_ONCE(cpu->active[word]));
 	}

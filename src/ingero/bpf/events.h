@@ -17,7 +17,8 @@ typedef signed long long s64;
 
 #define COMM_BYTES 16
 #define CLOCKS 8
-#define MAX_PROCESSES 256 /* a slot is 8 bits of a cell key */
+#define MAX_PROCESSES 1024 /* eight ranks with a hundred workers each; a power of two */
+#define SLOT_SHIFT 54	   /* where the slot begins in the keys that have one: its ten bits are the upper ones */
 #define MAX_STREAMS 16	  /* per process; torch uses 1-5 */
 #define CHECKPOINTS 8
 #define HISTOGRAM_BUCKETS 256
@@ -97,7 +98,7 @@ enum loss {
 	LOSS_LIBRARY_UNREADABLE,     /* counted by the agent */
 	LOSS_STACKS_RING_FULL,	     /* the call's record has no stack */
 	LOSS_PYTHON_CODE_RING_FULL,
-	LOSS_PYTHON_CODE_UNREADABLE, /* these six are counted by the agent */
+	LOSS_PYTHON_CODE_UNREADABLE, /* these three are counted by the agent */
 	LOSS_STACK_PARTS_MISSING,
 	LOSS_STACKS_NOT_RESOLVED,
 	LOSS_KERNEL_NAMES_RING_FULL,
@@ -112,12 +113,13 @@ enum loss {
 	LOSS_STEPS_RING_FULL,
 	LOSS_MARKS_RING_FULL,
 	LOSS_SEQUENCE_RING_FULL,
-	LOSS_RECORDS_NOT_UNDERSTOOD, /* these six are counted by the agent */
+	LOSS_RECORDS_NOT_UNDERSTOOD, /* these seven are counted by the agent */
 	LOSS_PARTS_NOT_UNDERSTOOD,
 	LOSS_LOOP_STOOD_STILL_NS,
 	LOSS_LIBRARY_FILES_GIVEN_UP,
 	LOSS_NATIVE_FILES_GIVEN_UP,
 	LOSS_NATIVE_STACKS_GIVEN_UP,
+	LOSS_HALTS_NOT_READ,
 	LOSS_COUNT,
 };
 
@@ -656,7 +658,7 @@ struct cell {
 
 /* map `kernels`: launches of one kernel function by one caller in a process; `function` 0: being claimed */
 struct kernel_cell {
-	u64 key; /* slot << 56 | valid << 55 | 55 bits of a hash of the three below */
+	u64 key; /* slot << SLOT_SHIFT | valid << 53 | 53 bits of a hash of the three below */
 	u64 count;
 	u64 function;
 	u64 caller;	/* return address at entry */
@@ -665,7 +667,7 @@ struct kernel_cell {
 
 /* map `kernel_handles`: a CUfunction or CUkernel whose name has been told. A handle is used again after its module's end. */
 struct kernel_handle {
-	u64 key;	/* slot << 56 | valid << 55 | handle & (2^55 - 1) */
+	u64 key;	/* slot << SLOT_SHIFT | valid << 53 | handle & (2^53 - 1) */
 	u64 generation; /* the how manyeth kernel with this handle: 1 and up; 0 is what nothing was told of */
 	u64 name_hash;	/* 0: not told by name */
 	u64 source;	/* the host address or handle it was made from; 0: not told */
@@ -690,7 +692,7 @@ struct kernel_name_record {
 /* map `allocations`: memory of a GPU, or pinned for it, that is live */
 struct allocation_key {
 	u64 address; /* or the handle of physical memory */
-	u64 owner;   /* slot << 56 | enum address_space << 48 | execs of the process */
+	u64 owner;   /* slot << SLOT_SHIFT | enum address_space << 48 | execs of the process */
 };
 
 enum address_space {
@@ -712,7 +714,7 @@ struct allocation {
  * a call without a record has none. `op` 0: being claimed. What is live is `allocated` minus `freed`.
  */
 struct allocation_site {
-	u64 key; /* slot << 56 | valid << 55 | 55 bits of a hash of the next six */
+	u64 key; /* slot << SLOT_SHIFT | valid << 53 | 53 bits of a hash of the next six */
 	u64 caller;
 	u64 python_stack;
 	u64 native_stack;
@@ -779,6 +781,9 @@ struct admission {
 enum process_watch {
 	WATCH_MARKER = 1 << 0,	 /* it has a step marker */
 	WATCH_SEQUENCE = 1 << 1, /* each of its enqueues and waits is written into the ring `sequence` */
+	/* the marker is a launch that the driver's call inside it tells as well; of an open call: it is the marker */
+	WATCH_DRIVER_MARKER = 1 << 2,
+	WATCH_INNER_MARKER = 1 << 3, /* the marker is a launch of the driver: it may be inside one of the runtime */
 };
 
 /* map `processes`: one target process; the first fields are what each call needs */
@@ -812,6 +817,10 @@ struct process {
 	s32 captures;	/* streams whose calls are captured into a graph instead of run */
 	u32 pad2;
 	u64 marker_asleep_ns; /* since when the thread of its step marker has been asleep outside calls; 0: it is not */
+	/* the driver's call inside the marker's last one: closes steps while the runtime's launches are not traced */
+	u64 driver_marker_function;
+	u32 driver_marker_op; /* 0: none was seen; forgotten by the agent with the marker */
+	u32 pad3;
 };
 
 /* what the task iterator `dump_threads` writes for each tracked thread */

@@ -267,6 +267,7 @@ struct pt_regs {
 #define REGISTER_ARGS 6
 #define SYSCALL_NUMBER(regs) ((long)(regs)->orig_ax)
 #define SYSCALL_FIRST(regs) ((u64)(regs)->di)
+#define SYSCALL_SECOND(regs) ((u64)(regs)->si)
 #define SYS_SCHED_YIELD 24
 #define SYS_FUTEX 202
 #define SYS_WRITE 1
@@ -283,6 +284,7 @@ struct pt_regs {
 #define REGISTER_ARGS 8
 #define SYSCALL_NUMBER(regs) ((long)(regs)->syscallno)
 #define SYSCALL_FIRST(regs) ((regs)->orig_x0)
+#define SYSCALL_SECOND(regs) ((u64)(regs)->regs[1])
 #define SYS_SCHED_YIELD 124
 #define SYS_FUTEX 98
 #define SYS_WRITE 64

@@ -8,7 +8,7 @@
 #pragma once
 #include "cells.h"
 
-#define KERNEL_VALID (1ULL << 55)
+#define KERNEL_VALID (1ULL << (SLOT_SHIFT - 1))
 #define KERNEL_MASK (KERNEL_VALID - 1)
 #define KERNEL_HANDLES (1 << 15)
 
@@ -32,7 +32,7 @@ const volatile u32 kernel_count = 4096;
 
 INLINE u64 kernel_handle_key(u32 slot, u64 handle)
 {
-	return (u64)slot << 56 | KERNEL_VALID | (handle & KERNEL_MASK);
+	return (u64)slot << SLOT_SHIFT | KERNEL_VALID | (handle & KERNEL_MASK);
 }
 
 /* The agent clears the handles of ended processes, so an empty place does not end the search. */
@@ -61,13 +61,13 @@ INLINE u64 kernel_generation(u32 slot, u64 function)
 	return handle ? READ_ONCE(handle->generation) : 0;
 }
 
-/* 55 bits for all three: that two of 16,000 triples share a key has a probability of 4e-9. */
+/* 53 bits for all three: that two of 16,000 triples share a key has a probability of 1.5e-8. */
 INLINE u64 kernel_key(u32 slot, u64 function, u64 caller, u64 generation)
 {
 	u64 mixed = (function ^ generation << 48) * 0x9E3779B97F4A7C15ULL;
 
 	mixed = (mixed ^ mixed >> 29 ^ caller) * 0xBF58476D1CE4E5B9ULL;
-	return (u64)slot << 56 | KERNEL_VALID | ((mixed ^ mixed >> 32) & KERNEL_MASK);
+	return (u64)slot << SLOT_SHIFT | KERNEL_VALID | ((mixed ^ mixed >> 32) & KERNEL_MASK);
 }
 
 /* Counts a launch that is not in the first place for its key, or that is new. */

@@ -65,7 +65,7 @@ struct position {
 	u32 pad;
 };
 
-/* recorded CUDA events by (process slot << 56 | handle); a reused handle is harmless, positions of a program only grow */
+/* recorded CUDA events by (process slot << SLOT_SHIFT | handle); a reused handle is harmless, positions of a program only grow */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 16384);
@@ -210,7 +210,7 @@ INLINE void end_enqueue(const struct open_call *call, u32 slot)
 
 INLINE u64 position_key(u32 slot, u64 event)
 {
-	return (u64)slot << 56 | (event & ((1ULL << 56) - 1));
+	return (u64)slot << SLOT_SHIFT | (event & ((1ULL << SLOT_SHIFT) - 1));
 }
 
 /* What an event of the running program stands for; NULL: it has not been recorded. */

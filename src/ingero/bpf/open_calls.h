@@ -40,12 +40,12 @@ GLOBAL int give_up_call(struct open_call *call, u32 slot)
  * the return trampoline of the outer call instead of a caller of its own.
  */
 INLINE struct open_call *open_place(struct thread *thread, struct task_struct *task, struct pt_regs *context,
-				    bool *is_nested)
+				    struct open_call **outer)
 {
 	u64 sp = STACK_POINTER(context);
 	struct open_call *place = NULL;
 
-	*is_nested = false;
+	*outer = NULL;
 	for (int i = OPEN_CALLS - 1; i >= 0; i--) {
 		struct open_call *call = &thread->calls[i];
 
@@ -53,7 +53,7 @@ INLINE struct open_call *open_place(struct thread *thread, struct task_struct *t
 			place = call;
 		} else if (is_same_stack(call->sp, sp)) {
 			if (sp < call->sp || (sp == call->sp && return_address(context) == return_trampoline(task))) {
-				*is_nested = true;
+				*outer = call;
 				return NULL;
 			}
 			count_loss(LOSS_FRAME_STALE, 1);

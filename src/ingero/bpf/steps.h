@@ -80,10 +80,14 @@ INLINE u64 step_function(const struct open_call *call)
 INLINE bool is_step_marker(u32 slot, const struct open_call *call, u32 tid)
 {
 	const struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	u32 op = COOKIE_OP(call->cookie);
 
-	return process && COOKIE_OP(call->cookie) == process->marker_op && tid == process->marker_tid &&
-	       (!process->marker_function || process->marker_function == step_function(call)) &&
-	       (!process->marker_caller || process->marker_caller == call->caller);
+	if (!process || tid != process->marker_tid)
+		return false;
+	if (op == process->marker_op)
+		return (!process->marker_function || process->marker_function == step_function(call)) &&
+		       (!process->marker_caller || process->marker_caller == call->caller);
+	return op == process->driver_marker_op && process->driver_marker_function == call->function;
 }
 
 /* A copy or a collective begins. Launches come not here. */
@@ -230,8 +234,6 @@ GLOBAL int fill_step(struct step_record *step, struct step_account *account, str
 	blocked = (struct clocks *)step->blocked_clock_ns;
 	step->begin_ns = account->begin_ns;
 	step->end_ns = call->start_ns;
-	step->function = step_function(call);
-	step->caller = call->caller;
 	step->generation = account->generation;
 	step->copies = now->copies - before->copies;
 	step->collectives = now->collectives - before->collectives;
@@ -288,7 +290,10 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 			__builtin_memset(step, 0, sizeof(*step));
 			step->pid = process->pid;
 			step->tid = process->marker_tid;
-			step->op = COOKIE_OP(call->cookie);
+			/* the marker's own, where the driver's call stands for it: the step is the same */
+			step->op = process->marker_op;
+			step->function = process->marker_function;
+			step->caller = process->marker_caller;
 			step->process_slot = slot;
 			step->device = -1;
 			fill_step(step, account, thread, call);
@@ -301,6 +306,32 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 	account->generation = process->marker_generation;
 	thread->marks_steps = process->marker_tid;
 	return begin_step(account, thread, call, slot);
+}
+
+/*
+ * A launch of the driver inside one of the runtime. Inside the marker's it is noted: it is the outermost one while the
+ * runtime's launches are not traced. A marker that was found while they were not is itself inside one when they are
+ * again, and that one is called in its place.
+ */
+NOINLINE int look_at_inner_launch(struct pt_regs *context, struct thread *thread, struct open_call *outer, u64 cookie)
+{
+	u32 slot = thread->process_slot & (MAX_PROCESSES - 1);
+	struct process *process = bpf_map_lookup_elem(&processes, &slot);
+	struct arguments arguments;
+	u64 function;
+
+	if (!process || !read_arguments(context, &arguments))
+		return 0;
+	function = argument(&arguments, COOKIE_FUNCTION(cookie));
+	if (outer->watch & WATCH_DRIVER_MARKER) {
+		WRITE_ONCE(process->driver_marker_function, function);
+		WRITE_ONCE(process->driver_marker_op, COOKIE_OP(cookie));
+	} else if (COOKIE_OP(cookie) == process->marker_op && function == process->marker_function &&
+		   (u32)bpf_get_current_pid_tgid() == process->marker_tid &&
+		   (!process->marker_caller || process->marker_caller == arguments.return_address)) {
+		end_step(thread, outer, slot);
+	}
+	return 0;
 }
 
 /* One call of a learning window: who enqueued or waited for what, and when. `end_ns` 0: its return is not seen. */
@@ -341,6 +372,7 @@ INLINE void forget_steps(struct process *process, u32 slot)
 
 	process->watch = 0;
 	process->marker_asleep_ns = 0;
+	process->driver_marker_op = 0;
 	if (account)
 		__builtin_memset(account, 0, sizeof(*account));
 }

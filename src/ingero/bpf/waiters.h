@@ -11,11 +11,11 @@ INLINE void add_waiting(struct cpu *cpu, u32 slot, u64 add)
 {
 	u64 index = slot & (WAIT_SLOTS - 1), word, bit = 1ull << (index & 63), old;
 
-	asm volatile("%0 &= 511" : "+r"(index)); /* WAIT_SLOTS - 1 where the verifier sees it */
+	asm volatile("%0 &= %1" : "+r"(index) : "i"(WAIT_SLOTS - 1)); /* WAIT_SLOTS - 1 where the verifier sees it */
 	old = __sync_fetch_and_add(&cpu->waiters[index].joined, add);
 	OPAQUE(old);
 	word = index >> 6;
-	asm volatile("%0 &= 7" : "+r"(word));
+	asm volatile("%0 &= %1" : "+r"(word) : "i"(WAIT_WORDS - 1));
 	if (!(READ_ONCE(cpu->active[word]) & bit)) {
 		old = __sync_fetch_and_or(&cpu->active[word], bit);
 		OPAQUE(old);
@@ -50,7 +50,7 @@ INLINE void charge_nobody(u32 slot, u64 at)
 
 	if (!cpu)
 		return;
-	asm volatile("%0 &= 511" : "+r"(index));
+	asm volatile("%0 &= %1" : "+r"(index) : "i"(WAIT_SLOTS - 1));
 	charged = READ_ONCE(cpu->waiters[index].charged_ns);
 	waited = waited_until(READ_ONCE(cpu->waiters[index].joined), at);
 	if (not_charged(waited, charged) > 0 &&

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ingero.attach.kernel_side import SLOT_SHIFT
 from ingero.attach.libbpf import Map
 from ingero.decode.btf import Btf
 from ingero.ops import MemoryKind
 
 LEVEL_PERIOD_S = 60.0  # so often a site that does not change says again what it holds, for readers of a part
 
-_SLOT_SHIFT = np.uint64(56)
+_SLOT_SHIFT = np.uint64(SLOT_SHIFT)
 _WRAP = 1 << 64  # of a sum in the kernel, which takes a million requests of 16 TB and more
 _SUMS = ("freed_bytes", "frees", "allocated_bytes", "allocations", "failures", "failed_bytes", "foreign_frees")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.attach.kernel_side import CELL_OP_SHIFT, SLOT_SHIFT
 from ingero.attach.libbpf import Map
 
 RARE_PER_SECOND = 100  # an operation below this rate is recorded whole
@@ -72,8 +73,8 @@ class Cells(list[CellGrowth]):
         return Columns(
             growth=self._growth,
             rows=self._rows,
-            ops=(self._keys >> np.uint64(48) & np.uint64(0xFF)).astype(np.int64),
-            slots=(self._keys >> np.uint64(56)).astype(np.int64),
+            ops=(self._keys >> np.uint64(CELL_OP_SHIFT) & np.uint64(0xFF)).astype(np.int64) - 1,
+            slots=(self._keys >> np.uint64(SLOT_SHIFT)).astype(np.int64),
             max_ns=np.asarray([cell.max_ns for cell in self]),
         )
 
@@ -110,11 +111,11 @@ class CellReader:
         if max_ns == max_before_ns:  # no new maximum: the best known bound is the highest bucket that grew
             filled = np.flatnonzero(growth["histogram"])
             max_ns = min(max_ns, int(bucket_lower_bound_ns(int(filled[-1]) + 1))) if len(filled) else 0
-        op, untimed = key >> 48 & 0xFF, 0
+        op, untimed = (key >> CELL_OP_SHIFT & 0xFF) - 1, 0
         if op in self.untimed_ops:  # elsewhere a call that returns while this is read would seem to have no duration
             untimed = max(0, int(growth["count"]) - int(growth["histogram"].sum(dtype=np.uint64)))
         return CellGrowth(
-            slot=key >> 56,
+            slot=key >> SLOT_SHIFT,
             op=op,
             caller=int(growth["caller"]),
             growth=growth,
@@ -126,9 +127,9 @@ class CellReader:
 
     def _feed_thresholds(self, used: Array, keys: Array, now: Array, growth: Array, elapsed_s: float) -> None:
         """Per process and operation: rare ones are recorded whole, of the others the slowest 1 % and a few samples."""
-        groups, inverse = np.unique(keys >> np.uint64(48), return_inverse=True)
+        groups, inverse = np.unique(keys >> np.uint64(CELL_OP_SHIFT), return_inverse=True)
         rates = np.bincount(inverse, growth["count"]) / elapsed_s
-        slots = (groups >> np.uint64(8)).astype(np.int64)
+        slots = (groups >> np.uint64(SLOT_SHIFT - CELL_OP_SHIFT)).astype(np.int64)
         records_of_slot = np.bincount(slots, np.bincount(inverse, growth["recorded"]) / elapsed_s)
         pressure = np.maximum(1.0, records_of_slot[slots] / (MAX_RECORDS_PER_SECOND * self.records_ratio))
         is_rare = rates < RARE_PER_SECOND * self.records_ratio
@@ -144,7 +145,7 @@ class CellReader:
 
     def forget(self, slot: int) -> None:
         """Frees the cells of an ended process. Its threads are gone, so nobody writes to them."""
-        mine = np.flatnonzero((self._keys >> np.uint64(56) == slot) & (self._keys != 0))
+        mine = np.flatnonzero((self._keys >> np.uint64(SLOT_SHIFT) == slot) & (self._keys != 0))
         self._cells[mine] = np.zeros(1, self._cells.dtype)[0]
         self._before[mine] = np.zeros(1, self._cells.dtype)[0]
         self._keys[mine] = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Targets
 from ingero.decode.splits import Member, Splits
+from ingero.discover.ranks import Membership
 from ingero.events import CommunicatorKind
 from ingero.ops import COMMUNICATOR_CALLS, CommunicatorRole
 from ingero.store import tables
@@ -52,15 +53,23 @@ class _Communicator:
 
 
 class CommunicatorRows:
-    """All communicators of the running targets, by number."""
+    """All communicators of the running targets, by number. joined: is told the places of processes, by their number."""
 
-    def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets) -> None:
-        self._sink, self._clock, self._targets = sink, clock, targets
+    def __init__(
+        self,
+        kernel: KernelSide,
+        sink: Sink,
+        clock: WallClock,
+        targets: Targets,
+        joined: Callable[[Mapping[int, Sequence[Membership]]], None] = lambda _: None,
+    ) -> None:
+        self._sink, self._clock, self._targets, self._joined = sink, clock, targets, joined
         self._map, self._peers = kernel.maps["communicators"], kernel.maps["peers"]
         self._layout = kernel.layouts.dtype("communicator")
         self._known: dict[int, _Communicator] = {}
         self._by_handle: dict[tuple[int, int], _Communicator] = {}
         self._splits = Splits()
+        self._told: dict[int, tuple[Membership, ...]] = {}
 
     def add(self, batch: np.ndarray[Any, Any]) -> None:
         """Takes what the kernel has seen (`struct communicator_record`)."""
@@ -85,10 +94,25 @@ class CommunicatorRows:
         changed = [one for one in self._known.values() if one.is_changed]
         if changed:
             self._sink.append(tables.COMMUNICATORS, [_row(one) for one in changed])
+            self._tell({one.process for one in changed})
         for one in changed:
             one.is_changed = False
         # after ncclCommFinalize, and until ncclCommDestroy has returned, the handle is still this communicator's
         self._drop([one for one in self._known.values() if one.ended_ns != _FOREVER_NS and self._entry(one) is None])
+
+    def _tell(self, processes: set[int]) -> None:
+        """Says where in their communicators these processes are, oldest first, as far as that is known."""
+        members: dict[int, list[Membership]] = {process: [] for process in processes}
+        for one in self._known.values():
+            if one.process in members and one.rank is not None and one.nranks is not None:
+                place = Membership(comm_id_hash=one.hash, rank=one.rank, nranks=one.nranks)
+                if place not in members[one.process]:
+                    members[one.process].append(place)
+        now = {process: tuple(places) for process, places in members.items()}
+        new = {process: places for process, places in now.items() if self._told.get(process) != places}
+        self._told |= new
+        if new:
+            self._joined(new)
 
     def forget(self, slot: int) -> None:
         """Forgets an ended process's communicators, here and in the kernel."""
@@ -102,6 +126,8 @@ class CommunicatorRows:
                 self._map.delete(_PARTS.pack(one.handle, slot))
         self._sink.append(tables.COMMUNICATORS, [_row(one) for one in mine])
         self._drop(mine)
+        for one in mine:
+            self._told.pop(one.process, None)
 
     def _drop(self, ended: Sequence[_Communicator]) -> None:
         for one in ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy.typing as npt
 
 from ingero.capture.rows import Sink
 from ingero.discover.cgroups import Cgroup, cpu_stat_file, find_cgroups, members, read_mounts
-from ingero.discover.containers import Placement, Pod, placement_in, placement_of, pod_of
+from ingero.discover.containers import Placement, Pod, owner_of, placement_in, placement_of, pod_of, slurm_job_of
+from ingero.discover.jobs import job_in_path
 from ingero.discover.processes import read_environ
 from ingero.store import tables
 
@@ -65,6 +67,7 @@ class CgroupRows:
     def target(self, pid: int, cgroup: Cgroup, environ: Mapping[str, str]) -> tuple[int | None, Placement]:
         """Writes the group of a target by what its own environment says. The number is None where its id is unseen."""
         place = placement_in(placement_of(cgroup.path), environ)
+        place = _with_slurms_number(place, environ)
         if not cgroup.id:
             return None, place
         self._known.add(cgroup.id)
@@ -79,22 +82,24 @@ class CgroupRows:
         if statistics:
             self.cpu_stats[statistics] = self._number(kernel_id)
         pod = _pod(pid, environ, place, self._sink.node)
-        if kernel_id not in self._named or pod.name:
-            self._named[kernel_id] = place.orchestrator != "kubernetes" or bool(pod.name)
-            self._write(kernel_id, cgroup.path, place, pod)
+        if kernel_id not in self._named or pod.name or place.job:
+            self._named[kernel_id] = _is_complete(place, pod)
+            self._write(kernel_id, cgroup.path, place, pod, owner_of(pod.name, environ))
 
     def _describe(self, kernel_id: int, cgroup: Cgroup, pids: list[int]) -> None:
-        place, pod = placement_of(cgroup.path), Pod(name=None, namespace=None)
-        if place.is_containerized:
+        place, pod, owner = placement_of(cgroup.path), Pod(name=None, namespace=None), None
+        if place.is_containerized or place.step is not None:
             for pid in pids:
                 environ = read_environ(pid) or {}
-                place = placement_in(place, environ)
+                place = _with_slurms_number(placement_in(place, environ), environ)
                 pod = _pod(pid, environ, place, self._sink.node)
-                if pod.name or place.orchestrator not in (None, "kubernetes"):
+                owner = owner_of(pod.name, environ)
+                if pod.name or place.job or place.orchestrator not in (None, "kubernetes", "slurm"):
                     break
-        self._write(kernel_id, cgroup.path, place, pod)
+        self._write(kernel_id, cgroup.path, place, pod, owner)
 
-    def _write(self, kernel_id: int, path: str, place: Placement, pod: Pod) -> None:
+    def _write(self, kernel_id: int, path: str, place: Placement, pod: Pod, owner: str | None = None) -> None:
+        job = job_in_path(place, path)
         row = tables.CGROUPS.rows(
             1,
             cgroup_id=self._number(kernel_id),
@@ -108,6 +113,10 @@ class CgroupRows:
             orchestrator=place.orchestrator or "",
             runtime=place.runtime or "",
             slurm_job=place.job or "",
+            scheduler=job.scheduler if job else "",
+            job=job.id if job else "",
+            job_step=job.step or "" if job else "",
+            owner=owner or "",
             ecs_task=place.task or "",
             unit=place.unit or "",
         )
@@ -115,6 +124,20 @@ class CgroupRows:
 
     def _number(self, kernel_id: int) -> int:
         return int(self._sink.cgroup_keys(np.asarray([kernel_id], np.uint64))[0])
+
+
+def _is_complete(place: Placement, pod: Pod) -> bool:
+    """Whether another process of the group could say no more."""
+    if place.orchestrator == "slurm" and place.job is None:
+        return False
+    return place.orchestrator != "kubernetes" or bool(pod.name)
+
+
+def _with_slurms_number(place: Placement, environ: Mapping[str, str]) -> Placement:
+    """A group that is named by a SLUID has its job's number in the environment of whoever is in it."""
+    if place.step is None or place.job is not None:
+        return place
+    return replace(place, job=slurm_job_of(environ))
 
 
 def _pod(pid: int, environ: Mapping[str, str], place: Placement, node: str) -> Pod:

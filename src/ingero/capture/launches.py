@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ingero.attach.kernel_side import SLOT_SHIFT
 from ingero.attach.libbpf import Map
 
-_SLOT_SHIFT = np.uint64(56)
+_SLOT_SHIFT = np.uint64(SLOT_SHIFT)
 
 
 @dataclass(frozen=True, slots=True)

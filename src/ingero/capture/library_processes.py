@@ -15,7 +15,7 @@ from ingero.discover import library_tasks as told
 from ingero.discover.driver_offsets import ask_driver
 from ingero.discover.elf import UnreadableElfError
 from ingero.discover.libraries import PutOffError
-from ingero.discover.library_files import LibraryFile, NotATracedLibraryError
+from ingero.discover.library_files import LibraryFile, NotATracedLibraryError, StubLibraryError
 from ingero.discover.library_reader import FileKey, Held, LibraryReader, LibrarySites
 from ingero.discover.mapped_paths import Reach
 from ingero.discover.mappings import Mapping
@@ -228,4 +228,6 @@ def _raise_as_there(error: RefusedAnswerError, path: Path) -> NoReturn:
         raise SymbolsMissingError(path) from None
     if error.kind == NotATracedLibraryError.__name__:
         raise NotATracedLibraryError(path) from None
+    if error.kind == StubLibraryError.__name__:
+        raise StubLibraryError(path) from None
     raise UnreadableElfError(path, error.reason) from None

@@ -33,7 +33,7 @@ MOST_OF_A_CORE = 0.02
 _LONGEST_PAUSE_S = 60.0
 _LONGEST_WAIT_S = 1.0  # for a last look, by what the one before took: whoever stops a recording is not kept waiting
 _SAVED_S = 1.2  # a minute's worth of that is kept: an incident is looked at each second while it is new
-_URGENT_FOR_S = 5.0  # calls that do not return are looked at each second, whatever looks have cost;
+_URGENT_FOR_S = 8.0  # what seems to hang is looked at each second, whatever looks have cost;
 _URGENT_EVERY_S = 60.0  # so often at most
 
 
@@ -60,16 +60,16 @@ class LiveFindings:
     ) -> None:
         self.close()
 
-    def second_stored(self, open_calls: int = 0) -> None:
+    def second_stored(self, hanging: int = 0) -> None:
         """A second has been handed to the writer: there may be something to find.
 
-        open_calls: those open for over a second as it ended.
+        hanging: calls open for over a second as it ended, and processes that make none and wait.
         """
         self._is_due.set()
         now_s = time.monotonic()
-        if open_calls and now_s - self._urgent_since_s > _URGENT_EVERY_S:
+        if hanging and now_s - self._urgent_since_s > _URGENT_EVERY_S:
             self._urgent_since_s = now_s
-        if open_calls and now_s - self._urgent_since_s < _URGENT_FOR_S:
+        if hanging and now_s - self._urgent_since_s < _URGENT_FOR_S:
             self._ends_pause.set()
 
     def is_hurried(self) -> bool:

@@ -36,6 +36,7 @@ MEANINGS: dict[str, str] = {
     "stacks_not_resolved": "stacks that could not be resolved: too many at once, not taken in time, or a damaged file",
     "kernel_names_ring_full": "names of GPU kernels dropped: the agent drained too slowly",
     "kernel_handles_full": "GPU kernels without a name: more handles than there is room for",
+    "halts_not_read": "looks at processes that make no calls any more, not taken: too many, or one failed",
     "gpu_samples_missed": "GPU samples not taken: NVML or a GPU did not answer in time, or nobody took the answer",
     "kernel_names_not_resolved": "GPU kernels without a name: too many at once, or a damaged file",
     "samples_ring_full": "on-CPU samples dropped: the agent drained too slowly",

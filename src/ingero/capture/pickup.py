@@ -7,7 +7,8 @@ import logging
 import os
 import pwd
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,13 +22,15 @@ from ingero.capture.disk_search import DiskSearch
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.targets import Target, Targets
 from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
-from ingero.discover.library_files import library_kind
+from ingero.discover.library_files import may_be_traced
 from ingero.discover.processes import ProcessId, descendants, list_pids, parent_of, parents, real_uid
 from ingero.events import LifecycleKind
 from ingero.foreign_text import decoded
+from ingero.units import format_counted
 
 logger = logging.getLogger(__name__)
 
+_MOST_USERS = 3  # named
 _SCAN_NS = 1_000_000_000
 _SCAN_WITH_EVENTS_NS = 5_000_000_000  # the kernel tells of each mapping: the scan only makes sure
 
@@ -92,6 +95,24 @@ class Reports(Protocol):
         """Sites have been probed, or could not be; libraries cannot be read."""
 
 
+def left_out_text(users: Mapping[int, int]) -> str:
+    """CUDA processes of other users, by user id, as a sentence with the option that takes them in."""
+    if not users:
+        return ""
+    shown = sorted(users.items(), key=lambda one: -one[1])[:_MOST_USERS]
+    whose = " and ".join(f"{format_counted(count, 'CUDA process')} of {_user_name(uid)}" for uid, count in shown)
+    more = f" and those of {len(users) - _MOST_USERS} more users" if len(users) > _MOST_USERS else ""
+    option = f"--user {_user_name(shown[0][0])}, or --user all" if len(users) == 1 else "--user all"
+    return f"not traced: {whose}{more}, because only yours are (containers often run as root); to trace them: {option}"
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
 class Pickup:
     """The targets of one recording.
 
@@ -110,6 +131,12 @@ class Pickup:
         self._admitted: dict[int, int] = {}  # slots by pid, whose other threads have no account yet
         self._on_disk: list[LibraryCopy] = []
         self._scanned_ns = 0
+        self._left_out: dict[int, int] = {}  # processes that use a traced library, by user id, of other users
+
+    @property
+    def left_out(self) -> str:
+        """How many CUDA processes of whom are not traced because they are not this user's; "" for none."""
+        return left_out_text(self._left_out)
 
     def begin(self, drain: Callable[[], None]) -> None:
         """Probes the libraries in use, admits and enrolls who uses them, and begins to watch for others."""
@@ -128,7 +155,7 @@ class Pickup:
 
     def _watch(self) -> None:
         try:
-            self._events = MappingEvents(lambda name: library_kind(name) is not None)
+            self._events = MappingEvents(may_be_traced)
         except BpfError as error:
             reason = f"a library that is loaded late is found up to a second later: {error}"
             self._kernel.unavailable.append(Unavailable(name="mapping events", reason=reason))
@@ -176,7 +203,20 @@ class Pickup:
 
     def _scan(self) -> LibraryScan:
         self._scanned_ns = time.monotonic_ns()
-        return self.libraries.scan(set(self._of_interest()) if self._wanted.pids else None)
+        scan = self.libraries.scan(set(self._of_interest()) if self._wanted.pids else None)
+        self._note_left_out(scan.pids)
+        return scan
+
+    def _note_left_out(self, pids: Iterable[int]) -> None:
+        """Says once for each user that processes are left out."""
+        if self._wanted.uid is None or self._wanted.pids or self._wanted.is_target is not None:
+            return
+        owners = (real_uid(pid) for pid in pids if pid != os.getpid())
+        users = Counter(uid for uid in owners if uid is not None and uid != self._wanted.uid)
+        is_new = not users.keys() <= self._left_out.keys()
+        self._left_out |= users
+        if is_new:
+            logger.warning("%s", self.left_out)
 
     def _probe(self, scan: LibraryScan) -> None:
         """Probes copies not seen before that a target uses, or who is to become one: others would pay for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,14 +20,16 @@ from ingero.capture.communicators import CommunicatorRows
 from ingero.capture.drainer import Drainer
 from ingero.capture.foreign import Foreign
 from ingero.capture.governor import Governor
-from ingero.capture.gpu_samples import GpuSamples
+from ingero.capture.gpu_samples import GpuSamples, Listed
 from ingero.capture.gpus import GpuRows, UnseenCalls
+from ingero.capture.halts import Halts
 from ingero.capture.host_sums import lifecycle_sums
 from ingero.capture.identity import CgroupRows
 from ingero.capture.interval_sums import IntervalSums
 from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.mark_rows import MarkRows
+from ingero.capture.numa import write_numa_nodes
 from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
@@ -48,7 +50,9 @@ from ingero.capture.wakers import WakerRows
 from ingero.capture.watchdog import Watchdog
 from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
+from ingero.discover.numa import numa_nodes
 from ingero.discover.processes import read_thread_name
+from ingero.discover.ranks import Membership
 from ingero.ops import Library
 from ingero.sandbox.nursery import Nursery
 from ingero.step_counts import How
@@ -100,9 +104,8 @@ class Recorder:
     def __init__(
         self, kernel: KernelSide, sink: Sink, options: RecorderOptions, nursery: Nursery | None = None
     ) -> None:
-        self._kernel, self._sink = kernel, sink
+        self._kernel, self._sink, self.clock = kernel, sink, WallClock()
         self._resources = ExitStack()
-        self.clock = WallClock()
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
@@ -120,12 +123,12 @@ class Recorder:
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink)
         self.seconds = SecondReader(kernel, sink, self.clock, self.targets, self._cgroups)
-        gpus = GpuRows(sink, present_gpus())
+        self._gpus = gpus = GpuRows(sink, present_gpus())
         self._processes = ProcessRows(sink, self._cgroups, gpus)
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
         self._scheduling = SchedulingRows(sink)
-        self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of)
+        self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of, listed=self._note_gpus)
         self._resources.callback(self._gpu_samples.stop)
         spans = TracedSpans()
         self._rows = RowMaker(
@@ -148,8 +151,15 @@ class Recorder:
         )
         self._steps = StepFinder(kernel, self.targets, step_rows)
         marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, devices_of=self._rows.devices)
-        self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets)
-        self.seconds.on_forget += [self._communicators.forget, self._rows.forget, self._steps.forget, marks.forget]
+        self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets, self._note_members)
+        self._halts = self._resources.enter_context(Halts(sink, self.clock, self.targets))
+        self.seconds.on_forget += [
+            self._halts.forget,
+            self._communicators.forget,
+            self._rows.forget,
+            self._steps.forget,
+            marks.forget,
+        ]
         self.stacks = Stacks(
             kernel,
             lambda rows: sink.append(tables.STACKS, rows),
@@ -212,6 +222,7 @@ class Recorder:
     def start(self) -> None:
         """Attaches clocks and host events, finds targets, probes their libraries."""
         self._gpu_samples.start()
+        write_numa_nodes(self._sink, numa_nodes(present_gpus()))
         self._kernel.start_clocks()
         with self._drainer.working_meanwhile(self._kernel.start):  # the host events take longest to load
             self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
@@ -301,6 +312,7 @@ class Recorder:
         self._read_ns = now_ns
         self._salvage.part("wakers", lambda: self._wakers.write(period))
         self._salvage.part("communicators", self._communicators.write)
+        self._salvage.part("processes", lambda: self._processes.look_again(list(self.targets), self.clock.now_ns()))
         second = self.seconds.read(period)
         self._salvage.part("steps", lambda: self._steps.second(second.cells))
         self._count_own_losses(second)
@@ -308,6 +320,8 @@ class Recorder:
         self._salvage.part(
             "scheduling", lambda: self._scheduling.write(second.time_ns, self.targets, threads, second.charges)
         )
+        halted: list[int] = []
+        self._salvage.part("halts", lambda: halted.append(self._halts.second(threads)))
         records, self._records = self._records, 0
         intervals, self._intervals = self._intervals, IntervalSums()
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
@@ -315,6 +329,7 @@ class Recorder:
         return replace(
             second,
             records=records,
+            halted=sum(halted),
             intervals=intervals,
             host=host,
             overhead_ratio=own.overhead.ratio,
@@ -336,6 +351,7 @@ class Recorder:
                 second.losses[name] = count
                 self.seconds.losses_total[name] += count
         own = self.stacks.worker.losses() | self._kernel_names.worker.losses()
+        own |= self._halts.worker.losses()
         own |= self._salvage.losses() | self._watchdog.losses() | self._foreign.losses()
         own["gpu_samples_missed"] = self._gpu_samples.write()
         own["process_slots_full"] = self.targets.newly_refused()
@@ -346,6 +362,16 @@ class Recorder:
             self.seconds.count_losses(grown, second.period)
             for name, count in grown.items():
                 second.losses[name] = second.losses.get(name, 0) + count
+
+    def _note_members(self, members: Mapping[int, Sequence[Membership]]) -> None:
+        """Where targets are in their communicators."""
+        by_number = {target.number: target for target in self.targets}
+        self._processes.joined(members, by_number, self.clock.now_ns())
+
+    def _note_gpus(self, listed: Listed) -> None:
+        """Which GPUs the driver has targets on."""
+        targets = ((self.targets.of_pid(pid), slices) for pid, slices in listed.items())
+        self._gpus.seen({target.number: slices for target, slices in targets if target})
 
     def target_changed(
         self, target: Target, change: Change, seen_ns: int | None = None, parent: Target | None = None

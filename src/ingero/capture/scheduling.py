@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,16 @@ import numpy as np
 from ingero.capture.culprits import Charge
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Target
-from ingero.discover.cgroups import Cgroup, CgroupMounts, CpuShare, parse_cgroup, read_cpu_share, read_mounts
+from ingero.discover.cgroups import (
+    Cgroup,
+    CgroupMounts,
+    CpuShare,
+    IoLimit,
+    parse_cgroup,
+    read_cpu_share,
+    read_io_limits,
+    read_mounts,
+)
 from ingero.discover.processes import PROC
 from ingero.discover.scheduling import SchedulingPolicy, read_scheduling
 from ingero.store import tables
@@ -28,10 +38,18 @@ _THREADS_A_SECOND = 256
 
 
 @dataclass(frozen=True, slots=True)
+class _Group:
+    """What the group of a process gets."""
+
+    share: CpuShare
+    io_limits: tuple[IoLimit, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Facts:
     process: int
     policy: SchedulingPolicy
-    share: CpuShare | None
+    group: _Group | None
 
 
 @dataclass(slots=True)
@@ -48,7 +66,7 @@ class SchedulingRows:
         self._mounts = mounts or read_mounts()
         self._known: dict[tuple[int, int], _Known] = {}
         self._groups: dict[int, bytes] = {}
-        self._shares: dict[bytes, CpuShare | None] = {}
+        self._shares: dict[bytes, _Group | None] = {}
         self._hits: dict[int, int] = {}
         self._looked_ns = self._looks = 0
 
@@ -92,7 +110,7 @@ class SchedulingRows:
         self._looks += 1
         rounds = 1 + (len(pids) - 1) // _GROUPS_A_SECOND
         groups = {pid: self._groups[pid] for pid in pids if pid in self._groups}
-        looked_at: dict[bytes, CpuShare | None] = {}
+        looked_at: dict[bytes, _Group | None] = {}
         for place, pid in enumerate(sorted(pids)):
             if pid not in groups or place % rounds == self._looks % rounds:
                 text = groups[pid] = self._group_text(pid)
@@ -107,10 +125,13 @@ class SchedulingRows:
         except OSError:  # it has ended
             return b""
 
-    def _read_share(self, text: bytes) -> CpuShare | None:
+    def _read_share(self, text: bytes) -> _Group | None:
         """text: of a /proc/PID/cgroup; empty where the process has ended."""
         paths = parse_cgroup(os.fsdecode(text))
-        return read_cpu_share(Cgroup(id=None, path="", paths=paths), self._mounts) if paths else None
+        if not paths:
+            return None
+        group = Cgroup(id=None, path="", paths=paths)
+        return _Group(read_cpu_share(group, self._mounts), read_io_limits(group, self._mounts))
 
     def _row_if_news(self, time_ns: int, process: int, pid: int, tid: int) -> Sequence[Row]:
         policy = read_scheduling(tid)
@@ -121,7 +142,7 @@ class SchedulingRows:
         if known and known.facts == facts and time_ns - known.written_ns < REPEAT_NS:
             return []
         self._known[pid, tid] = _Known(facts, time_ns)
-        share = facts.share or CpuShare(weight=None, quota_us=None, period_us=None)
+        group = facts.group or _Group(CpuShare(weight=None, quota_us=None, period_us=None), ())
         return tables.SCHEDULING.rows(
             1,
             session=self._sink.session,
@@ -133,9 +154,10 @@ class SchedulingRows:
             policy=policy.policy,
             rt_priority=policy.rt_priority,
             cpus_allowed=policy.cpus_allowed,
-            cpu_weight=share.weight,
-            quota_us=share.quota_us,
-            period_us=share.period_us,
+            cpu_weight=group.share.weight,
+            quota_us=group.share.quota_us,
+            period_us=group.share.period_us,
+            io_limits=json.dumps([(one.device, one.limit, one.path) for one in group.io_limits]),
         )
 
 

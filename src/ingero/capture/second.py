@@ -23,7 +23,7 @@ from ingero.capture.launches import Launches, LaunchReader
 from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
 from ingero.capture.memory_rows import MemoryRows
-from ingero.capture.open_calls import OpenSince
+from ingero.capture.open_calls import AwakeSince, OpenSince
 from ingero.capture.period import Period
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rings import Backlog
@@ -65,6 +65,7 @@ class Second:
     in_flight: int
     switches: int = 0
     preemptions: int = 0
+    halted: int = 0  # processes that make no calls any more and wait for what may never come
     host: list[HostSum] = field(default_factory=list)
     records: int = 0
     intervals: IntervalSums = field(default_factory=IntervalSums)
@@ -113,7 +114,7 @@ class SecondReader:
         )
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-        self._open_since = OpenSince(clock)
+        self._open_since, self._awake_since = OpenSince(clock), AwakeSince()
         self.sites = CallSiteRows(sink, targets)
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
@@ -364,7 +365,8 @@ class SecondReader:
         hung = threads[(threads["call_start_ns"] != 0) & (waited > IN_FLIGHT_NS)]
         calls = list(zip(hung["tid"].tolist(), hung["call_start_ns"].tolist(), strict=True))
         rows: list[Row] = []
-        for thread, since_ns in zip(hung, self._open_since.of(calls), strict=True):
+        awake = self._awake_since.of(calls, hung["clock_ns"])
+        for thread, since_ns, awake_ns in zip(hung, self._open_since.of(calls), awake, strict=True):
             target, op = self._targets.at(int(thread["process_slot"])), BY_ID.get(int(thread["call_op"]))
             if target and op:
                 rows += tables.IN_FLIGHT.rows(
@@ -377,6 +379,7 @@ class SecondReader:
                     source=int(op.source),
                     op=op.code,
                     since_ns=since_ns,
+                    awake_ns=awake_ns,
                     caller=thread["call_caller"].astype(np.int64),
                     handle=thread["call_handle"].astype(np.int64),
                     communicator=int(thread["call_function"]) >> SEQUENCE_BITS if op.source is Source.NCCL else 0,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.attach.groups import GROUP_OF_OP, Group
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
 from ingero.capture.cells import CellGrowth
@@ -31,6 +32,8 @@ class Watch(enum.IntFlag):
 
     MARKER = 1
     SEQUENCE = 2
+    DRIVER_MARKER = 4
+    INNER_MARKER = 8
 
 
 class StepFinder:
@@ -124,13 +127,14 @@ class StepFinder:
             self._mark(row, wish)
         if wish.calls and not before.calls:
             row["sequence_left"] = wish.calls
-        row["watch"] = Watch.MARKER * (wish.marker is not None) | Watch.SEQUENCE * bool(wish.calls)
+        row["watch"] = _watch(wish)
 
     def _mark(self, row: Array, wish: Wish) -> None:
         """Writes another marker; a step begun by the one before ends nowhere."""
         row["watch"] = int(row["watch"][0]) & Watch.SEQUENCE
         self._generation += 1
         row["marker_generation"] = self._generation
+        row["driver_marker_op"] = 0
         if wish.marker:
             logger.debug("process %d: steps begin with %s", int(row["pid"][0]), wish.marker)
             for name in ("op", "function", "caller", "tid"):
@@ -148,3 +152,11 @@ class StepFinder:
         self._learners.pop(slot, None)
         self._given.pop(slot, None)
         self._held.pop(slot, None)
+
+
+def _watch(wish: Wish) -> Watch:
+    marker = Watch.MARKER * (wish.marker is not None)
+    if wish.marker and wish.marker.is_told_by_kernel:
+        at_driver = GROUP_OF_OP[wish.marker.op] is Group.DRIVER_LAUNCHES
+        marker |= Watch.INNER_MARKER if at_driver else Watch.DRIVER_MARKER  # launches may be traced at either layer
+    return Watch(marker | Watch.SEQUENCE * bool(wish.calls))

@@ -24,7 +24,7 @@ TICKS_UNTIL_RECYCLED = 2  # readings of the kernel's sums after the end, so that
 class Target:
     """One traced process.
 
-    identity: rank and container, for people.
+    identity: rank, container and job, for people; container: its id; cgroup_path: where it was when looked at.
     number: its number in the database. start_ns: unix. exit_ns: unix, None while it lives; ticks_gone counts readings
     since; backlog: the records that may still be its own.
     """
@@ -41,6 +41,10 @@ class Target:
     backlog: Backlog = field(default_factory=Backlog)
     is_described: bool = False
     identity: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    container: str | None = None
+    cgroup_path: str = ""
 
     @property
     def pid(self) -> int:

@@ -53,13 +53,13 @@ def command(as_json: bool) -> None:
 def gather() -> Facts:
     """The facts of this machine."""
     scan = LibraryScanner().scan()
-    names = process_names()
+    names, uid = process_names(), _traced_uid()
     return Facts(
         kernel=read_kernel(),
         scan=scan,
         on_disk=library_copies_on_disk(),
         gpu=_gpu(),
-        processes=[process for pid in scan.pids if (process := _process(pid)) is not None],
+        processes=[process for pid in scan.pids if (process := _process(pid, uid)) is not None],
         placement=own_placement(),
         runtimes=container_runtimes(names),
         orchestrators=orchestrators(names, os.environ),
@@ -143,7 +143,14 @@ def _driver_in_proc() -> str | None:
     return found[1] if found else None
 
 
-def _process(pid: int) -> CudaProcess | None:
+def _traced_uid() -> int | None:
+    """Whose processes `trace` takes, as ingero.yaml and the environment ask for it; None: everybody's."""
+    with suppress(IngeroError):
+        return resolve({}, os.environ, uid=os.getuid()).uid
+    return None
+
+
+def _process(pid: int, traced_uid: int | None) -> CudaProcess | None:
     process = read_process(pid)
     if process is None:
         return None
@@ -157,6 +164,7 @@ def _process(pid: int) -> CudaProcess | None:
         user=user,
         interpreter=find_interpreter(pid),
         placement=placement_of_process(pid),
+        is_left_out=traced_uid is not None and process.uid != traced_uid,
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads ingero.yaml: a flat list of options, every complaint with its line."""
+"""Reads ingero.yaml: a list of options, those of many nodes below `fleet`; every complaint with its line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import yaml
 
 FILE_NAME = "ingero.yaml"
+CONFIG_VARIABLE = "INGERO_CONFIG"
+FLEET = "fleet"  # the only key that has keys below it: `fleet.nodes` and so on
 _SYSTEM_FILE = Path("/etc/ingero") / FILE_NAME
 
 
@@ -66,11 +68,20 @@ def _entries(path: Path, root: yaml.Node | None) -> Iterator[tuple[str, list[str
         return
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{path}, line 1: a list of options is wanted", hint="each line is like  max-db: 10g")
+    yield from _pairs(path, root, "")
+
+
+def _pairs(path: Path, root: yaml.MappingNode, above: str) -> Iterator[tuple[str, list[str], int]]:
+    import yaml  # noqa: PLC0415  # as above
+
     for key, value in root.value:
         line = key.start_mark.line + 1
+        if isinstance(value, yaml.MappingNode) and not above and key.value == FLEET:
+            yield from _pairs(path, value, f"{FLEET}.")
+            continue
         items = value.value if isinstance(value, yaml.SequenceNode) else [value]
         if not isinstance(key, yaml.ScalarNode) or not all(isinstance(item, yaml.ScalarNode) for item in items):
             raise ConfigError(f"{path}, line {line}: a plain value is wanted", hint="each line is like  max-db: 10g")
         if any(item.tag == "tag:yaml.org,2002:null" for item in items):
             raise ConfigError(f"{path}, line {line}: {key.value} has no value", hint="give it one or remove the line")
-        yield str(key.value), [str(item.value) for item in items], line
+        yield f"{above}{key.value}", [str(item.value) for item in items], line

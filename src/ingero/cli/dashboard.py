@@ -28,6 +28,9 @@ class NotInstalledError(IngeroError):
 @click.option("--tls-cert", type=_FILE, metavar="F", help="Certificate, PEM (default: one made on the fly).")
 @click.option("--tls-key", type=_FILE, metavar="F", help="Its key, PEM.")
 @click.option("--client-ca", type=_FILE, metavar="F", help="Let in only clients with a certificate of this authority.")
+@click.option(
+    "--token-file", type=_FILE, metavar="F", help="File with the token that readers must show; nobody else may read it."
+)
 @click.option("--no-tls", is_flag=True, help="Plain HTTP; on addresses of this machine.")
 @click.option("--trusted-network", is_flag=True, help="With a token, allow --no-tls on other addresses, too.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Answer to this name, too, e.g. a proxy's.")
@@ -37,13 +40,15 @@ def command(
     tls_cert: Path | None,
     tls_key: Path | None,
     client_ca: Path | None,
+    token_file: Path | None,
     no_tls: bool,
     trusted_network: bool,
     hosts: tuple[str, ...],
 ) -> None:
     """Show a recording in the browser, also while it is being written.
 
-    INGERO_DASHBOARD_TOKEN: who wants to read must know it. Needed where other machines reach the address.
+    INGERO_DASHBOARD_TOKEN, or --token-file: who wants to read must know it. Where other machines reach the address,
+    either that or --client-ca is needed. It also answers `query --nodes` and `explain --nodes` of other machines.
     """
     if not all(find_spec(name) for name in ("fastapi", "uvicorn", "cryptography")):
         raise NotInstalledError(
@@ -53,8 +58,9 @@ def command(
 
     from ingero.serve.addresses import listen, parse_address  # noqa: PLC0415
     from ingero.serve.dashboard.exposure import TOKEN_VARIABLE, Exposure, check_exposure  # noqa: PLC0415
-    from ingero.serve.dashboard.server import certificate_of, serve, server_context  # noqa: PLC0415
+    from ingero.serve.dashboard.server import answering_to, certificate_of, serve, server_context  # noqa: PLC0415
     from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415
+    from ingero.serve.token_file import read_token  # noqa: PLC0415
 
     address = parse_address(addr)
     exposure = Exposure(
@@ -63,7 +69,7 @@ def command(
         certificate=tls_cert,
         key=tls_key,
         client_ca=client_ca,
-        token=os.environ.get(TOKEN_VARIABLE, ""),
+        token=read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
         hosts=hosts,
     )
     check_exposure(exposure, is_trusted_network=trusted_network)
@@ -73,6 +79,7 @@ def command(
     if exposure.has_tls:
         certificate = certificate_of(exposure)
         context = server_context(exposure, certificate)
+        exposure = answering_to(exposure, certificate)
         if tls_cert is None:
             lines.append(f"certificate made on the fly; the browser warns once. SHA-256 {certificate.fingerprint}")
     listening = listen(address)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_of, fleet_options
 from ingero.cli.output import echo, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.window_options import parse_since_ns, window_of
-from ingero.diagnose.concerned import is_about
+from ingero.diagnose.concerned import chosen
 from ingero.diagnose.engine import diagnose, diagnose_evidence
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.incident_json import Object
@@ -33,6 +34,7 @@ from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 
 EXIT_FOUND = 1
+_NODE_TIMEOUT = "30s"  # a diagnosis takes a node some seconds, which asking it for rows does not
 _MOST_CHAINS = 4  # of an older version's own, below a verdict that is not theirs
 
 
@@ -71,6 +73,8 @@ class _Wanted:
     is_flag=True,
     help="Show the whole stacks of the longest calls, and of all threads of a process in which a call hangs.",
 )
+@click.option("--timeout", metavar="D", help="With --nodes: give a node up after this time. Default: 30s.")
+@fleet_options
 def command(
     db: Path | None,
     since: str | None,
@@ -83,12 +87,23 @@ def command(
     per_process: bool,
     as_json: bool,
     stacks: bool,
+    timeout: str | None,
+    fleet: FleetFlags,
 ) -> None:
-    """Say what went wrong in a recording, who did it, and where its time went.
+    """Say what went wrong in a recording, who did it, and where its time went; or on many nodes.
 
-    Exit code 0: no incident was found, 1: one was, 2: an error.
+    With --nodes, each node explains its own recording; a node that does not answer is named with its reason.
+
+    Exit code 0: no incident was found, 1: one was, 2: an error, 3: nodes are missing, whatever the others said.
     """
     _check_rule(rule)
+    nodes = fleet_of(fleet, db=db, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
+    if nodes is not None:
+        from ingero.cli.fleet_explain import explain_fleet  # noqa: PLC0415  # needless for a recording
+
+        given = {"--from": begin, "--to": end, "--node": node, "--chains": chains, "--per-process": per_process}
+        _refuse_of_one_recording(given | {"--stacks": stacks})
+        sys.exit(explain_fleet(nodes, since=since or "", pid=pid, rule=rule, as_json=as_json))
     since_ns = parse_since_ns(since)
     wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
     with open_reader(database_path(db, os.environ, uid=os.getuid()), node=node) as reader:
@@ -114,6 +129,12 @@ def command(
         sys.exit(EXIT_FOUND)
 
 
+def _refuse_of_one_recording(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value:
+            raise FleetOptionError(f"{name} is of one recording", hint=f"leave out {name}, or --nodes")
+
+
 def _stored(reader: Reader, window: Window, pid: int | None, rule: str | None) -> dict[str, Stored]:
     """What was found while it was recorded, by node; under "" where the recording holds one."""
     nodes = reader.nodes()
@@ -136,22 +157,6 @@ def _show_stored(found: dict[str, Stored], window: Window, *, as_json: bool) -> 
         for line in stored_lines(its):
             echo(line)
     return any(found.values())
-
-
-def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
-    """What of it is about one process, and of one cause."""
-    incidents = tuple(
-        one
-        for one in diagnosis.incidents
-        if (rule is None or one.cause == rule)
-        and (pid is None or is_about(pid, [victim.pid for victim in one.victims], one.root))
-    )
-    return replace(
-        diagnosis,
-        incidents=incidents,
-        verdicts=tuple(one for one in diagnosis.verdicts if pid is None or one.pid == pid),
-        not_evaluated=tuple(one for one in diagnosis.not_evaluated if rule is None or one.cause == rule),
-    )
 
 
 def _text(

@@ -41,9 +41,9 @@ class OutputExistsError(IngeroError):
 @click.option("--force", is_flag=True, help="Write over an import of before.")
 @click.option("--max-size", metavar="SIZE", help=f"Most bytes to read, unpacked (default {format_bytes(MAX_BYTES)}).")
 def command(files: tuple[Path, ...], output: Path, force: bool, max_size: str | None) -> None:
-    """Turn profiles into a recording: traces of PyTorch's profiler, Nsight Systems exports and RPD files.
+    """Turn profiles into a recording: traces of PyTorch's and JAX's profilers, Nsight Systems exports, RPD files.
 
-    A folder or a .tar.gz is the ranks of one job: each file becomes a process. .gz and .xz are unpacked.
+    A folder, a .tar.gz or a .zip is the ranks of one job: each file becomes a process. .gz, .bz2, .xz are unpacked.
     """
     _refuse_others(output, force=force)
     read = read_profiles(files, max_bytes=parse_size_bytes(max_size) if max_size else MAX_BYTES)

@@ -9,11 +9,13 @@ from types import MappingProxyType
 from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.cli.check import EXIT_NOT_READY
 from ingero.cli.compare import EXIT_WORSE
+from ingero.cli.config_file import CONFIG_VARIABLE
 from ingero.cli.demo import EXIT_WRONG_VERDICT
 from ingero.cli.explain import EXIT_FOUND
+from ingero.cli.fleet_options import TOKEN_VARIABLE as FLEET_TOKEN
+from ingero.cli.fleet_output import EXIT_PARTIAL
 from ingero.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from ingero.cli.output import EXIT_CLOSED_PIPE
-from ingero.cli.settings import CONFIG_VARIABLE
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
 from ingero.serve.mcp.http import TOKEN_VARIABLE as MCP_TOKEN
 from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE as OTLP_CERTIFICATE
@@ -68,9 +70,16 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         },
     ),
     "explain": Manual(
-        exits={0: "No incident was found.", EXIT_FOUND: "At least one incident was found."},
+        exits={
+            0: "No incident was found.",
+            EXIT_FOUND: "At least one incident was found.",
+            EXIT_PARTIAL: "With `--nodes`: nodes are missing, whatever the others said.",
+        },
+        variables={FLEET_TOKEN: "With `--nodes`: the token that nodes ask for; instead of `--token-file`."},
         examples={
             "What went wrong?": "ingero explain",
+            "What went wrong on which node?":
+                "ingero explain --nodes 'gpu[001-512]' --ca-cert ca.pem --client-cert me.pem --client-key me.key",
             "Only these ten minutes of one process, with the whole account.":
                 "ingero explain --from 14:00 --to 14:10 --pid 4711 --per-process",
             "For a script: causes and lost seconds.":
@@ -99,6 +108,8 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         },
     ),
     "query": Manual(
+        exits={EXIT_PARTIAL: "With `--nodes`: the answer is partial, because nodes are missing."},
+        variables={FLEET_TOKEN: "With `--nodes`: the token that nodes ask for; instead of `--token-file`."},
         examples={
             "Exact counts of all calls.": 'ingero query "SELECT op_name, sum(count) FROM op_stats GROUP BY 1"',
             "The newest waits of one process, as CSV.":
@@ -132,6 +143,17 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "On this machine, at https://127.0.0.1:8080/.": "ingero dashboard",
             "For other machines, with a token.":
                 "INGERO_DASHBOARD_TOKEN=$(openssl rand -hex 32) ingero dashboard --addr 0.0.0.0:8080",
+            "For `query --nodes` of whoever has a certificate (`ingero certs`).":
+                "ingero dashboard --addr 0.0.0.0:8080 --tls-cert gpu-01.pem --tls-key gpu-01.key --client-ca ca.pem",
+        },
+    ),
+    "certs": Manual(
+        examples={
+            "An authority, in ~/.ingero/certs.": "ingero certs init",
+            "A node that clients call gpu-01 or 10.0.0.1.": "ingero certs node gpu-01 10.0.0.1",
+            "Many nodes, a certificate each.": "ingero certs node 'gpu[001-512]'",
+            "Somebody who asks.": "ingero certs client alice",
+            "A new certificate before the old one ends.": "ingero certs node gpu-01 10.0.0.1 --force",
         },
     ),
     "completion": Manual(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_beside, fleet_options
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
 from ingero.serve.sql_processes import SqlProcesses
@@ -20,6 +21,7 @@ from ingero.store.locations import database_path
 
 if TYPE_CHECKING:
     from ingero.discover.checks import Row
+    from ingero.fleet.assistant import FleetQuestions
     from ingero.serve.addresses import Address
     from ingero.serve.mcp.server import IngeroServer
     from ingero.serve.mcp.tools import Demo
@@ -44,25 +46,33 @@ class OptionsError(IngeroError):
 @click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="PEM certificate for --http.")
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="PEM key of that certificate.")
 @click.option("--test-report", type=click.Path(path_type=Path, dir_okay=False), help="JUnit file for get_test_report.")
+@fleet_options
 def command(
-    db: Path | None, http: str | None, tls_cert: Path | None, tls_key: Path | None, test_report: Path | None
+    db: Path | None,
+    http: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    test_report: Path | None,
+    fleet: FleetFlags,
 ) -> None:
-    """Let AI assistants ask a recording (MCP).
+    """Let AI assistants ask a recording, and many nodes (MCP).
 
     Speaks on standard input and output, as a client that starts it expects. It only reads, and needs no root. With
+    --nodes, or nodes in ingero.yaml, the tools query_fleet and fleet_nodes ask those as well. With
     --http it listens on this machine, TLS 1.3 only; on another address only with a token in INGERO_MCP_TOKEN.
     """
     if (tls_cert is None) != (tls_key is None) or (tls_cert is not None and http is None):
         raise OptionsError("--tls-cert, --tls-key and --http belong together", hint="ingero mcp --http :8443 ...")
     path = database_path(db, os.environ, uid=os.getuid())
+    nodes = fleet_beside(fleet, environ=os.environ, uid=os.getuid())
     try:
         with SqlProcesses() as sql:
             if http is None:
                 if sys.stdin.isatty():
                     echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
-                _server(path, test_report, sql).run("stdio")
+                _server(path, test_report, nodes, sql).run("stdio")
             else:
-                _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report, sql))
+                _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report, nodes, sql))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
@@ -71,13 +81,23 @@ def command(
         pass
 
 
-def _server(path: Path, test_report: Path | None, sql: SqlProcesses) -> IngeroServer:
+def _server(path: Path, test_report: Path | None, nodes: Fleet | None, sql: SqlProcesses) -> IngeroServer:
     from ingero.serve.mcp.server import make_server  # noqa: PLC0415  # half a second, with its libraries
     from ingero.serve.mcp.tools import Surroundings  # noqa: PLC0415  # as above
     from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
 
-    around = Surroundings(check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report)
+    around = Surroundings(
+        check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report, fleet=_questions(nodes)
+    )
     return make_server(RecordingSource(path, sql=sql), around)
+
+
+def _questions(nodes: Fleet | None) -> FleetQuestions | None:
+    if nodes is None:
+        return None
+    from ingero.fleet.assistant import FleetQuestions  # noqa: PLC0415  # only with nodes
+
+    return FleetQuestions(nodes=nodes.nodes, access=nodes.access)
 
 
 def _check() -> Sequence[Row]:

@@ -7,11 +7,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_of, fleet_options
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.cli.value_words import starting_with
 from ingero.errors import IngeroError
@@ -20,6 +22,7 @@ from ingero.serve.sql import Rows, count_rows, open_rows
 from ingero.store.locations import database_path
 from ingero.units import format_count, parse_duration_s
 
+_TIMEOUT = "60s"
 _SHOWN_CALLS, _SHOWN_ROWS = 100, 1000  # rows of a table where --limit does not say; files and pipes get all
 
 
@@ -49,7 +52,10 @@ class QueryError(IngeroError):
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row and line, values as stored.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma separated; no text is a formula of a spreadsheet.")
 @click.option("--parquet", metavar="F", type=click.Path(path_type=Path, dir_okay=False), help="Write a Parquet file.")
-@click.option("--timeout", default="60s", metavar="D", help="Give up after this time. Default: 60s; 0: never.")
+@click.option(
+    "--timeout", metavar="D", help="Give up after this time. Default: 60s, on a node 5s; 0: never, on a node 1h."
+)
+@fleet_options
 def command(
     sql: str | None,
     db: Path | None,
@@ -60,15 +66,28 @@ def command(
     as_json: bool,
     as_csv: bool,
     parquet: Path | None,
-    timeout: str,
+    timeout: str | None,
+    fleet: FleetFlags,
 ) -> None:
-    """Ask a recording in SQL, or list its calls.
+    """Ask a recording in SQL, or list its calls; or many nodes at once.
 
     SQL is one SELECT over the published views, as an argument or on standard input; docs/schema.md describes them.
     Without SQL, recorded calls are listed, the newest first, by --since, --pid and --op.
+
+    With --nodes, each node answers for its own recording, and the column node says which one; a node that does not
+    answer is named with its reason. ingero.yaml may name them (fleet: nodes:) for commands that name no --db.
+
+    Exit code 3: the answer is partial, because nodes are missing.
     """
     if as_json + as_csv + (parquet is not None) > 1:
         raise QueryError("--json, --csv and --parquet exclude each other", hint="give one of them")
+    nodes = fleet_of(fleet, db=db, timeout=timeout, environ=os.environ, uid=os.getuid())
+    if nodes is not None:
+        with _pipe_may_close():
+            _ask_nodes(
+                nodes, sql, since=since, pid=pid, op=op, limit=limit, as_json=as_json, as_csv=as_csv, parquet=parquet
+            )
+        return
     path = database_path(db, os.environ, uid=os.getuid())
     if parquet is not None:
         from ingero.serve.export.output import refuse_recording  # noqa: PLC0415  # only this writes a file
@@ -79,11 +98,39 @@ def command(
     text = statement if statement is not None else _filter_sql(path, since=since, pid=pid, op=op, all_columns=is_raw)
     if limit is None and not is_raw:
         limit = _SHOWN_CALLS if statement is None else _SHOWN_ROWS
+    timeout_s = parse_duration_s(timeout or _TIMEOUT)
+    with _pipe_may_close():
+        _answer(path, text, limit, timeout_s=timeout_s, is_raw=is_raw, as_json=as_json, parquet=parquet)
+
+
+@contextmanager
+def _pipe_may_close() -> Iterator[None]:
     try:
-        _answer(path, text, limit, timeout_s=parse_duration_s(timeout), is_raw=is_raw, as_json=as_json, parquet=parquet)
+        yield
     except BrokenPipeError:  # click would call this an error
         drop_output()
         sys.exit(EXIT_CLOSED_PIPE)
+
+
+def _ask_nodes(
+    nodes: Fleet, sql: str | None, *, since: str | None, pid: int | None, op: str | None, limit: int | None,
+    as_json: bool, as_csv: bool, parquet: Path | None,
+) -> None:  # fmt: skip
+    from ingero.cli.fleet_query import query_fleet  # noqa: PLC0415  # needless for a recording
+    from ingero.store.event_filter import event_filter_sql, op_pair  # noqa: PLC0415  # as above
+
+    if since is not None:
+        raise QueryError(
+            "--since is of one recording", hint="write it into the WHERE of your SQL, or leave out --nodes"
+        )
+    is_raw = as_json or as_csv or parquet is not None
+    statement = _statement(sql, is_filter=bool(op or pid is not None))
+    if statement is None:
+        pair = op_pair(op) if op else None
+        statement = event_filter_sql(window=None, pid=pid, op=pair, all_columns=is_raw)
+    if limit is None and not is_raw:
+        limit = _SHOWN_ROWS
+    query_fleet(nodes, statement, limit=limit, as_json=as_json, as_csv=as_csv, parquet=parquet)
 
 
 def _answer(

@@ -11,14 +11,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ingero.cli.config_file import ConfigError, find_config, read_config
+from ingero.cli.config_file import CONFIG_VARIABLE, FLEET, ConfigError, find_config, read_config
 from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, OptionError, is_node_name, parse_switch
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
 from ingero.store.locations import Owner, database_path, invoking_user
 
-CONFIG_VARIABLE = "INGERO_CONFIG"
 # Debian, Fedora and Ubuntu number people from 1000 (UID_MIN of login.defs); 65534 is nobody, whom services run as.
 _FIRST_PERSON, _NOBODY = 1000, 65534
 _MAX_UID = (1 << 32) - 2  # the one above stands for "no user"
@@ -150,6 +149,8 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]
 
 def _from_file(path: Path) -> Iterator[tuple[str, _Given]]:
     for key, (texts, place) in read_config(path).items():
+        if key.startswith(f"{FLEET}."):  # of those who ask many nodes
+            continue
         name, origin = key.replace("_", "-"), f"{place}: {key}"
         switched_off = BY_NAME.get(name.removeprefix("no-"))
         if name in BY_NAME:

@@ -65,7 +65,7 @@ def record(settings: TraceSettings, nursery: Nursery) -> None:
         recorder.start()
         view.started(recorder, kernel)
         has_ended = _stop(was_stopped, settings, recorder)
-        stored = [lambda second: findings.second_stored(second.in_flight)] if findings else []
+        stored = [lambda second: findings.second_stored(second.in_flight + second.halted)] if findings else []
         on_second = _each([*stored, *metrics.on_second, view.second])
         recorder.run(
             should_stop=lambda: output.is_closed or has_ended(),

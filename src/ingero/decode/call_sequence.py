@@ -14,9 +14,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _KIND_OF_OP = np.zeros(256, np.int64)
 _HAS_STREAM = np.zeros(256, bool)
+_IS_KERNEL_LAUNCH = np.zeros(256, bool)
 for _op in OPS:
     _KIND_OF_OP[_op.id] = int(_op.kind)
     _HAS_STREAM[_op.id] = not _op.kind & (Kind.SYNC_DEVICE | Kind.SYNC_EVENT)
+    _IS_KERNEL_LAUNCH[_op.id] = bool(_op.kind & Kind.LAUNCH) and not _op.kind & Kind.GRAPH
 
 _MIN_REGULAR = 0.8  # of the gaps: one step in five may be followed by something else
 
@@ -28,12 +30,17 @@ _MIX_FUNCTION, _MIX_CALLER, _MIX_OP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerCall:
-    """What the kernel side tells a step marker by. function: kernel of a launch, cudaMemcpyKind of a copy; 0: any."""
+    """What the kernel side tells a step marker by. function: kernel of a launch, cudaMemcpyKind of a copy; 0: any.
+
+    is_told_by_kernel: a launch, and no other of that thread is of its kernel, whoever calls: the driver's call inside
+    it comes once a step, too.
+    """
 
     op: int
     function: int
     caller: int
     tid: int
+    is_told_by_kernel: bool = False
 
 
 def search_calls(records: Array) -> Array:
@@ -47,7 +54,7 @@ def search_calls(records: Array) -> Array:
     calls["tid"] = records["tid"]
     calls["stream"] = np.where(_HAS_STREAM[records["op"]], records["stream"].view(np.int64), -1)
     calls["is_enqueue"] = (kinds & int(Kind.ENQUEUE)) != 0
-    calls["is_launch"] = ((kinds & int(Kind.LAUNCH)) != 0) & ((kinds & int(Kind.GRAPH)) == 0)
+    calls["is_launch"] = _IS_KERNEL_LAUNCH[records["op"]]
     return calls
 
 
@@ -61,9 +68,12 @@ def keys(records: Array) -> Array:
 
 def marker_call(records: Array, key: int, tid: int) -> MarkerCall:
     """The call that a marker's key stands for."""
-    at = int(np.flatnonzero((keys(records) == key) & (records["tid"] == tid))[0])
-    call = records[at]
-    return MarkerCall(op=int(call["op"]), function=int(call["function"]), caller=int(call["caller"]), tid=tid)
+    mine = records[records["tid"] == tid]
+    found = mine[keys(mine) == key]
+    op, function, caller = (int(found[name][0]) for name in ("op", "function", "caller"))
+    alike = (mine["function"] == function) & _IS_KERNEL_LAUNCH[mine["op"]]
+    is_told = bool(_IS_KERNEL_LAUNCH[op]) and function != 0 and int(alike.sum()) == len(found)
+    return MarkerCall(op=op, function=function, caller=caller, tid=tid, is_told_by_kernel=is_told)
 
 
 def regular_marker(calls: Array, found: Steps) -> Marker | None:

@@ -17,7 +17,7 @@ import numpy as np
 from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS, EpochFlag
 from ingero.ops import OPS, HostOp, IoOp, NetOp, Op, Source, TcpOp
 from ingero.store import histograms, tables
-from ingero.store.records import SessionFacts
+from ingero.store.records import HaltLevel, SessionFacts
 from ingero.store.tables import Row, Table, Value
 from ingero.store.vocabulary import CulpritKind
 from ingero.store.writer import Writer
@@ -339,6 +339,10 @@ class Scene:
             place: dict[str, Value] = {"start_ns": begin, "process": actor.number, "count": 1, "sleep_ns": end - begin}
             self.append(tables.WAKERS, **(told | place))
 
+    def uses_gpu(self, actor: Actor, uuid: str = "GPU-0") -> None:
+        """The driver has seen a process on this GPU only."""
+        self.append(tables.PROCESS_GPUS, process=actor.number, ordinal=-1, uuid=uuid)
+
     def gpu(
         self,
         at_s: float,
@@ -351,8 +355,9 @@ class Scene:
         used_bytes: int = 8 << 30,
         total_bytes: int = 16 << 30,
         processes: Sequence[tuple[int, int]] = (),
+        link: tuple[int, int] | None = None,
     ) -> None:
-        """One sample of the driver's; processes: (pid, bytes)."""
+        """One sample of the driver's; processes: (pid, bytes); link: generation and lanes."""
         self.append(
             tables.GPU_SAMPLES,
             time_ns=self.at(at_s),
@@ -364,22 +369,31 @@ class Scene:
             throttle_reasons=reasons,
             memory_used_bytes=used_bytes,
             memory_total_bytes=total_bytes,
+            pcie_generation=link[0] if link else None,
+            pcie_lanes=link[1] if link else None,
             processes=json.dumps(processes),
         )
 
-    def second(self, actor: Actor, at_s: float, **clocks_ms: float) -> None:
+    def second(self, actor: Actor, at_s: float, *, major_faults: int = 0, **clocks_ms: float) -> None:
         """What the threads of a process did in one second, by name of CLOCKS in ms; asleep for the rest."""
         spent = {name: _ns(clocks_ms.get(name, 0)) for name in CLOCKS}
         spent["sleep"] = max(spent["sleep"], SECOND_NS - sum(spent.values()))
         clocks: dict[str, Value] = {f"{name}_ns": ns for name, ns in spent.items()}
-        self.append(tables.CLOCK_SECONDS, start_ns=self.at(at_s), process=actor.number, threads=1, **clocks)
+        clocks |= {"start_ns": self.at(at_s), "process": actor.number, "threads": 1, "major_faults": major_faults}
+        self.append(tables.CLOCK_SECONDS, **clocks)
 
-    def stack(self, frames: Sequence[tuple[str, int, str]]) -> int:
-        """The number of a stack of (file, line, function), innermost first."""
-        number = self.text(f"stack {frames}")
+    def stack(self, frames: Sequence[tuple[str, int, str]], *, native: Sequence[str] = ()) -> int:
+        """The number of a stack of (file, line, function), innermost first.
+
+        native: functions inside those, of libc or, with a colon, of another file: `libcuda.so.1:cuModuleLoadData`.
+        """
+        number = self.text(f"stack {frames} {native}")
         if number not in self._stacks:
             self._stacks.add(number)
-            stored = [{"py_file": file, "py_line": line, "py_func": function} for file, line, function in frames]
+            stored: list[dict[str, str | int]] = [
+                {"symbol": one.rpartition(":")[2], "file": one.rpartition(":")[0] or "libc.so.6"} for one in native
+            ]
+            stored += [{"py_file": file, "py_line": line, "py_func": function} for file, line, function in frames]
             self.append(tables.STACKS, hash=number, ips="[]", frames=json.dumps(stored))
         return number
 
@@ -393,11 +407,14 @@ class Scene:
         ms: float = 20,
         is_collecting: bool = False,
         tid: int | None = None,
+        native: Sequence[str] = (),
     ) -> None:
-        """A thread (the main one) was at this stack of (file, line, function), innermost first, outside any call."""
+        """A thread (the main one) was at this stack, as in `stack`, outside any call."""
         known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid}
         known |= {"time_ns": self.at(at_s), "state": THREAD_STATES.index(state), "weight_ns": _ns(ms)}
-        self.append(tables.SAMPLES, is_collecting=int(is_collecting), stack_hash=self.stack(stack), **known)
+        self.append(
+            tables.SAMPLES, is_collecting=int(is_collecting), stack_hash=self.stack(stack, native=native), **known
+        )
 
     def took(
         self,
@@ -439,6 +456,11 @@ class Scene:
         for second in range(begin_s, end_s):
             columns: dict[str, Value] = {"time_ns": self.at(second + 1), "cpus": json.dumps(ticks)}
             self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)
+
+    def numa(self, *nodes: tuple[str, Sequence[str]]) -> None:
+        """NUMA nodes from 0 on, each with its CPUs and GPUs (uuid)."""
+        for node, (cpus, gpus) in enumerate(nodes):
+            self.append(tables.NUMA_NODES, numa_node=node, cpus=cpus, gpus=json.dumps(list(gpus)))
 
     def agent(self, begin_s: int, end_s: int, ms: float) -> None:
         """What the recorder itself used of a CPU in each second."""
@@ -503,13 +525,43 @@ class Scene:
         place = 1 << 40 | sequence
         self.call(actor, name, at_s, 0.02, arg0=size_bytes, arg1=0xC0, arg2=datatype, function=place, stack_hash=stack)
 
-    def open_call(self, actor: Actor, name: str, since_s: float, until_s: float, *, stack: int = 0) -> None:
-        """A call that is seen open each second from its begin until until_s."""
+    def open_call(
+        self, actor: Actor, name: str, since_s: float, until_s: float, *, stack: int = 0, awake: float = 0.0
+    ) -> None:
+        """A call that is seen open each second from its begin until until_s. awake: of that time, its thread."""
         op = _BY_NAME[name]
         for second in range(int(since_s) + 1, int(until_s) + 1):
             known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid}
+            known["awake_ns"] = int(awake * (second - int(since_s) - 1) * SECOND_NS)
             known |= {"source": int(op.source), "op": op.code, "since_ns": self.at(since_s), "stack_hash": stack}
             self.append(tables.IN_FLIGHT, time_ns=self.at(second), **known)
+
+    def halt(
+        self,
+        actor: Actor,
+        since_s: float,
+        until_s: float,
+        kind: str,
+        *,
+        level: HaltLevel = HaltLevel.NEVER,
+        above: Actor | None = None,
+        owners: Sequence[tuple[Actor, str]] = (),
+        is_counted: bool = True,
+        **columns: Value,
+    ) -> None:
+        """A process that is seen at the end of each second from since_s to until_s to wait in its first thread.
+
+        above: the halted process that waits for this one. owners: who could end it, with the letter of their state.
+        is_counted: its clocks are written as well.
+        """
+        known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid, "state": "S"}
+        known |= {"halted": (above or actor).number, "depth": int(above is not None), "name": self.text(actor.name)}
+        known |= {"kind": kind, "level": int(level), "syscall": kind, "since_ns": self.at(since_s)}
+        known["owners"] = json.dumps([[owner.pid, owner.name, state] for owner, state in owners])
+        for second in range(int(since_s) + 1, int(until_s)):
+            self.append(tables.HALTS, time_ns=self.at(second + 0.9), **(known | columns))
+            if is_counted:
+                self.second(actor, second)
 
 
 _EPOCH_TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "b_ns")

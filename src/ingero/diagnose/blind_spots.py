@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.devices import WHICH_GPU, unknown_gpus
 from ingero.diagnose.evidence import ENQUEUES, EPOCHS, GPU_ACTIVITIES, Evidence
 from ingero.diagnose.gaps import overlap_ns
 from ingero.diagnose.model import Incident, NotEvaluated, Part
@@ -26,7 +27,7 @@ def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvalua
         if reason := evidence.missing(rule.needs):
             yield NotEvaluated(cause=rule.cause, reason=reason)
             continue
-        if reason := evidence.missing(rule.wants):
+        if reason := (WHICH_GPU in rule.wants and unknown_gpus(evidence)) or evidence.missing(rule.wants):
             yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{reason}")
         needed = evidence.gaps.of(rule.needs)
         for text, windows in needed.items():

@@ -55,10 +55,10 @@ class Growth:
     def text(self) -> str:
         """The largest in words: "cudaMalloc 3.1 ms (usually 60 us), 1.0 per step"."""
         one = self.largest
-        now = format_ns(int(one.ns / one.count)) if one.count else "-"
+        now = format_ns(int(one.mean_ns)) if one.timed else "-"
         if self.is_against_zero:
             return f"{one.totals.name} {now}, {one.count:.3g} per step"
-        usual = f"usually {format_ns(int(one.usual_ns / one.usual_count))}" if one.usual_count else "usually none"
+        usual = f"usually {format_ns(int(one.usual_mean_ns))}" if one.usual_timed else "usually none"
         return f"{one.totals.name} {now} ({usual}), {one.count:.3g} per step (usually {one.usual_count:.3g})"
 
     def link(self, *, order: str, text: str = "", structure: str = ON_PATH) -> Link:

@@ -34,12 +34,15 @@ _MOSTLY = 0.5  # of the epochs of a case
 class OpChange:
     """One call, per epoch of the main lane: in the case, and in the reference (0 where there is none).
 
-    ns: inside the calls, without what held the thread up there (`events.HELD_UP`) and would have done so elsewhere.
+    timed: of count, the calls that have a duration; the others were only counted.
+    ns: inside those, without what held the thread up there (`events.HELD_UP`) and would have done so elsewhere.
     """
 
     totals: OpShare
     count: float
     usual_count: float
+    timed: float
+    usual_timed: float
     ns: float
     usual_ns: float
     size_bytes: float
@@ -53,7 +56,17 @@ class OpChange:
     @property
     def longer_ns(self) -> float:
         """Per epoch, by calls that take longer than in the reference; 0 where that has none."""
-        return self.ns - self.count * self.usual_ns / self.usual_count if self.usual_count else 0.0
+        return self.ns - self.timed * self.usual_mean_ns if self.usual_timed else 0.0
+
+    @property
+    def mean_ns(self) -> float:
+        """Of a call; 0 where none has a duration."""
+        return self.ns / self.timed if self.timed else 0.0
+
+    @property
+    def usual_mean_ns(self) -> float:
+        """Of a call in the reference; 0 where none has a duration there."""
+        return self.usual_ns / self.usual_timed if self.usual_timed else 0.0
 
 
 @dataclass(kw_only=True)
@@ -178,8 +191,9 @@ class Case:
 
     @property
     def who(self) -> str:
-        """The process as texts name it."""
-        return f"{self.process.name} [{self.process.pid}]"
+        """The process as texts name it, with its scheduler's job."""
+        job = self.evidence.job_of(self.process.pid)
+        return f"{self.process.name} [{self.process.pid}]" + (f" of {job}" if job else "")
 
     def amount(self, ns: float) -> str:
         """Lost time as texts say it: "1.6 s (27 % of its time)"."""
@@ -196,6 +210,7 @@ class Case:
             lost_ns=self.loss_ns,
             rank=one.rank,
             container=self.evidence.container_of(one.cgroup_id),
+            job=self.evidence.job_of(one.pid, one.cgroup_id),
         )
 
     # Evidence of this stretch
@@ -275,6 +290,7 @@ class Case:
                     lost_ns=int(grown),
                     switches=sum(one.switches for one in charges),
                     container=self.evidence.container_of(most.culprit_cgroup_id),
+                    job=self.evidence.job_of(pid, most.culprit_cgroup_id),
                 )
                 found.append(one)
         return sorted(found, key=lambda one: -one.lost_ns)
@@ -378,12 +394,15 @@ def _change(one: OpShare, epochs: int, usual: OpShare | None, usual_epochs: int,
         return max(total - reference * beside, 0.0) / epochs, reference
 
     count, usual_count = per_epoch(one.count, usual.count if usual else 0.0)
+    timed, usual_timed = per_epoch(one.timed, usual.timed if usual else 0.0)
     ns, usual_ns = per_epoch(one.own_ns, usual.own_ns if usual else 0.0)
     size_bytes, usual_bytes = per_epoch(one.bytes, usual.bytes if usual else 0.0)
     return OpChange(
         totals=one,
         count=count,
         usual_count=usual_count,
+        timed=timed,
+        usual_timed=usual_timed,
         ns=ns,
         usual_ns=usual_ns,
         size_bytes=size_bytes,

@@ -36,20 +36,20 @@ def colder_ns(case: Case) -> float:
 def _times_in_steps(case: Case) -> float:
     """How many times as long each of the short calls took, of that which grew least."""
     calls = (one for one in case.op_changes if (one.totals.source, one.totals.op) in _OPS | _LAUNCHES)
-    short = [one for one in calls if one.count and one.usual_count and one.ns <= _SHORT_NS * one.count]
-    known = [one for one in short if min(one.count, one.usual_count) * case.epoch_count >= _MIN_CALLS]
-    return max(min((one.ns / one.count / (one.usual_ns / one.usual_count) for one in known), default=1.0), 1.0)
+    known = [one for one in calls if min(one.timed, one.usual_timed) * case.epoch_count >= _MIN_CALLS]
+    short = [one for one in known if one.usual_mean_ns and one.mean_ns <= _SHORT_NS]
+    return max(min((one.mean_ns / one.usual_mean_ns for one in short), default=1.0), 1.0)
 
 
 def _times(case: Case) -> float:
     """How many times as long these calls took; 1 where they took no longer, or are too few."""
     calls = [one for one in case.op_changes if _is_telling(one)]
-    usual = sum(one.count * one.usual_ns / one.usual_count for one in calls)
-    if not usual or sum(one.count for one in calls) * case.epoch_count < _MIN_CALLS:
+    usual = sum(one.timed * one.usual_mean_ns for one in calls)
+    if not usual or sum(one.timed for one in calls) * case.epoch_count < _MIN_CALLS:
         return 1.0
     return max(sum(one.ns for one in calls) / usual, 1.0)
 
 
 def _is_telling(one: OpChange) -> bool:
     is_rare = 0 < one.usual_count <= _RARE and 0 < one.count <= _RARE
-    return (one.totals.source, one.totals.op) in _OPS and is_rare and one.ns <= _SHORT_NS * one.count
+    return (one.totals.source, one.totals.op) in _OPS and is_rare and one.mean_ns <= _SHORT_NS

@@ -1,8 +1,11 @@
-"""Which incidents are about a process."""
+"""Which incidents are about a process, or of a cause."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+
+from ingero.diagnose.model import Diagnosis
 
 
 def is_about(pid: int, victims: Collection[int], root: str) -> bool:
@@ -14,3 +17,19 @@ def is_about(pid: int, victims: Collection[int], root: str) -> bool:
         return pid in victims
     first = root.partition(" ")[0]
     return not first.isdecimal() or int(first) == pid
+
+
+def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
+    """What of it is about one process, and of one cause."""
+    incidents = tuple(
+        one
+        for one in diagnosis.incidents
+        if (rule is None or one.cause == rule)
+        and (pid is None or is_about(pid, [victim.pid for victim in one.victims], one.root))
+    )
+    return replace(
+        diagnosis,
+        incidents=incidents,
+        verdicts=tuple(one for one in diagnosis.verdicts if pid is None or one.pid == pid),
+        not_evaluated=tuple(one for one in diagnosis.not_evaluated if rule is None or one.cause == rule),
+    )

@@ -80,6 +80,12 @@ def share_of(case: Case, held: Sequence[GpuUse], *, ratio: float = 0.0) -> float
     return float(beyond[inside].sum() / max(beyond.sum(), 1))
 
 
+def beyond_ns(case: Case, sample: GpuUse) -> float:
+    """What the device took beyond the reference in the second before a sample."""
+    usual, inside = _usual_ns(case), _inside(case, [sample])
+    return float(np.where(inside & (usual > 0), np.maximum(case.epochs["x_ns"] - usual, 0), 0).sum())
+
+
 def _usual_ns(case: Case) -> Array:
     """What the device usually takes for each of the epochs; 0 where that is not known."""
     found = np.zeros(len(case.epochs))

@@ -223,4 +223,9 @@ def waker_of(case: Case, segment: Segment) -> tuple[int, str]:
 
 def device_name(device: int) -> str:
     """A device as `lsblk` numbers it: "disk 8:0"."""
-    return f"disk {device >> _MINOR_BITS}:{device & ((1 << _MINOR_BITS) - 1)}" if device else "a disk"
+    return f"disk {device_number(device)}" if device else "a disk"
+
+
+def device_number(device: int) -> str:
+    """The same without a word: "8:0"."""
+    return f"{device >> _MINOR_BITS}:{device & ((1 << _MINOR_BITS) - 1)}"

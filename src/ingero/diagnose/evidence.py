@@ -28,7 +28,7 @@ from ingero.diagnose.step_lanes import ProcessSteps, pacing_lanes, process_steps
 from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import CLOCKS as CLOCK_NAMES
 from ingero.events import EpochFlag
-from ingero.identity import short_id
+from ingero.identity import job_text, short_id
 from ingero.ops import Source, is_launch
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
@@ -75,7 +75,7 @@ SAMPLES = "samples"
 GPU_ACTIVITIES = "gpu_activities"  # only imported profiles have any
 LAUNCHES = "launches"
 ENQUEUES = "enqueues"  # all of them: what a sync interval's GPU time is known by
-_TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight")}
+_TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight", "halts")}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
 _TABLES |= {"cpu_seconds": "raw_cpu_seconds", GPU_ACTIVITIES: "raw_gpu_activities"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
@@ -181,6 +181,20 @@ class Evidence:
         if one is None or not one.container_id:
             return ""
         return f"pod {one.pod}" if one.pod else f"container {short_id(one.container_id)}"
+
+    def rank_name(self, number: int) -> str:
+        """The rank of a process, its pid where that is not known, or another that it trains with says the same."""
+        process = self.processes[number]
+        is_own = all(self.processes[one].rank != process.rank for one in self.peers(number) if one in self.processes)
+        return f"rank {process.rank}" if process.rank is not None and is_own else f"pid {process.pid}"
+
+    def job_of(self, pid: int, cgroup_id: int | None = None) -> str:
+        """The scheduler's job of a process as texts name it, by itself or by its group; "" where none is known."""
+        process = self.process_at(pid)
+        if process is not None and process.job:
+            return job_text(process.scheduler, process.job, process.job_step)
+        group = self.containers.get(cgroup_id or (process.cgroup_id if process else None) or 0)
+        return job_text(group.scheduler, group.job, group.job_step) if group else ""
 
     def process_at(self, pid: int) -> Process | None:
         """The process that had this pid last, if it was traced."""
@@ -437,8 +451,9 @@ class Evidence:
         return self.reader.throttling(window) if self.reader.is_recorded("raw_cgroup_throttling") else []
 
     def name_of_pid(self, pid: int) -> str:
-        """The name of a process, traced or seen as somebody's culprit; "" where it never was."""
-        return next((one.name for one in self.processes.values() if one.pid == pid and one.name), "")
+        """The name of a process that was traced, seen as somebody's culprit, or on a GPU; "" where it never was."""
+        named = next((one.name for one in self.processes.values() if one.pid == pid and one.name), "")
+        return named or next((one.names[pid] for one in self.gpu_samples if pid in one.names), "")
 
     def clock_totals(self, window: Window) -> list[ClockTotals]:
         """What the threads of each process did in a part of the window."""
@@ -600,6 +615,16 @@ class Evidence:
     def gpu_samples(self) -> list[GpuUse]:
         """What the GPUs were doing, second by second."""
         return self.reader.gpu_samples(self.window) if self.reader.is_recorded("raw_gpu_samples") else []
+
+    @cached_property
+    def process_gpus(self) -> dict[tuple[int, int], str]:
+        """The GPU (uuid) behind an ordinal of a process, by (process, ordinal); ordinal -1: behind any that it uses."""
+        return self.reader.process_gpus() if self.reader.is_recorded("raw_process_gpus") else {}
+
+    @cached_property
+    def gpu_slices(self) -> tuple[set[str], dict[tuple[int, str], str]]:
+        """GPUs (uuid) that are divided into MIG slices, and by (process, uuid) the slice that it is in."""
+        return self.reader.gpu_slices() if self.reader.is_recorded("raw_process_gpus") else (set(), {})
 
     @cached_property
     def gpus_of_pids(self) -> dict[int, set[str]]:

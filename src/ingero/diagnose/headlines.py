@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 HEADLINES: Mapping[str, tuple[str, ...]] = {
-    "NCCL hang or deadlock": ("nccl-hang", "nccl-mismatch", "nccl-straggler", "call-in-flight"),
-    "data starvation": ("data-starvation", "block-io", "network-file-wait", "network-retransmit", "ipc-bound"),
+    "NCCL hang or deadlock": ("nccl-hang", "nccl-mismatch", "nccl-straggler", "call-in-flight", "host-hang"),
+    "data starvation": (
+        "data-starvation",
+        "worker-restarts",
+        "block-io",
+        "io-throttled",
+        "network-file-wait",
+        "network-retransmit",
+        "ipc-bound",
+    ),
     "CUDA out of memory and fragmentation": ("gpu-out-of-memory", "gpu-memory-fragmentation", "allocator-retry"),
     "KV-cache pressure": ("kv-cache-pressure",),
     "CPU bottleneck in serving": ("host-bound", "gil", "cpu-contention", "cpu-throttled", "launch-bound"),
@@ -14,6 +22,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
     "GPU memory leak": ("gpu-memory-leak",),
     "scheduling and orchestration, as far as this host shows them": (
         "cpu-throttled",
+        "io-throttled",
         "cpu-affinity",
         "noisy-neighbor",
         "priority",

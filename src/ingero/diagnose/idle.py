@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.polling import polled_ns
 from ingero.diagnose.roles import data_workers, is_asking
 from ingero.diagnose.samples import sample_windows
 from ingero.diagnose.waits import GIL, Segment
 from ingero.events import CLOCKS
-from ingero.store.records import Process
+from ingero.store.records import Process, WakerTotals
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -54,17 +55,25 @@ class _Gap:
 
 
 def shortened(epochs: Array, idle: Array) -> Array:
-    """The epochs (of either kind) without their time without demand: each begins when it was asked for something."""
+    """The epochs (of either kind) without their time without demand: each begins when it was asked for something.
+
+    Of its clocks that is sleep first; what is more was spent looking whether there is any.
+    """
     if not idle.any():
         return epochs
     result: Array = epochs.copy()
     whole = idle.astype(np.int64)
     result["a_ns"] += whole
     result["e_ns"] -= whole
-    sleep = result["empty_clock_ns"][:, _SLEEP] if "empty_clock_ns" in (result.dtype.names or ()) else None
-    if sleep is None:
-        sleep = result["empty_sleep_ns"]
+    clocks = result["empty_clock_ns"] if "empty_clock_ns" in (result.dtype.names or ()) else None
+    sleep = result["empty_sleep_ns"] if clocks is None else clocks[:, _SLEEP]
+    awake_ns = whole - np.clip(sleep, 0, whole)
     sleep[:] = np.where(sleep > 0, np.maximum(sleep - whole, 0), sleep)
+    if clocks is not None and awake_ns.any():
+        others = np.arange(clocks.shape[1]) != _SLEEP
+        total = np.maximum(clocks[:, others], 0).sum(axis=1)
+        left = np.where(total > 0, np.maximum(total - awake_ns, 0) / np.maximum(total, 1), 1.0)
+        clocks[:, others] = np.where(clocks[:, others] > 0, clocks[:, others] * left[:, None], clocks[:, others])
     return result
 
 
@@ -72,9 +81,14 @@ def idle_ns(evidence: Evidence, process: Process, lane: Array) -> Array:
     """Per epoch, the sleep of the draining thread that ended in somebody outside the process and its workers.
 
     Not so where the process trains or asks: then it waits for an answer. A sleep that a timer ends is idle where the
-    process is seen to serve requests or to poll. Of very many gaps a sample is followed; the rest is idle for the share
-    of its sleep that the sample was.
+    process is seen to serve requests or to poll; so is the time in which it looks for work without ever sleeping. Of
+    very many gaps a sample is followed; the rest is idle for the share of its sleep that the sample was.
     """
+    polled: Array = polled_ns(evidence, process, lane)
+    return np.maximum(_slept_ns(evidence, process, lane), polled)
+
+
+def _slept_ns(evidence: Evidence, process: Process, lane: Array) -> Array:
     idle = np.zeros(len(lane))
     asleep = (lane["empty_sleep_ns"] < 0) | (lane["empty_sleep_ns"] > _WORTH_NS)
     gaps = np.flatnonzero((lane["e_ns"] > _WORTH_NS) & asleep)
@@ -198,6 +212,11 @@ def _is_steady(asleep_ns: Array) -> bool:
     """Whether enough steps slept alike to say that the pause belongs to the step."""
     median = float(np.median(asleep_ns))
     return len(asleep_ns) >= _MANY and float(np.median(np.abs(asleep_ns - median))) <= _ALIKE * median
+
+
+def is_outside_waker(one: WakerTotals, family: set[int]) -> bool:
+    """Whether who ended sleeps of a process is neither it nor one of its workers."""
+    return one.waker_kind == "network" or (one.waker_pid > 0 and one.waker_pid not in family)
 
 
 def is_outside(one: Segment, family: set[int]) -> bool:

@@ -8,15 +8,42 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Fix
 from ingero.foreign_text import operand, shell_word
-from ingero.identity import short_id
+from ingero.identity import job_text, short_id
 from ingero.store.records import Container
 
 PERIOD_US = 100_000  # of a quota, unless its group has another
+_WITH_TEMPLATE = ("deployment/", "statefulset/", "daemonset/", "replicaset/")  # of `kubectl set resources`
 _UNITS = (".slice", ".service", ".scope")  # what a path of systemd is made of
+# Units that run other people's work, or the machine itself: a limit on one is a limit on all of that.
+_MANAGER = re.compile(
+    r"(?:[\w-]*slurmstepd|slurmd[\w@.-]*|slurmctld|condor|htcondor|pbs|pbs_mom|lsfd?|flux|sge_?execd[\w.-]*|nomad|ray"
+    r"|containerd|docker|podman|crio|cri-docker|kubelet|k3s(?:-agent)?|rke2-(?:server|agent)|k0s\w+"
+    r"|snap\.(?:microk8s|k8s|lxd|docker|incus)\..+|ecs|amazon-ecs-agent|garden|mesos-\w+"
+    r"|libvirtd|virtqemud|lxd|incus|lxc[\w-]*|lxcfs|machine-qemu.+|actions\.runner\..+"
+    r"|user@\d+|init|dbus[\w-]*|systemd-(?!nspawn)[\w@-]+|sshd?|crond?|atd)\.(?:service|scope)"
+)
+# How a job is given more CPUs or memory, and how it is held, in the words of its scheduler.
+_MORE = {
+    "slurm": ("sbatch --cpus-per-task={cpus}", "sbatch --mem={memory}"),
+    "flux": ("flux batch --cores-per-task={cpus}", "flux batch --setattr=memory={memory}"),
+    "pbs": ("qsub -l select=1:ncpus={cpus}", "qsub -l select=1:mem={memory}"),
+    "lsf": ("bsub -n {cpus}", "bsub -M {memory}"),
+    "htcondor": ("condor_submit -append request_cpus={cpus}", "condor_submit -append request_memory={memory}"),
+    "gridengine": ("qsub -pe smp {cpus}", "qsub -l h_vmem={memory}"),
+    "ray": ("@ray.remote(num_cpus={cpus})", "@ray.remote(memory={memory})"),
+}
+_HOLD = {
+    "slurm": "sudo scontrol suspend {job}",
+    "pbs": "qsig -s suspend {job}",
+    "lsf": "bstop {job}",
+    "htcondor": "condor_suspend {job}",
+    "gridengine": "qmod -sj {job}",
+}
 _WITH_UPDATE = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
 
 
@@ -37,6 +64,8 @@ def group_of_pid(evidence: Evidence, pid: int) -> Container | None:
 
 def set_cpus(group: Container | None, cpus: float | None = None, *, period_us: int = PERIOD_US) -> str:
     """Lets a control group use so many CPUs; None: a number that is for the reader to choose."""
+    if group and group.scheduler in _MORE:
+        return f"{_MORE[group.scheduler][0].format(cpus='<cores>' if cpus is None else math.ceil(cpus))} ..."
     if _is_pod(group):
         return _kubectl(group, f"cpu={'<cores>' if cpus is None else f'{math.ceil(1000 * cpus)}m'}")
     if tool := _tool(group):
@@ -48,8 +77,17 @@ def set_cpus(group: Container | None, cpus: float | None = None, *, period_us: i
     return f"echo '{quota_us} {period_us}' | sudo tee {_file(_cgroup_path(group), 'cpu.max')}  # v1: cpu.cfs_quota_us"
 
 
+def free_io(path: str, device: str, limit: str) -> str:
+    """Takes a limit from the control group at this path. device: major:minor; limit: as `io.max` has it."""
+    name = limit.partition("=")[0]
+    command = f"echo {shell_word(f'{device} {name}=max')} | sudo tee {_file(path.rstrip('/'), 'io.max')}"
+    return f"{command}  # v1: '{device} 0' to its blkio.throttle file"
+
+
 def set_memory(group: Container | None) -> str:
     """Lets a control group use more memory."""
+    if group and group.scheduler in _MORE:
+        return f"{_MORE[group.scheduler][1].format(memory='<more>')} ..."
     if _is_pod(group):
         return _kubectl(group, "memory=<more>")
     if tool := _tool(group):
@@ -102,8 +140,29 @@ def _path(group: Container | None) -> list[str]:
 def cap(evidence: Evidence, pid: int, name: str) -> Fix | None:
     """A limit for whoever took the CPU, by who runs it; None for a process of the host."""
     group = group_of_pid(evidence, pid)
+    if group and (asked := ask_instead(group, f"{name} [{pid}]")):
+        return asked
     is_apart = group and (group.container_id or group.unit)
     return Fix(text=f"or cap {name} [{pid}]", command=set_cpus(group)) if is_apart else None
+
+
+def ask_instead(group: Container, who: str) -> Fix | None:
+    """What is done about a process whose group is a scheduler's job, or a manager's own; None: a limit may be set."""
+    if group.job:
+        job = job_text(group.scheduler, group.job)
+        command = _HOLD.get(group.scheduler, "").format(job=shell_word(group.job))
+        return Fix(text=f"or have {job} ({who}) run elsewhere, or hold it", command=command)
+    if not group.container_id and _MANAGER.fullmatch(_own_unit(group)):
+        text = (
+            f"or ask whoever runs {who}: a limit on its group, {_own_unit(group)}, would be one on all that this runs"
+        )
+        return Fix(text=text)
+    return None
+
+
+def _own_unit(group: Container) -> str:
+    """The unit whose limits are the group's."""
+    return group.unit or next((one for one in reversed(_path(group)) if one.endswith(_UNITS)), "")
 
 
 def exclusive_cores(group: Container | None) -> Fix | None:
@@ -124,6 +183,10 @@ def _kubectl(group: Container | None, limit: str, *, of: str = "limits") -> str:
     """The limits of a pod, and its requests, are those of what it was made from."""
     namespace = f" -n {shell_word(group.namespace)}" if group and group.namespace else ""
     owner = f"deployment/<that made {shell_word(group.pod)}>" if group and group.pod else "deployment/<name>"
+    if group and group.owner:
+        owner = shell_word(group.owner)
+        if not owner.startswith(_WITH_TEMPLATE):
+            return f"kubectl{namespace} edit {owner}  # resources.{of}.{limit.replace('=', ': ')}"
     return f"kubectl{namespace} set resources {owner} --{of}={limit}"
 
 

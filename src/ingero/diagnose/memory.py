@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.devices import gpu_of_ordinal
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import CodeLine, Culprit
 from ingero.ops import MemoryKind
@@ -76,13 +77,11 @@ Place = tuple[int, int, int, CodeLine | None]
 
 
 def gpu_of(evidence: Evidence, process: Process) -> str:
-    """The uuid of the one GPU that a process has memory on; "" where that cannot be told."""
+    """The uuid of the one GPU that a process has memory on; "" where that is not known."""
     used = evidence.gpus_of_pids.get(process.pid, set())
-    if not used and evidence.reader.is_recorded("raw_process_gpus"):
-        used = {uuid for (number, _), uuid in evidence.reader.process_gpus().items() if number == process.process}
-    if not used:
-        used = {one.uuid for one in evidence.gpu_samples}
-    return next(iter(used)) if len(used) == 1 else ""
+    if len(used) > 1:
+        return ""
+    return gpu_of_ordinal(evidence, process, 0) or ""
 
 
 def memory_bytes(evidence: Evidence, uuid: str) -> int:

@@ -68,13 +68,18 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """Who took the time. lost_ns: time it occupied while the victim waited; container: short name, "" on the host."""
+    """Who took the time.
+
+    lost_ns: time it occupied while the victim waited; container: short name, "" on the host; job: of a scheduler, as
+    texts name it.
+    """
 
     pid: int
     name: str
     lost_ns: int = 0
     switches: int | None = None
     container: str = ""
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,7 @@ class Victim:
     lost_ns: int = 0
     rank: int | None = None
     container: str = ""
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +285,7 @@ class ProcessVerdict:
     steps: int = 0
     gpu_idle: GpuIdle | None = None
     node: str = ""
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,9 @@ def process_verdicts(evidence: Evidence, incidents: Iterable[Incident]) -> Itera
         steps, process = evidence.steps.get(found.process), evidence.processes.get(found.process)
         idle = gpu_idle(evidence, process) if process and found.process in evidence.main_lanes else None
         how, count = (steps.how, steps.count) if steps else (None, 0)
-        yield replace(found, how=how, steps=count, gpu_idle=idle)
+        job = evidence.job_of(found.pid, process.cgroup_id if process else None)
+        rank = process.rank if process else found.rank
+        yield replace(found, how=how, steps=count, gpu_idle=idle, job=job, rank=rank)
 
 
 def _verdicts(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[ProcessVerdict]:

@@ -16,6 +16,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use, would_fit_alone
 from ingero.diagnose.longest_wait import first_of, longest_wait
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
+from ingero.diagnose.numa import near_cpus
 from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
 from ingero.diagnose.waits import Segment
 from ingero.store.records import CulpritTotals
@@ -242,20 +243,24 @@ def claim(
 
 
 def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
-    """Cores of their own for the victim and for those that took its CPU; None on a machine with one core."""
-    cores = set(range(max((one.cpu_count for one in case.evidence.sessions), default=0)))
+    """Cores of their own for the victim and for those that took its CPU; None where it has one core to choose from.
+
+    On a machine with several NUMA nodes the victim stays near its GPU.
+    """
+    near = near_cpus(case, frozenset(range(max((one.cpu_count for one in case.evidence.sessions), default=0))))
+    cores, where = near.cpus, f" of {near.where}" if near.where else ""
     if len(cores) < 2:
         return None
     rows = case.evidence.offcpu_in(first_of(case))
     theirs = set(rows["cpu"][np.isin(rows["culprit_pid"], [one.pid for one in culprits])].tolist()) & cores
     free = cores - theirs
     if free:
-        text = "or keep the victim on cores where they were not seen"
+        text = f"or keep the victim on cores{where} where they were not seen"
         return Fix(text=text, command=f"sudo taskset -acp {format_cpu_list(free)} {case.process.pid}")
     mine, last = format_cpu_list(cores - {max(cores)}), max(cores)
     moves = [f"sudo taskset -acp {last} {one.pid}" for one in culprits[:_MOST_NAMES]]
     command = "; ".join([f"sudo taskset -acp {mine} {case.process.pid}", *moves])
-    return Fix(text="or part them: they were on every core", command=command)
+    return Fix(text=f"or part them: they were on every core{where}", command=command)
 
 
 def named(culprits: list[Culprit]) -> str:
@@ -291,4 +296,5 @@ def renice(nice: int, targets: Iterable[int]) -> str:
 def _group(name: str, group: list[Culprit]) -> str:
     more = f" and {len(group) - _MOST_NAMES} more" if len(group) > _MOST_NAMES else ""
     place = f" in {group[0].container}" if group[0].container else ""
+    place += f" of {group[0].job}" if group[0].job else ""
     return f"{name} ({', '.join(str(one.pid) for one in group[:_MOST_NAMES])}{more}){place}"

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ingero.diagnose.bases import speaks_for
 from ingero.diagnose.changes import Change, ChangeKind
-from ingero.diagnose.model import UNEXPLAINED, Diagnosis, FindingKind, Identity, Incident
+from ingero.diagnose.model import UNEXPLAINED, Diagnosis, FindingKind, Identity, Incident, Severity
 from ingero.units import SECOND_NS
 
 QUIET_NS = 6 * SECOND_NS  # an incident is over this long after its last loss; stretches bridge four quiet seconds
@@ -141,7 +141,7 @@ class IncidentTracker:
             end_ns=None,
             lost_ns=max(known.lost_ns, tracked.carried_ns + one.lost_ns),
             peak_ratio=max(known.peak_ratio, one.peak_ratio),
-            severity=max(known.severity, one.severity),
+            severity=_severity(known, one),
         )
         is_worth = tracked.incident.lost_ns >= _GROWN * tracked.told_lost_ns
         if now_ns - tracked.told_ns < UPDATE_NS or not is_worth:
@@ -153,6 +153,11 @@ class IncidentTracker:
         tracked = self._closed[key] = self._open.pop(key)
         tracked.incident = replace(tracked.incident, end_ns=tracked.last_end_ns)
         return Change(ChangeKind.CLOSED, tracked.incident)
+
+
+def _severity(known: Incident, one: Incident) -> Severity:
+    """The worst that was seen of it; but what stood still and goes on again is not critical any more."""
+    return one.severity if known.severity is Severity.CRITICAL else max(known.severity, one.severity)
 
 
 def _hold_ns(one: Incident, now_ns: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.gil_waits import gil_waits
+from ingero.diagnose.split_waits import in_one
 from ingero.events import THREAD_STATES, WAKER_KINDS
 from ingero.store.arrays import OFFCPU_DTYPE
 
@@ -84,11 +85,12 @@ class Waits:
         ends = offcpu["start_ns"] + offcpu["duration_ns"]
         order = np.lexsort((ends, offcpu["tid"]))
         borders = np.flatnonzero(np.diff(offcpu["tid"][order])) + 1
-        parts = zip(np.split(offcpu[order], borders), np.split(ends[order], borders), strict=True)
+        parts = [in_one(mine) for mine in np.split(offcpu[order], borders) if len(mine)]
         self._of_thread = {
-            int(mine["tid"][0]): _Thread(mine, np.ascontiguousarray(mine["start_ns"]), mine_ends)
-            for mine, mine_ends in parts
-            if len(mine)
+            int(mine["tid"][0]): _Thread(
+                mine, np.ascontiguousarray(mine["start_ns"]), mine["start_ns"] + mine["duration_ns"]
+            )
+            for mine in parts
         }
         self._gil = gil_waits({tid: thread.rows for tid, thread in self._of_thread.items()})
         self._pid_of = {tid: pid for tid, (_, pid) in threads.items()}

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.limit_commands import Weight, group_of, group_of_pid, has_own_branch, set_cpus, set_weight
+from ingero.diagnose.limit_commands import (
+    Weight,
+    ask_instead,
+    group_of,
+    group_of_pid,
+    has_own_branch,
+    set_cpus,
+    set_weight,
+)
 from ingero.diagnose.model import Culprit, Fix
 from ingero.diagnose.runnable import named, renice
 from ingero.store.records import Container
@@ -35,9 +43,12 @@ def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
         commands = "; ".join(f"sudo chrt --idle -a -p 0 {pid}" for pid in lowest[:_MOST_LOWEST])
         yield Fix(text=f"let what has nice {LOWEST_NICE} run only where nobody else wants the CPU", command=commands)
     by_group: dict[str, list[Culprit]] = {}
+    asked: dict[str, Fix] = {}
     for one in takers:
         group = groups[one.pid]
-        if one.pid not in by_nice:
+        if one.pid not in by_nice and group and (instead := ask_instead(group, f"{one.name} [{one.pid}]")):
+            asked.setdefault(group.job or group.cgroup_path, instead)
+        elif one.pid not in by_nice:
             has_weight = has_own_branch(group, own) and not (group and group.pod)
             by_group.setdefault(
                 set_weight(group, Weight.LEAST, beside=own) if has_weight else set_cpus(group), []
@@ -45,6 +56,7 @@ def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
     for command, those in list(by_group.items())[:_MOST_GROUPS]:
         text = f"or give the control group of {named(those)} less of the CPU, at whose border nice values end"
         yield Fix(text=text, command=command)
+    yield from list(asked.values())[:_MOST_GROUPS]
 
 
 def raise_own(case: Case, takers: Iterable[Culprit]) -> Fix:

@@ -91,11 +91,29 @@ class CpuShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IoLimit:
+    """One limit of a group. device: major:minor; limit: as `io.max` has it, such as rbps=1000; path: the group's."""
+
+    device: str
+    limit: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Throttling:
     """How often and how long a group was kept off the CPU by its quota, since it was made."""
 
     throttled_periods: int
     throttled_ns: int
+
+
+_MOST_IO_LIMITS = 32  # of a group and those around it
+_IO_V1 = {
+    "rbps": "blkio.throttle.read_bps_device",
+    "wbps": "blkio.throttle.write_bps_device",
+    "riops": "blkio.throttle.read_iops_device",
+    "wiops": "blkio.throttle.write_iops_device",
+}
 
 
 def read_mounts(proc: Path = PROC) -> CgroupMounts:
@@ -192,6 +210,21 @@ def read_cpu_share(cgroup: Cgroup, mounts: CgroupMounts) -> CpuShare:
             tightest = quota
     quota_us, period_us = tightest or (None, None)
     return CpuShare(weight=weight, quota_us=quota_us, period_us=period_us)
+
+
+def read_io_limits(cgroup: Cgroup, mounts: CgroupMounts) -> tuple[IoLimit, ...]:
+    """What a group may move from and to each block device, by its own limits and those of the groups around it."""
+    found: list[IoLimit] = []
+    for folder, path in _upwards(cgroup, mounts, "io" if "io" in mounts.by_controller else "blkio"):
+        for line in _text(folder / "io.max").splitlines():  # v2: "8:0 rbps=1000 wbps=max riops=max wiops=max"
+            device, *limits = line.split()
+            set_ones = [one for one in limits if not one.endswith("=max")]
+            found += [IoLimit(device=device, limit=one, path=path) for one in set_ones]
+        for name, file in _IO_V1.items():
+            lines = (line.split() for line in _text(folder / file).splitlines())
+            mine = (words for words in lines if len(words) == 2)  # "8:0 1000"; others are totals
+            found += [IoLimit(device=words[0], limit=f"{name}={words[1]}", path=path) for words in mine]
+    return tuple(found[:_MOST_IO_LIMITS])
 
 
 def cpu_stat_file(cgroup: Cgroup, mounts: CgroupMounts) -> Path | None:

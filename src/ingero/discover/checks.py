@@ -11,7 +11,7 @@ from ingero.discover.containers import Placement
 from ingero.discover.gpus import Gpu
 from ingero.discover.host import library_version
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
-from ingero.discover.kernel import MIN_RELEASE, KernelFacts
+from ingero.discover.kernel import KernelFacts
 from ingero.discover.libraries import LibraryCopy, LibraryScan
 from ingero.discover.python_walkers import KERNEL_WALKER, Walker, python_text
 from ingero.discover.readiness import (
@@ -22,6 +22,7 @@ from ingero.discover.readiness import (
     PID_NAMESPACE_FIX,
     USER_NAMESPACE_FIX,
     Readiness,
+    absent_text,
     all_groups,
     capability_fix,
 )
@@ -53,13 +54,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaProcess:
-    """A process that has mapped a traced library. interpreter: None where it is no Python."""
+    """A process that has mapped a traced library.
+
+    interpreter: None where it is no Python. is_left_out: `ingero trace` would leave it out, because of whose it is.
+    """
 
     pid: int
     name: str
     user: str
     interpreter: Interpreter | UnreadableInterpreter | None
     placement: Placement
+    is_left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +126,9 @@ def _needed(section: str, name: str, is_there: bool, found: str, fix: str) -> Ro
 
 
 def _kernel_rows(kernel: KernelFacts) -> Iterator[Row]:
-    is_old = (0, 0) < kernel.version < MIN_RELEASE
-    wanted = f"{MIN_RELEASE[0]}.{MIN_RELEASE[1]} or newer"
-    found = f"{kernel.release} on {kernel.architecture} ({wanted} is needed)"
-    yield _needed("kernel", "Linux", not is_old, found, KERNEL_FIX)
+    is_lacking = kernel.has_btf and bool(kernel.absent)
+    found = f"{kernel.release} on {kernel.architecture}" + (f": lacks {absent_text(kernel)}" if is_lacking else "")
+    yield _needed("kernel", "Linux", not is_lacking, found, KERNEL_FIX)
     found = "BTF there" if kernel.has_btf else "no BTF: /sys/kernel/btf/vmlinux"
     yield _needed("kernel", "type information", kernel.has_btf, found, BTF_FIX)
     yield _needed("kernel", "kind of probe", bool(kernel.features), _probe_kind(kernel), BTF_FIX)
@@ -223,8 +227,10 @@ def _process_rows(processes: Sequence[CudaProcess], walker: Walker) -> Iterator[
     for one in processes:
         parts = [one.name, f"of {one.user}", python_text(one.interpreter, walker)]
         parts += [text for text in (_place(one.placement),) if text]
-        state = State.WARNING if isinstance(one.interpreter, UnreadableInterpreter) else State.OK
-        yield _row("processes", f"pid {one.pid}", state, ", ".join(parts))
+        parts += ["not traced unless asked for"] if one.is_left_out else []
+        is_odd = one.is_left_out or isinstance(one.interpreter, UnreadableInterpreter)
+        fix = "sudo ingero trace --user all" if one.is_left_out else ""
+        yield _row("processes", f"pid {one.pid}", State.WARNING if is_odd else State.OK, ", ".join(parts), fix)
     if not processes:
         yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for them")
 

@@ -12,29 +12,52 @@ from ingero.discover.rooted import read_in_root
 
 _ID = r"[0-9a-f]{64}"
 _FARGATE_ID = r"[0-9a-f]{32}-\d+"  # the task's id and a number
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_UNIT_NAME = r"[^/]+\.(?:service|scope|slice|socket|mount)"
+_END = r"(?=/|\Z)"  # an id is a whole name or its end: one that is cut off is worse than none
 _CONTAINER_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), runtime)
+    (re.compile(pattern + _END), runtime)
     for pattern, runtime in (
-        (rf"/docker-({_ID})\.scope", "docker"),
+        (rf"/({_ID})", ""),  # of Docker's --cgroup-parent, containerd's namespaces, Podman's split groups, a pod
+        (rf"/docker-({_ID})(?:\.scope)?", "docker"),
         (rf"/docker/({_ID})", "docker"),
-        (rf"[/:]cri-containerd[-:]({_ID})", "containerd"),
-        (rf"/nerdctl-({_ID})\.scope", "containerd"),
-        (rf"/crio-({_ID})", "cri-o"),
-        (rf"/libpod-(?:payload-)?({_ID})", "podman"),
-        (rf"/ecs/(?:[^/]+/)+({_ID})(?:/|\Z)", "docker"),
-        (rf"/ecs/(?:[^/]+/)+({_FARGATE_ID})(?:/|\Z)", ""),
-        (rf"/kubepods[^/]*/(?:[^/]+/)*?pod[^/]+/({_ID})", ""),  # containerd's or cri-dockerd's
+        (rf"/(?:[^/]*:)?cri-containerd[-:]({_ID})(?:\.scope)?", "containerd"),
+        (rf"/(?:[^/]*:)?nerdctl[-:]({_ID})(?:\.scope)?", "containerd"),
+        (rf"\A(?:/\.\.)*/default/((?!{_ID}{_END}|{_UNIT_NAME}{_END})\w[\w.-]*)", "containerd"),  # ctr: a name is the id
+        (rf"/(?:[^/]*:)?crio[-:]({_ID})(?:\.scope)?", "cri-o"),
+        (rf"/(?:[^/]*:)?libpod[-:](?:payload-)?({_ID})(?:\.scope)?", "podman"),
+        (rf"/kata_({_ID})", ""),
+        (rf"/ecs/(?:[^/]+/)+({_ID})", "docker"),
+        (rf"/ecs/(?:[^/]+/)*({_FARGATE_ID})", ""),
         (r"/lxc(?:/|\.payload[./])([^/]+)", "lxc"),
-        (r"/machine\.slice/machine-([^/]+?)\.scope", "systemd-nspawn"),
-        (rf"\A(?:/\.\.)*/[^/]+/({_ID})(?:/|\Z)", ""),  # containerd's namespace, or Docker's --cgroup-parent
+        (r"/machine\.slice/machine-lxc\\x2d\d+\\x2d([^/]+?)\.scope", "lxc"),  # libvirt's
+        (
+            r"/machine\.slice/machine-(?!qemu|xen|libxl|bhyve|vmspawn|ch\\x2d|lxc\\x2d)([^/]+?)\.scope(?!/supervisor)",
+            "systemd-nspawn",
+        ),
+        (r"/systemd-nspawn@([^/]+)\.service(?!/supervisor)", "systemd-nspawn"),
+        (rf"/nomad(?:\.slice)?/(?:[^/]+/)*({_UUID})\.[^/]+?", "nomad"),
+        (r"/garden/([0-9a-f]+(?:-[0-9a-f]+)+)", ""),
+        (rf"/mesos/({_UUID})", "mesos"),
     )
 )
-_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
-_SLURM = re.compile(r"/(?:slurm[^/]*(?:/uid_\d+)?|[^/]*slurmstepd\.scope)/job_(\d+)(?:/step_([^/]+))?")
-_ECS_TASK = re.compile(r"/(?:ecs/(?:[^/]+/)?|ecstasks-)([0-9a-f]{32}|[0-9a-f-]{36})(?:\.slice)?/")
+_NAMED_BY_SYSTEMD = ("systemd-nspawn", "lxc")  # whose machine names may be escaped as a unit's are
+_NO_RUNTIME = ("nomad", "mesos")  # an orchestrator that runs tasks itself
+_POD = re.compile(r"(?:/|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[/.:]|\Z)")
+# The number of a job, or its SLUID from 26.05 on: 13 digits of Crockford's base 32.
+_SLURM = re.compile(
+    r"/(?:slurm[^/]*(?:/uid_\d+)?|[^/]*slurmstepd\.scope)/(?:job_(\d+)|s[0-9A-HJKMNP-TV-Z]{13})(?:/step_([^/]+))?(?=/|\Z)"
+)
+_ECS_TASK = re.compile(rf"/(?:ecs/(?:[^/]+/)?|ecstasks-)([0-9a-f]{{32}}|{_UUID})(?:\.slice)?/")
+_FARGATE_TASK = re.compile(r"/ecs/(?:[^/]+/)?([0-9a-f]{32})-\d+(?=/|\Z)")
+_ESCAPED = re.compile(r"\\x([2-7][0-9a-f])")
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|\Z)")
 _FARGATE_URI = re.compile(r"/v4/([0-9a-f]{32})-\d+\Z")  # on EC2 the last part is a random name
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")  # of a pod or namespace (DNS-1123 subdomain)
+_SAFE = "[bcdfghjklmnpqrstvwxz2456789]"  # what Kubernetes makes names up of
+_DEPLOYED_POD = re.compile(rf"(.+)-{_SAFE}{{7,10}}-{_SAFE}{{5}}")
+_INDEXED_POD = re.compile(rf"(.+)-(\d+)-{_SAFE}{{5}}")
+_REPLICA_POD = re.compile(r"(.+)-(?:master|worker)-\d+")
 _HOST_NAME_LENGTH = 63  # a pod's longer name is cut off in its host name
 _POD_NAME_VARIABLES = ("POD_NAME", "MY_POD_NAME", "K8S_POD_NAME", "KUBERNETES_POD_NAME")
 _NAMESPACE_VARIABLES = ("POD_NAMESPACE", "MY_POD_NAMESPACE", "K8S_NAMESPACE", "KUBERNETES_NAMESPACE")
@@ -45,7 +68,7 @@ _NAMESPACE_FILE = "var/run/secrets/kubernetes.io/serviceaccount/namespace"
 class Placement:
     """Who runs a control group. None: does not apply or is not known.
 
-    orchestrator: kubernetes, ecs, slurm, docker, podman, containerd, lxc, systemd-nspawn or systemd.
+    orchestrator: kubernetes, ecs, slurm, nomad, mesos, docker, podman, containerd, lxc, systemd-nspawn or systemd.
     runtime: what started the container, where the path says so.
     container_id: as the runtime names it.
     job: the Slurm job; step: its step; task: the ECS task; unit: the systemd unit of a process in no container.
@@ -75,14 +98,13 @@ class Pod:
 
 
 def placement_of(cgroup_path: str) -> Placement:
-    """Reads the path of a control group, of v1 or v2."""
+    """Reads the path of a control group, of v1 or v2, also one seen from inside another namespace (`/../..`)."""
     runtime, container_id = _container(cgroup_path)
-    is_kubernetes = "kubepods" in cgroup_path
-    pod = _POD.search(cgroup_path) if is_kubernetes else None
+    pod = _POD.search(cgroup_path)
     slurm = _SLURM.search(cgroup_path)
-    task = _ECS_TASK.search(cgroup_path)
+    task = _ECS_TASK.search(cgroup_path) or _FARGATE_TASK.search(cgroup_path)
     units = [] if container_id or slurm else _UNIT.findall(cgroup_path)
-    if is_kubernetes:
+    if pod or "kubepods" in cgroup_path:
         orchestrator: str | None = "kubernetes"
     elif task:
         orchestrator = "ecs"
@@ -92,7 +114,7 @@ def placement_of(cgroup_path: str) -> Placement:
         orchestrator = runtime or ("systemd" if units else None)
     return Placement(
         orchestrator=orchestrator,
-        runtime=runtime,
+        runtime=None if runtime in _NO_RUNTIME else runtime,
         container_id=container_id,
         pod_uid=pod[1].replace("_", "-") if pod else None,
         job=slurm[1] if slurm else None,
@@ -106,10 +128,12 @@ def placement_in(placement: Placement, environ: Mapping[str, str]) -> Placement:
     """What the environment of a process adds to its container: an orchestrator that the path does not show.
 
     Sources: Kubernetes, "Accessing the Service" (KUBERNETES_SERVICE_HOST); Amazon ECS, "Task metadata endpoint version
-    4".
+    4"; Nomad, "Runtime environment settings".
     """
     if not placement.is_containerized or placement.orchestrator != placement.runtime:
         return placement
+    if environ.get("NOMAD_ALLOC_ID"):
+        return replace(placement, orchestrator="nomad")
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return replace(placement, orchestrator="kubernetes")
     uri = environ.get("ECS_CONTAINER_METADATA_URI_V4", "")
@@ -142,14 +166,47 @@ def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, proc: Path =
     )
 
 
+def owner_of(pod: str | None, environ: Mapping[str, str]) -> str | None:
+    """What made a pod, as kubectl takes it (`deployment/train`), where its name and environment leave no doubt.
+
+    A bare pod, a StatefulSet's and a Job's may have the same name. Sources: apimachinery, rand.SafeEncodeString; the
+    documents of Indexed Jobs, of Kubeflow's PyTorchJob, of LeaderWorkerSet and of KubeRay.
+    """
+    if pod is None or len(pod) >= _HOST_NAME_LENGTH:  # the name of the owner may be cut off
+        return None
+    cluster = environ.get("RAY_CLUSTER_NAME", "")
+    if cluster and pod.startswith(f"{cluster}-"):
+        return _owner("raycluster", cluster)
+    if environ.get("LWS_LEADER_ADDRESS") and (match := re.fullmatch(r"(.+?)-\d+(?:-\d+)?", pod)):
+        return _owner("leaderworkerset", match[1])
+    if environ.get("JOB_COMPLETION_INDEX") and (match := _INDEXED_POD.fullmatch(pod)):
+        return _owner("job", match[1]) if match[2] == environ["JOB_COMPLETION_INDEX"] else None
+    if (match := _REPLICA_POD.fullmatch(pod)) and environ.get("MASTER_ADDR") in (f"{match[1]}-master-0", "localhost"):
+        return _owner("pytorchjob", match[1])
+    match = _DEPLOYED_POD.fullmatch(pod)
+    return _owner("deployment", match[1]) if match else None
+
+
+def _owner(kind: str, name: str) -> str | None:
+    return f"{kind}/{name}" if _NAME.fullmatch(name) else None
+
+
 def _container(path: str) -> tuple[str | None, str | None]:
     """(runtime, id) of the innermost container; the form of the path may leave its runtime open."""
     found: tuple[int, str, str] | None = None
     for pattern, runtime in _CONTAINER_PATTERNS:
         for match in pattern.finditer(path):
-            if found is None or match.start(1) > found[0]:
+            if found is None or match.start(1) > found[0] or (match.start(1) == found[0] and runtime):
                 found = (match.start(1), runtime, match[1])
-    return (found[1] or None, found[2]) if found else (None, None)
+    if found is None:
+        return None, None
+    _, runtime, name = found
+    return runtime or None, _unescaped(name) if runtime in _NAMED_BY_SYSTEMD else name
+
+
+def _unescaped(name: str) -> str:
+    r"""A machine's name out of a unit's, in which `-` is `\x2d` (systemd.unit(5), "String escaping")."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ingero.discover.processes import PROC
+from ingero.discover.rooted import device_in_root
 from ingero.events import THROTTLE_REASONS
 
 _T = TypeVar("_T")
+_NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
+_NO_INSTANCE = 0xFFFFFFFF  # of a process that is in no MIG slice
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_CDI = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/(?:gpu|mig)=(.+)")
+_REPLICA = re.compile(r"(.+?)(?:::\d+|(?<=^\d):\d+|(?<=^\d\d):\d+)")
 _W_PER_MW = 0.001
+_RECENT_US = 1_500_000  # a driver samples a process once a second, or a little more often
 
 # A driver that has to wake eight GPUs takes seconds; the recording begins without one that takes longer.
 _ANSWER_S = 10.0
@@ -26,7 +37,10 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. `index` is NVML's, in the order of PCI bus ids; `mig_uuids` are those of its MIG slices."""
+    """One GPU. `index` is NVML's, in the order of PCI bus ids; `mig_uuids` are those of its MIG slices.
+
+    minor: the number of its device node, /dev/nvidiaN; None where the driver does not say.
+    """
 
     index: int
     uuid: str
@@ -35,6 +49,7 @@ class Gpu:
     pci_bus_id: str
     max_sm_clock_mhz: int | None
     mig_uuids: tuple[str, ...] = ()
+    minor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +58,10 @@ class GpuSample:
 
     busy_percent: share of the last sample period with any kernel running; it says nothing about how full the GPU was.
     slowdowns: why the clocks are lower than they could be; throttle_reasons: the same as NVML's bits.
-    processes: pid -> memory in bytes, None where the driver does not say how much.
+    pcie_generation, pcie_lanes: of the link to it as it is now; an idle GPU lowers the first.
+    processes: pid -> memory in bytes, None where the driver does not say how much. sm_percents: pid -> share of the
+    last sample period with a kernel of that process running; without those that the driver says nothing of.
+    slices: pid -> the MIG slice that it is in, of a GPU that is sliced and a driver that says so.
     """
 
     uuid: str
@@ -55,8 +73,12 @@ class GpuSample:
     power_w: float | None
     temperature_c: int | None
     processes: Mapping[int, int | None]
+    sm_percents: Mapping[int, int] = field(default_factory=dict)
     memory_total_bytes: int | None = None
     throttle_reasons: int | None = None
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
+    slices: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,43 +149,80 @@ def present_gpus() -> tuple[Gpu, ...]:
 
 
 def visible_uuids(
-    gpus: Sequence[Gpu], environ: Mapping[str, str], *, is_containerized: bool = False
+    gpus: Sequence[Gpu],
+    environ: Mapping[str, str],
+    *,
+    is_containerized: bool = False,
+    nodes: Collection[int] | None = None,
 ) -> tuple[str | None, ...]:
-    """The UUID behind each CUDA device ordinal of a process with this environment.
+    """The UUID behind each CUDA device ordinal of a process that was started with this environment.
 
-    None stands for an ordinal whose GPU cannot be told from outside: with different models in one machine CUDA numbers
-    them by speed unless CUDA_DEVICE_ORDER says PCI_BUS_ID. A MIG slice stands for the GPU that it is part of; where a
-    GPU is sliced, its slice must be named for the order to be known.
+    None stands for an ordinal whose GPU cannot be told from outside, and for all where even their number cannot: a
+    title has wiped the environment, or a container was given its GPUs without a word in it. With different models in
+    one machine CUDA numbers them by speed unless CUDA_DEVICE_ORDER says PCI_BUS_ID. A MIG slice stands for the GPU
+    that it is part of; where a GPU is sliced, its slice must be named for the order to be known.
     is_containerized: then NVIDIA_VISIBLE_DEVICES decides which GPUs are in the container.
-    Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Environment variables".
+    nodes: minor numbers of the device nodes in the process's root, where they were looked for: no other GPU is there.
+    Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Environment
+    variables" and "Support for Container Device Interface"; Slurm, "Generic Resource (GRES) Scheduling".
     """
-    present = _in_container(gpus, environ.get("NVIDIA_VISIBLE_DEVICES")) if is_containerized else list(gpus)
+    present = _present(gpus, environ, is_containerized=is_containerized, nodes=nodes)
+    asked = environ.get("CUDA_VISIBLE_DEVICES")
+    if present is None or not environ:
+        unknown = tuple(None for _ in (gpus if present is None else present)[:1])
+        return unknown if asked is None else _chosen(asked, {}, gpus)
+    if not is_containerized and asked is not None and (job := _of_slurm(environ)):
+        return _chosen(asked, _slurms(gpus, asked, job), gpus)
     is_order_known = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in present}) <= 1
     is_order_known = is_order_known and not any(gpu.mig_uuids for gpu in present)
-    asked = environ.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
-        return tuple(gpu.uuid if is_order_known else None for gpu in present)
+    order = {number: gpu.uuid if is_order_known else None for number, gpu in enumerate(present)}
+    return tuple(order.values()) if asked is None else _chosen(asked, order, present, is_count_known=True)
+
+
+def device_nodes(pid: int, gpus: Sequence[Gpu], proc: Path = PROC) -> frozenset[int] | None:
+    """Minor numbers of the GPUs whose device node is in a process's root; None where none is, or that is not known."""
+    root = proc / str(pid) / "root"
+    minors = [gpu.minor for gpu in gpus if gpu.minor is not None]
+    try:
+        found = {minor for minor in minors if device_in_root(root, f"dev/nvidia{minor}") == (_NVIDIA_MAJOR, minor)}
+    except OSError:
+        return None
+    return frozenset(found) or None
+
+
+def _chosen(
+    asked: str, order: Mapping[int, str | None], gpus: Sequence[Gpu], *, is_count_known: bool = False
+) -> tuple[str | None, ...]:
+    """What CUDA_VISIBLE_DEVICES leaves of devices, by number or by name.
+
+    is_count_known: then another number hides itself and all behind it; else it is a device that is not known.
+    """
     chosen: list[str | None] = []
-    for word in asked.split(","):
-        uuid = _named(word.strip(), present, is_order_known)
+    words = [word.strip() for word in asked.split(",")]
+    for word in words:
+        uuid = _named(word, order, gpus, is_count_known=is_count_known)
         if uuid == "":  # an unknown device hides itself and all behind it
             break
         chosen.append(uuid)
-    words = [word.strip() for word in asked.split(",")][: len(chosen)]
-    known = [uuid for uuid, word in zip(chosen, words, strict=True) if uuid is not None and not _is_slice(word)]
-    return () if len(known) != len(set(known)) else tuple(chosen)  # CUDA refuses a device that is named twice
+    known = [uuid for uuid, word in zip(chosen, words, strict=False) if uuid is not None and not _is_slice(word)]
+    numbers = [word for word in words[: len(chosen)] if _NUMBER.fullmatch(word)]
+    is_twice = len(known) != len(set(known)) or len(numbers) != len(set(numbers))
+    return () if is_twice else tuple(chosen)  # CUDA refuses a device that is named twice
 
 
-def _named(word: str, present: Sequence[Gpu], is_order_known: bool) -> str | None:
+def _named(word: str, order: Mapping[int, str | None], gpus: Sequence[Gpu], *, is_count_known: bool) -> str | None:
     """The UUID of one entry of CUDA_VISIBLE_DEVICES; empty if there is no such device."""
-    if word.isascii() and word.isdigit():
-        if int(word) >= len(present):
-            return ""
-        return present[int(word)].uuid if is_order_known else None
+    if _NUMBER.fullmatch(word):
+        return order.get(int(word), "" if is_count_known else None)
     if _is_slice(word):
-        return next((gpu.uuid for gpu in present if word in gpu.mig_uuids or word.startswith(f"MIG-{gpu.uuid}/")), None)
-    matches = [gpu.uuid for gpu in present if word.startswith("GPU-") and gpu.uuid.startswith(word)]
+        return _owner(word, gpus)
+    matches = [gpu.uuid for gpu in gpus if word.startswith("GPU-") and gpu.uuid.startswith(word)]
     return matches[0] if len(matches) == 1 else ""
+
+
+def _owner(word: str, gpus: Sequence[Gpu]) -> str | None:
+    """The UUID of the GPU that a MIG slice is part of."""
+    return next((gpu.uuid for gpu in gpus if word in gpu.mig_uuids or word.startswith(f"MIG-{gpu.uuid}/")), None)
 
 
 def _is_slice(word: str) -> bool:
@@ -171,11 +230,75 @@ def _is_slice(word: str) -> bool:
     return word.startswith("MIG-")
 
 
-def _in_container(gpus: Sequence[Gpu], asked: str | None) -> list[Gpu]:
-    if asked is None or asked in ("all", ""):
-        return list(gpus)
-    words = {word.strip() for word in asked.split(",")}
-    return [gpu for gpu in gpus if words & {gpu.uuid, str(gpu.index), gpu.pci_bus_id}]
+def _of_slurm(environ: Mapping[str, str]) -> str | None:
+    """The numbers that Slurm gives the GPUs of a step or job; empty where it does not say; None outside a job."""
+    if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
+        return None
+    return environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or "-"
+
+
+def _slurms(gpus: Sequence[Gpu], asked: str, job: str) -> dict[int, str | None]:
+    """The GPUs behind the numbers of CUDA_VISIBLE_DEVICES in a job of Slurm, as far as they are certain.
+
+    With ConstrainDevices they count the job's own GPUs from 0, without it those of the node; the variables do not say
+    which is the case. Slurm's own numbers are those of device nodes.
+    """
+    numbers, mine = ([one.strip() for one in text.split(",")] for text in (asked, job))
+    is_numbered_alike = all(gpu.minor in (None, gpu.index) for gpu in gpus) and not any(gpu.mig_uuids for gpu in gpus)
+    if not is_numbered_alike or len({gpu.name for gpu in gpus}) > 1:
+        return {}
+    if not all(_NUMBER.fullmatch(one) for one in (*numbers, *mine)):
+        return {}
+    by_number = {str(gpu.index): gpu.uuid for gpu in gpus}
+    of_node = {int(one): by_number.get(one) for one in numbers}
+    if numbers == mine or any(int(one) >= len(mine) for one in numbers):
+        return of_node
+    of_job = {int(one): by_number.get(mine[int(one)]) for one in numbers}
+    if not set(numbers) <= set(mine):
+        return of_job
+    return {one: uuid for one, uuid in of_job.items() if uuid == of_node[one]}
+
+
+def _present(
+    gpus: Sequence[Gpu], environ: Mapping[str, str], *, is_containerized: bool, nodes: Collection[int] | None
+) -> list[Gpu] | None:
+    """The GPUs that a process can reach; None where that is not known."""
+    present = _in_container(gpus, environ.get("NVIDIA_VISIBLE_DEVICES")) if is_containerized else list(gpus)
+    if nodes is not None and all(gpu.minor is not None for gpu in gpus):
+        there = [gpu for gpu in gpus if gpu.minor in nodes]
+        if present is None or len(there) < len(present):
+            present = there
+    if present is None and len(gpus) == 1 and not gpus[0].mig_uuids:
+        return list(gpus)  # which else
+    return present
+
+
+def _in_container(gpus: Sequence[Gpu], asked: str | None) -> list[Gpu] | None:
+    """The GPUs that NVIDIA_VISIBLE_DEVICES puts into a container; None where another way decides.
+
+    Without the variable, with `void` or nothing in it, and with the folder of the device plugin's strategy
+    `volume-mounts`, a container may have been given any device: by CDI, --device, --privileged or DRA.
+    """
+    words = [_device_word(word) for word in (asked or "").split(",")]
+    if words in (["all"], ["none"]):
+        return list(gpus) if words == ["all"] else []
+    if words[0] in ("", "void") or any(word.startswith("/") for word in words):
+        return None
+    if any(_is_slice(word) and _owner(word, gpus) is None for word in words):
+        return None
+    return [
+        gpu
+        for gpu in gpus
+        if any(word in (gpu.uuid, str(gpu.index), gpu.pci_bus_id) or _owner(word, [gpu]) for word in words)
+    ]
+
+
+def _device_word(word: str) -> str:
+    """A device as NVIDIA_VISIBLE_DEVICES or CDI names it (`nvidia.com/gpu=2`, `GPU-...::3`, `0:1`): its name alone."""
+    match = _CDI.fullmatch(word.strip())
+    name = match[1] if match else word.strip()
+    replica = _REPLICA.fullmatch(name)  # the device plugin's time slices of one GPU
+    return replica[1] if replica else name
 
 
 def _opened(nvml: ModuleType) -> Nvml:
@@ -206,6 +329,7 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu | None:
         pci_bus_id=_text(pci.busId) or "" if pci else "",
         max_sm_clock_mhz=_ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
         mig_uuids=_slices(nvml, handle),
+        minor=_ask(nvml, nvml.nvmlDeviceGetMinorNumber, handle),
     )
 
 
@@ -221,6 +345,7 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
     memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     reasons = _throttle_reasons(nvml, handle)
     power_mw = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+    processes = _processes(nvml, handle)
     return GpuSample(
         uuid=gpu.uuid,
         busy_percent=busy.gpu if busy else None,
@@ -230,9 +355,13 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
         slowdowns=None if reasons is None else slowdowns_of(reasons),
         power_w=None if power_mw is None else power_mw * _W_PER_MW,
         temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        processes=_processes(nvml, handle),
+        processes={process.pid: process.usedGpuMemory for process in processes},
+        sm_percents=_sm_percents(nvml, handle, time.time_ns() // 1000 - _RECENT_US),
         memory_total_bytes=int(memory.total) if memory else None,
         throttle_reasons=reasons,
+        pcie_generation=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        pcie_lanes=_ask(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        slices=_slices_of(processes) if gpu.mig_uuids else {},
     )
 
 
@@ -248,10 +377,25 @@ def _throttle_reasons(nvml: ModuleType, handle: Any) -> int | None:
     return bits
 
 
-def _processes(nvml: ModuleType, handle: Any) -> dict[int, int | None]:
+def _processes(nvml: ModuleType, handle: Any) -> Sequence[Any]:
     # By its version: the plain name raises no NVMLError but a foreign one when the driver is older than the binding.
-    found = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()
-    return {process.pid: process.usedGpuMemory for process in found}
+    return _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()
+
+
+def _slices_of(processes: Sequence[Any]) -> dict[int, str]:
+    """GPU instance and compute instance of each process that is in one."""
+    return {
+        process.pid: f"{process.gpuInstanceId}/{process.computeInstanceId}"
+        for process in processes
+        if process.gpuInstanceId not in (None, _NO_INSTANCE)
+    }
+
+
+def _sm_percents(nvml: ModuleType, handle: Any, since_us: int) -> dict[int, int]:
+    """The newest sample of each process since a Unix time; a sliced GPU and some virtual ones have none."""
+    found = _ask(nvml, nvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
+    newest = {one.pid: one for one in sorted(found, key=lambda one: one.timeStamp) if one.timeStamp >= since_us}
+    return {pid: min(one.smUtil, 100) for pid, one in newest.items()}
 
 
 def _ask(nvml: ModuleType, function: Callable[..., _T], *arguments: Any) -> _T | None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from ingero.discover.processes import PROC
 
 SYS = Path("/sys")
-MIN_RELEASE = (5, 15)
 _INIT_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _INIT_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO
 _CAPABILITIES = {
@@ -41,6 +40,7 @@ FEATURES: Mapping[str, str] = {
     "ring_buffer": "BPF_MAP_TYPE_RINGBUF",
     "task_storage": "BPF_MAP_TYPE_TASK_STORAGE",
     "attach_cookie": "BPF_FUNC_get_attach_cookie",
+    "task_registers": "BPF_FUNC_task_pt_regs",
     "task_iterator": "bpf_iter__task",
     "uprobe_multi": "BPF_TRACE_UPROBE_MULTI",
     "uprobe_session": "BPF_TRACE_UPROBE_SESSION",
@@ -59,6 +59,14 @@ FEATURES: Mapping[str, str] = {
     "signal_generate": "btf_trace_signal_generate",
 }
 """Feature -> the name in the kernel's type information that stands for it."""
+
+NEEDED_FEATURES: Mapping[str, str] = {
+    "ring_buffer": "5.8",
+    "task_storage": "5.11",
+    "attach_cookie": "5.15",
+    "task_registers": "5.15",
+}
+"""What no program of ours does without -> the release of kernel.org that brought it; distributions have it earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +98,11 @@ class KernelFacts:
     is_init_user_namespace: bool = True
     is_root: bool = False
     sched_ext: str | None = None
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Those of `NEEDED_FEATURES` that the type information does not name."""
+        return tuple(name for name in NEEDED_FEATURES if name not in self.features)
 
     def lacks(self, *capabilities: str) -> tuple[str, ...]:
         """Those of the named capabilities that this process does not have; some stand for others."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ingero.discover.library_files import MAPPED_NAME, LibraryFile, library_kind
+from ingero.discover.library_files import MAPPED_NAME, LibraryFile, may_be_traced
 from ingero.discover.library_reader import FileKey, LibraryReader
 from ingero.discover.mapped_paths import Reach
 from ingero.discover.mappings import Mapping as MappedRange
@@ -221,7 +221,7 @@ class LibraryScanner:
 
     def _use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
         """None: the process has ended or unmapped the library meanwhile, or it is another file by that name."""
-        is_chance = library_kind(Path(mapped.path).name) is None  # a namesake of a given file may be anything
+        is_chance = not may_be_traced(Path(mapped.path).name)  # a namesake of a given file may be anything
         try:
             path, reach, key = self._reader.reach(self._proc / str(pid), mapped)
             if is_chance and key not in self._numbers:

@@ -21,12 +21,33 @@ from ingero.ops import OPS, Library
 _KINDS = {library.value: library for library in Library}
 _NAME = r"lib(?:cudart|cuda|nccl)(?:-[0-9a-f]{6,})?\.so(?:\.\d+)*"  # wheels repaired by auditwheel carry a hash
 _FILE_NAME = re.compile(rf"{_NAME}\Z")
+# What the linker is given and nobody runs: its functions only say so, or it is a link to the real one.
+_FOR_THE_LINKER = "libcuda.so"
+STUB_FOLDER = "stubs"  # of the CUDA toolkit, in each of its layouts
+# mov $34,%eax; ret, with what may stand before it without optimization; on arm64 mov w0, #34; ret
+_STUBS_ANSWER = re.compile(
+    rb"(?:\xf3\x0f\x1e\xfa)?(?:\x55\x48\x89\xe5)?(?:[\x89\x48].{1,3}){0,4}?\xb8\x22\x00\x00\x00(?:\x5d|\xc9)?\xc3"
+    rb"|(?:\x5f\x24\x03\xd5)?\x40\x04\x80\x52\xc0\x03\x5f\xd6",
+    re.DOTALL,
+)
+_ANSWER_BYTES = 32
+_DRIVERS_OWN = ("cuInit", "cuCtxSynchronize", "cuMemAlloc_v2", "cuLaunchKernel")
 MAPPED_NAME = re.compile(rf"/{_NAME}(?: \(deleted\))?$".encode(), re.MULTILINE)
 _FINGERPRINT_BYTES = 1 << 20  # holds headers, hash and symbol tables of every library seen
 _OVERLAYFS = 0x794C7630  # OVERLAYFS_SUPER_MAGIC, include/uapi/linux/magic.h
 _STATFS_BYTES = 256  # struct statfs is 120 bytes on 64-bit Linux and begins with f_type
 _libc = ctypes.CDLL(None, use_errno=True)
 _PROBES_PER_KIND = 8  # exported rows looked up to tell the kind of a library with a name of its own
+
+
+class StubLibraryError(IngeroError):
+    """A driver library made for linking: it has the names of the real one, and none of its functions does anything."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is a stub made for linking, no driver",
+            hint="take its folder (.../stubs) out of LD_LIBRARY_PATH: a program that loads it has no GPU",
+        )
 
 
 class NotATracedLibraryError(IngeroError):
@@ -69,9 +90,17 @@ class LibraryFile:
         return self.device is None or other.device is None or self.device == other.device
 
 
+def may_be_traced(file_name: str) -> bool:
+    """Whether a file of this name may hold a traced library: one with a kind, or a name that says too little."""
+    return _FILE_NAME.match(file_name) is not None
+
+
 def library_kind(file_name: str) -> Library | None:
-    """The traced library a file name belongs to (`libcudart.so.12`, `libcudart-80664282.so.11.0`), or None."""
-    if not _FILE_NAME.match(file_name):
+    """The traced library a file name belongs to (`libcudart.so.12`, `libcudart-80664282.so.11.0`), or None.
+
+    `libcuda.so` is the linker's name of a driver: what is in such a file only its content says.
+    """
+    if not _FILE_NAME.match(file_name) or file_name == _FOR_THE_LINKER:
         return None
     return _KINDS[re.split(r"[.-]", file_name, maxsplit=1)[0]]
 
@@ -87,12 +116,23 @@ def identify(path: Path, name: str | None = None, descriptor: int | None = None)
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
         NotATracedLibraryError: it exports none of the traced calls.
+        StubLibraryError: it is the toolkit's stand-in for a driver.
     """
     with ElfFile(path, descriptor) as elf:
         kind = library_kind(name or path.name) or library_kind(elf.soname) or _kind_by_exports(elf)
         if kind is None:
             raise NotATracedLibraryError(path)
+        if kind is Library.CUDA and _is_stub(elf, path):
+            raise StubLibraryError(path)
         return describe(elf, kind)
+
+
+def _is_stub(elf: ElfFile, path: Path) -> bool:
+    """Whether a driver's functions do nothing but answer CUDA_ERROR_STUB_LIBRARY."""
+    if path.parent.name == STUB_FOLDER:
+        return True
+    places = [offset for offsets in elf.functions(_DRIVERS_OWN).values() for offset in offsets]
+    return bool(places) and all(_STUBS_ANSWER.match(elf.read_at(place, _ANSWER_BYTES)) for place in places)
 
 
 def describe(elf: ElfFile, kind: Library) -> LibraryFile:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ingero.discover.library_files import library_kind
+from ingero.discover.library_files import STUB_FOLDER, may_be_traced
 
 _LDCONFIG_CACHE = Path("etc/ld.so.cache")
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
@@ -58,7 +58,7 @@ def library_copies_on_disk(
     homes: Sequence[Path] | None = None,
     has_well_known: bool = True,
 ) -> tuple[Path, ...]:
-    """The files of traced libraries in well-known places, symbolic links resolved, each path once.
+    """The files of traced libraries in well-known places, symbolic links resolved, each path once; no stubs.
 
     root: where the places are looked for; in another process's (/proc/PID/root) links are left out, because from here
         they would lead into our own.
@@ -75,7 +75,7 @@ def library_copies_on_disk(
     named = [*cached, *_libraries_in(folders)]
     final = _unless_link if _is_inside(root, _PROC) else _resolved
     found = dict.fromkeys(path for path in map(final, named) if path is not None)
-    return tuple(path for path in found if library_kind(path.name) is not None)
+    return tuple(path for path in found if may_be_traced(path.name) and path.parent.name != STUB_FOLDER)
 
 
 def python_prefix(executable: Path) -> Path:
@@ -108,7 +108,7 @@ def _environ_folders(environs: Iterable[Mapping[str, str]]) -> Iterator[Path]:
 
 def _libraries_in(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in dict.fromkeys(folders):
-        yield from (folder / name for name in _names(folder) if library_kind(name) is not None)
+        yield from (folder / name for name in _names(folder) if may_be_traced(name))
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -157,5 +157,5 @@ def _cached_by_ldconfig(cache: Path, root: Path) -> Iterator[Path]:
         _, _, path_at, _, _ = _CACHE_ENTRY.unpack_from(raw, entries_at + index * _CACHE_ENTRY.size)
         end = raw.find(b"\0", start + path_at)
         path = os.fsdecode(raw[start + path_at : end])
-        if library_kind(path.rpartition("/")[2]) is not None:
+        if may_be_traced(path.rpartition("/")[2]):
             yield root / path.lstrip("/")

@@ -6,6 +6,7 @@ raising. pid is the kernel's tgid, tid its pid; both are numbers of the agent's 
 
 from __future__ import annotations
 
+import enum
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -155,16 +156,41 @@ def descendants(roots: Iterable[int], parents: Mapping[int, int]) -> tuple[int, 
     return tuple(sorted(found - start))
 
 
+class Environ(enum.Enum):
+    """How much of the environment that a process was started with can still be read."""
+
+    WHOLE = "whole"
+    WIPED = "wiped"  # a title lies over its beginning: what is not in it may have been
+    EMPTY = "empty"
+    UNREADABLE = "unreadable"  # not ours to read, or the process is gone
+
+
+def environment(pid: int, proc: Path = PROC) -> tuple[dict[str, str], Environ]:
+    """As `read_environ`, and how much that is. Of one that was wiped only what lies behind the title."""
+    raw = _read_bytes(proc / str(pid) / "environ")
+    if raw is None:
+        return {}, Environ.UNREADABLE
+    if not raw:
+        return {}, Environ.EMPTY
+    first, *rest = raw.split(b"\0")
+    line = _read_bytes(proc / str(pid) / "cmdline", most=_MOST_CMDLINE_BYTES) or b""
+    # /proc shows a title to its end, which lies in the environment where it is longer than the arguments were
+    is_title = b"=" not in first or line.split(b"\0")[0].endswith(first)
+    return (_pairs(rest), Environ.WIPED) if is_title else (_pairs([first, *rest]), Environ.WHOLE)
+
+
+def _pairs(entries: Iterable[bytes]) -> dict[str, str]:
+    pairs = (entry.partition(b"=") for entry in entries if b"=" in entry)
+    return {decoded(key): decoded(value, most=_MOST_BYTES) for key, _, value in pairs}
+
+
 def read_environ(pid: int, proc: Path = PROC) -> dict[str, str] | None:
     """The environment the process was started with; later setenv() calls are not seen.
 
     None when it is gone or may not be read (CAP_SYS_PTRACE for another user's process).
     """
     raw = _read_bytes(proc / str(pid) / "environ")
-    if raw is None:
-        return None
-    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
-    return {decoded(key): decoded(value, most=_MOST_BYTES) for key, _, value in pairs}
+    return None if raw is None else _pairs(raw.split(b"\0"))
 
 
 def read_thread_name(tid: int, proc: Path = PROC) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ingero.discover.kernel import MIN_RELEASE, KernelFacts
+from ingero.discover.kernel import FEATURES, NEEDED_FEATURES, KernelFacts
 from ingero.discover.libraries import LibraryScan
 from ingero.errors import IngeroError
 from ingero.ops import Library
@@ -127,10 +127,10 @@ def _bpf(group: str, kernel: KernelFacts) -> Readiness | None:
     """What keeps any BPF program of this project from loading; None if nothing does."""
     reason, fix = "", ""
     missing = kernel.lacks(*_NEEDED)
-    if (0, 0) < kernel.version < MIN_RELEASE:
-        reason, fix = f"Linux {kernel.release} is older than {MIN_RELEASE[0]}.{MIN_RELEASE[1]}", KERNEL_FIX
-    elif not kernel.has_btf:
+    if not kernel.has_btf:
         reason, fix = "the kernel carries no type information (/sys/kernel/btf/vmlinux)", BTF_FIX
+    elif kernel.absent:
+        reason, fix = f"Linux {kernel.release} lacks {absent_text(kernel)}", KERNEL_FIX
     elif kernel.lockdown == "confidentiality":
         reason = "the kernel is locked down in confidentiality mode, which forbids BPF programs to read memory"
         fix = LOCKDOWN_FIX
@@ -145,6 +145,11 @@ def _bpf(group: str, kernel: KernelFacts) -> Readiness | None:
     else:
         return None
     return Readiness(group=group, ok=False, reason=reason, fix=fix)
+
+
+def absent_text(kernel: KernelFacts) -> str:
+    """The features without which nothing can be traced that this kernel lacks, by the kernel's own names."""
+    return ", ".join(f"{FEATURES[name]} (Linux {NEEDED_FEATURES[name]})" for name in kernel.absent)
 
 
 def _needs_features(group: str, kernel: KernelFacts, names: Sequence[str], *, is_required: bool = True) -> Readiness:

@@ -1,4 +1,4 @@
-"""Opens files of other processes, whose owners may have put anything there.
+"""Looks at files and device nodes of other processes, and opens files; their owners may have put anything there.
 
 An absolute symbolic link in another root would lead the agent to the host's files, opening a FIFO would block it, and
 opening some devices has effects: the kernel resolves the path inside that root (openat2, Linux 5.6), what lies there is
@@ -46,6 +46,27 @@ def status_in_root(root: Path, path: str) -> os.stat_result:
         return os.fstat(place)
     finally:
         os.close(place)
+
+
+def device_in_root(root: Path, path: str) -> tuple[int, int] | None:
+    """(major, minor) of a character device below `root`; None where there is no such node. It is not opened.
+
+    Raises:
+        OSError: the root itself may not be looked at, or is gone.
+    """
+    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        place = _open(folder, path)
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+    try:
+        status = os.fstat(place)
+    finally:
+        os.close(place)
+    is_device = stat.S_ISCHR(status.st_mode)
+    return (os.major(status.st_rdev), os.minor(status.st_rdev)) if is_device else None
 
 
 def open_regular(path: Path) -> int:

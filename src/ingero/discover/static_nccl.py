@@ -17,7 +17,9 @@ from ingero.ops import Library
 _LEAST_CODE_BYTES = 1 << 20
 # who is known to be linked with it; the others are only asked for what they export, which takes a few reads
 _KNOWN_HOSTS = re.compile(r"torch_cuda|tensorflow|paddle|mxnet|xla|nccl")
+_NCCL_ITSELF = re.compile(rb"/libnccl(?:-[0-9a-f]{6,})?\.so(?:\.\d+)*(?: \(deleted\))?$", re.MULTILINE)  # no plugin
 _WITNESS = "ncclCommInitRank"
+_NAME_OF_NCCL = b"libnccl.so"
 _TEXT_OF_NCCL = b"NCCL_SOCKET_IFNAME"  # a variable that every version reads
 
 
@@ -33,7 +35,7 @@ class SymbolsMissingError(IngeroError):
 
 def candidates(raw_maps: bytes) -> Iterator[Mapping]:
     """The mapped files of a CUDA process that may hold NCCL, if it maps no libnccl; one mapping per file."""
-    if b"/libcuda" not in raw_maps or b"/libnccl" in raw_maps:
+    if b"/libcuda" not in raw_maps or _NCCL_ITSELF.search(raw_maps):
         return
     for mapped in parse_maps(raw_maps):
         is_code = "x" in mapped.permissions and mapped.path.startswith("/") and "/libcu" not in mapped.path
@@ -54,7 +56,10 @@ def identify_static_nccl(path: Path, name: str, descriptor: int | None = None) -
     with ElfFile(path, descriptor) as elf:
         is_known_host = bool(_KNOWN_HOSTS.search(name))
         is_program = not elf.soname and ".so" not in name
-        if not elf.functions([_WITNESS]):
+        is_exported = bool(elf.functions([_WITNESS]))
+        if is_exported and _only_loads_nccl(elf):
+            return None
+        if not is_exported:
             if not (is_known_host or is_program) or any("libnccl" in needed for needed in elf.needed):
                 return None
             if not function_offsets(elf, [_WITNESS]):
@@ -62,3 +67,8 @@ def identify_static_nccl(path: Path, name: str, descriptor: int | None = None) -
                     raise SymbolsMissingError(path)
                 return None
         return describe(elf, Library.NCCL)
+
+
+def _only_loads_nccl(elf: ElfFile) -> bool:
+    """Whether its functions of NCCL's names load libnccl.so.2 and call that (ctranslate2, TensorFlow's stubs)."""
+    return section_contains(elf, ".rodata", _NAME_OF_NCCL) and not section_contains(elf, ".rodata", _TEXT_OF_NCCL)

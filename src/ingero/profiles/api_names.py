@@ -32,10 +32,19 @@ _HIP = {
     "hipMemsetD32Async": "cuMemsetD32Async",
     "hipHostMalloc": "cudaHostAlloc",
     "hipHostFree": "cudaFreeHost",
+    "hipDrvLaunchKernelEx": "cuLaunchKernelEx",
+    "hipExtMallocWithFlags": "cudaMalloc",
+    "hipMemAlloc": "cuMemAlloc",
+    "hipMemcpyParam2D": "cuMemcpy2D",
+    "hipMemcpyParam2DAsync": "cuMemcpy2DAsync",
+    "hipCtxSynchronize": "cuCtxSynchronize",
     "hipModuleLoad": "cuModuleLoad",
+    "hipModuleLoadDataEx": "cuModuleLoadDataEx",
     "hipModuleLoadData": "cuModuleLoadData",
     "hipModuleUnload": "cuModuleUnload",
 }
+
+_EARLIER = {"cudaLaunch": "cudaLaunchKernel"}  # until CUDA 9
 
 
 @cache
@@ -43,6 +52,8 @@ def op_id(name: str) -> int:
     """The operation's `Op.id`; NO_OP for a call that is not traced."""
     plain = name if name in _BY_SYMBOL else _VERSION.sub("", name)
     if plain.startswith("hip"):
+        plain = plain.removesuffix("_spt")  # the default stream is the thread's own
         plain = _HIP.get(plain, f"cuda{plain[3:]}")
+    plain = _EARLIER.get(plain, plain)
     op = _BY_SYMBOL.get(plain)
     return op.id if op else NO_OP

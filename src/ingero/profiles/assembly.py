@@ -10,10 +10,11 @@ import numpy as np
 
 from ingero.profiles.calls import count_gaps, linked, without_profilers_syncs
 from ingero.profiles.intervals import owners
-from ingero.profiles.model import FRAME_DTYPE, Array, Frame, Notes, Profile, RangeKind
+from ingero.profiles.model import FRAME_DTYPE, NO_CORRELATION, Array, Frame, Notes, Profile, RangeKind
 from ingero.profiles.python_stacks import stacks_of_frames, stacks_of_operators
 
 INNER_OPERATORS = "left out, operators inside other operators"
+_MOST_SHARING = 64  # processes of one file that count their calls alike: the GPUs of some hosts
 _NO_FRAMES = np.zeros(0, FRAME_DTYPE)
 
 
@@ -55,20 +56,52 @@ class Parts:
 def assign(parts: Parts) -> list[int]:
     """Gives each activity the process of the call with its number, else the one with most calls.
 
-    Answers the processes with calls, that one first; without any call the one that has ranges.
+    Answers the processes with calls, that one first; without any call the one that has ranges. Where several processes
+    count their calls alike, a whole GPU goes to one of them.
     """
     calls, activities = parts.calls, parts.activities
     pids = [pid for pid, _ in Counter(calls["pid"].tolist()).most_common()]
+    if not pids:
+        pids = [int(parts.ranges["pid"][0]) if len(parts.ranges) else 0]
+    is_known, call = _called(calls, activities)
+    activities["pid"] = pids[0]
+    activities["pid"][is_known] = calls["pid"][call]
+    shared = is_known & np.isin(activities["correlation"], _shared_numbers(calls))
+    if shared.any() and len(pids) <= _MOST_SHARING:
+        for device in np.unique(activities["device"][shared]).tolist():
+            on_it = activities["device"] == device
+            activities["pid"][on_it] = _owner_of_gpu(calls, activities[on_it], pids)
+    return pids
+
+
+def _called(calls: Array, activities: Array) -> tuple[Array, Array]:
+    """Which activities have a call of their number, and its index."""
     order = np.argsort(calls["correlation"], kind="stable")
     known = calls["correlation"][order]
     at = np.searchsorted(known, activities["correlation"])
-    is_known = at < len(known)
+    is_known = (at < len(known)) & (activities["correlation"] != NO_CORRELATION)
     is_known[is_known] = known[at[is_known]] == activities["correlation"][is_known]
-    if not pids:
-        pids = [int(parts.ranges["pid"][0]) if len(parts.ranges) else 0]
-    activities["pid"] = pids[0]
-    activities["pid"][is_known] = calls["pid"][order[at[is_known]]]
-    return pids
+    return is_known, order[at[is_known]]
+
+
+def _shared_numbers(calls: Array) -> Array:
+    """Numbers that calls of several processes have."""
+    pairs = np.unique(calls[["correlation", "pid"]])
+    numbers, counts = np.unique(pairs["correlation"], return_counts=True)
+    found: Array = numbers[counts > 1]
+    return found
+
+
+def _owner_of_gpu(calls: Array, activities: Array, pids: list[int]) -> int:
+    """The process of which most calls lie before what they enqueued; of several, the shortest before."""
+
+    def score(pid: int) -> tuple[int, float]:
+        mine = calls[calls["pid"] == pid]
+        is_known, call = _called(mine, activities)
+        after_ns = activities["start_ns"][is_known] - mine["start_ns"][call]
+        return int((after_ns >= 0).sum()), -float(np.median(np.abs(after_ns))) if len(after_ns) else 0.0
+
+    return max(pids, key=score)
 
 
 def profile_of(parts: Parts, notes: Notes, *, is_pytorch: bool = True, **facts: Any) -> Profile:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ingero.events import HostMemory
+from ingero.profiles import xprof
 from ingero.profiles.api_names import op_id
 from ingero.profiles.columns import Table, Texts, cleaned
 from ingero.profiles.json_events import EventSplitter
@@ -38,6 +39,7 @@ from ingero.profiles.model import (
     MAX_DURATION_NS,
     MAX_SIZE_BYTES,
     NO_CORRELATION,
+    NO_OP,
     NO_TIME,
     RANGE_DTYPE,
     UNKNOWN,
@@ -45,6 +47,7 @@ from ingero.profiles.model import (
     Direction,
     Notes,
     Profile,
+    ProfileError,
     RangeKind,
 )
 from ingero.profiles.range_names import range_kind
@@ -63,6 +66,7 @@ _ACTIVITIES = {
     "Memset": ActivityKind.MEMSET,
 }
 _OPERATORS = frozenset({"cpu_op", "Operator"})
+_WITH_GPU = "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 # A wait of a stream for an event is done by the GPU and costs no time by itself.
 _NO_HOST_WAIT = "Stream Wait Event"
 # Memcpy HtoD (Pageable -> Device), CopyHostToDevice
@@ -89,19 +93,19 @@ class KinetoReader:
         self.groups = Groups()
         self.process_names: dict[int, str] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
-        self.tids: dict[str, int] = {}
         self.properties: dict[str, Any] = {}
         self.events = 0
+        self.is_xprof = False
 
     def add(self, event: Event) -> None:
         """Keeps an event if it is of a kind that is read."""
         if event.ph == "M":
             self._metadata(event)
             return
-        if event.ph != "X" or event.cat is None:
+        if event.ph != "X":
             return
-        add = self._reader_of(event.cat)
-        if add is None:
+        add = self._reader_of(event.cat) if event.cat is not None else self._uncategorized
+        if add is None or (event.cat is None and not self.process_names):
             return
         begin, lasting = time_ns(event.ts), time_ns(event.dur) if bytes(event.dur) else 0
         if begin is None or lasting is None or lasting > MAX_DURATION_NS:
@@ -126,7 +130,7 @@ class KinetoReader:
         args = CALL_ARGS.decode(event.args)
         name = event.name or ""
         correlation = _first(args.correlation, args.external_id)
-        place = (begin, end, integer(event.pid, 0), self._tid(event.tid))
+        place = (begin, end, _number(event.pid), _number(event.tid))
         rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0)
         self.calls.add((*place, op_id(cleaned(name)), self.texts.number(name), correlation, *rest))
 
@@ -153,7 +157,7 @@ class KinetoReader:
 
     def _operator(self, event: Event, begin: int, end: int) -> None:
         name = event.name or ""
-        pid, tid = integer(event.pid, 0), self._tid(event.tid)
+        pid, tid = _number(event.pid), _number(event.tid)
         kind = range_kind(name)
         if kind is RangeKind.RANGE:
             kind = RangeKind.OPERATOR
@@ -165,12 +169,37 @@ class KinetoReader:
 
     def _range(self, event: Event, begin: int, end: int) -> None:
         name = event.name or ""
-        place = (begin, end, integer(event.pid, 0), self._tid(event.tid))
+        place = (begin, end, _number(event.pid), _number(event.tid))
         self.ranges.add((*place, int(range_kind(name)), self.texts.number(name)))
 
     def _frame(self, event: Event, begin: int, end: int) -> None:
         name = self.texts.number(event.name or "")
-        self.frames.add((begin, end, integer(event.pid, 0), self._tid(event.tid), name))
+        self.frames.add((begin, end, _number(event.pid), _number(event.tid), name))
+
+    def _uncategorized(self, event: Event, begin: int, end: int) -> None:
+        """An event of XProf, if it is one."""
+        pid, tid, name = _number(event.pid), _number(event.tid), event.name or ""
+        what, device, stream = xprof.what_of(self.process_names.get(pid, ""), self.thread_names.get((pid, tid), ""))
+        if what is xprof.What.NOTHING:
+            return
+        args, place = GPU_ARGS.decode(event.args), (begin, end, pid, tid)
+        correlation, op = _first(args.correlation_id), op_id(cleaned(name))
+        if what is xprof.What.ACTIVITY:
+            self.is_xprof = True
+            kind, told = xprof.kind_of(name), xprof.copy_name(name)
+            size, memory = xprof.details_of(args.memcpy_details)
+            copied = (size, direction_of(told), memory) if kind is ActivityKind.MEMCPY else (0, 0, 0)
+            where = (begin, end, 0, device, stream, correlation, int(kind), self.texts.number(told))
+            self.activities.add((*where, *copied, 0, UNKNOWN))
+        elif op != NO_OP:
+            rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0)
+            self.calls.add((*place, op, self.texts.number(name), correlation, *rest))
+        elif function := xprof.frame_name(name):
+            self.frames.add((*place, self.texts.number(function)))
+        else:
+            marked = RangeKind.STEP if args.step_num is not None else range_kind(name)
+            found = RangeKind.OPERATOR if marked is RangeKind.RANGE else marked
+            self.ranges.add((*place, int(found), self.texts.number(name)))
 
     def _metadata(self, event: Event) -> None:
         if event.name not in ("process_name", "thread_name"):
@@ -179,17 +208,11 @@ class KinetoReader:
             name = NAME_ARGS.decode(event.args).name
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return
-        pid = integer(event.pid, 0)
+        pid = _number(event.pid)
         if name and event.name == "process_name":
             self.process_names[pid] = cleaned(name)
         elif name:
-            self.thread_names[pid, self._tid(event.tid)] = cleaned(name)
-
-    def _tid(self, value: Number) -> int:
-        number = integer(value, UNKNOWN)
-        if number >= 0 or value is None:
-            return max(number, 0)
-        return self.tids.setdefault(str(value), zlib.crc32(str(value).encode("utf-8", "replace")))
+            self.thread_names[pid, _number(event.tid)] = cleaned(name)
 
 
 def read_kineto(chunks: Iterable[bytes], file: str, notes: Notes) -> list[Profile]:
@@ -211,7 +234,12 @@ def read_kineto(chunks: Iterable[bytes], file: str, notes: Notes) -> list[Profil
     if not splitter.is_complete:
         notes.lacks.append(f"{file} is cut after {reader.events:,} events: what came after them is not known")
     reader.properties = properties_of(splitter.properties)
-    return processes_of(reader, file, notes)
+    found = processes_of(reader, file, notes)
+    if not found and not splitter.is_complete:
+        raise ProfileError(f"{file} is cut before the first GPU call in it", hint="import the whole file")
+    if not found and len(reader.ranges):
+        raise ProfileError(f"{file} has operators of the CPU and no GPU call or activity", hint=_WITH_GPU)
+    return found
 
 
 def direction_of(name: str) -> int:
@@ -229,6 +257,14 @@ def host_memory_of(name: str) -> int:
 def _first(*values: Number) -> int:
     found = (integer(value, NO_CORRELATION) for value in values)
     return next((value for value in found if value > 0), NO_CORRELATION)
+
+
+def _number(value: Number) -> int:
+    """Of a process or thread; some are named by texts, as where a tool has put the files of all ranks into one."""
+    number = integer(value, UNKNOWN)
+    if number >= 0 or value is None:
+        return max(number, 0)
+    return zlib.crc32(str(value).encode("utf-8", "replace"))
 
 
 def _small(value: int) -> int:

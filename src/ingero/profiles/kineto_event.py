@@ -51,6 +51,9 @@ class GpuArgs(msgspec.Struct, gc=False):
     group_name: Number = msgspec.field(default=None, name="Process Group Name")
     group_ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
     group_size: Number = msgspec.field(default=None, name="Group size")
+    correlation_id: Number = None  # of XProf, as are the next
+    memcpy_details: str = ""
+    step_num: Number = None
 
 
 class NameArgs(msgspec.Struct, gc=False):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ingero.profiles import xprof
 from ingero.profiles.assembly import Parts, assign, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
 from ingero.profiles.columns import cleaned
@@ -40,7 +41,9 @@ def processes_of(reader: KinetoReader, file: str, notes: Notes) -> list[Profile]
     pids = assign(parts)
     notes.remarks[OF_OTHERS] += int((~np.isin(parts.ranges["pid"], pids)).sum())
     reader.groups.add_configured(_mapping(reader.properties.get("distributedInfo")).get("pg_config"))
-    facts = _facts(reader, _origin(reader.properties, file, has_unix_times))
+    tool = xprof.TOOL if reader.is_xprof else "PyTorch profiler"
+    facts = _facts(reader, _origin(tool, reader.properties, file, has_unix_times))
+    facts["is_pytorch"] = not reader.is_xprof
     if len(pids) > 1:
         facts["rank"] = None  # it is that of one of them
     return [profile_of(parts.of_process(pid), notes, **facts, **_names(reader, pid)) for pid in pids]
@@ -74,9 +77,9 @@ def _thread_name(name: str) -> str:
     return told[1] if told else name
 
 
-def _origin(properties: dict[str, Any], file: str, has_unix_times: bool) -> Origin:
+def _origin(tool: str, properties: dict[str, Any], file: str, has_unix_times: bool) -> Origin:
     return Origin(
-        tool="PyTorch profiler",
+        tool=tool,
         file=file,
         host=_text(properties.get("host_name")),
         gpu_driver=_version(properties.get("cuda_driver_version") or properties.get("hip_driver_version")),

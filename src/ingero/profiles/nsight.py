@@ -14,7 +14,7 @@ import numpy as np
 
 from ingero.events import HostMemory
 from ingero.profiles.api_names import op_id
-from ingero.profiles.assembly import Parts, profile_of
+from ingero.profiles.assembly import Parts, assign, profile_of
 from ingero.profiles.clocks import UNDATED_NS, undated
 from ingero.profiles.columns import Table, Texts
 from ingero.profiles.model import (
@@ -56,6 +56,13 @@ _DIRECTIONS |= dict.fromkeys((5, 6, 7, 8, 10, 13), Direction.GPU_TO_GPU)
 _DIRECTIONS |= {9: Direction.HOST_TO_HOST, 11: Direction.HOST_TO_GPU, 12: Direction.GPU_TO_HOST}
 _MEMORY = {0: HostMemory.PAGEABLE, 1: HostMemory.PINNED}  # CUpti_ActivityMemoryKind
 _HOST = "Hostname", "OsDescription", "NvDriverVersion", "CudaDriverVersion", "CpuCores"
+
+
+# What an export may have beside: it says when a thread ran and in which call of the system it was, not why it did not.
+_LEFT_OUT = {
+    "SCHED_EVENTS": "left out, scheduler events: they do not say what a thread waited for",
+    "OSRT_API": "left out, calls of the operating system's libraries",
+}
 
 
 def is_nsight(file: SqliteFile) -> bool:
@@ -149,12 +156,16 @@ def read_nsight(file: SqliteFile, notes: Notes) -> list[Profile]:
     reader.read_calls()
     reader.read_activities()
     reader.read_ranges()
+    for table, remark in _LEFT_OUT.items():
+        notes.remarks[remark] += sum(1 for _ in file.rows(table, ["start"], notes))
     parts = Parts(calls=reader.calls.rows(), activities=reader.activities.rows(), ranges=reader.ranges.rows())
     if parts.is_empty:
         return []
     owners = np.unique(np.concatenate([parts.calls["pid"], parts.activities["pid"]])).tolist()
     owners = [owner for owner in owners if owner > 0] or [0]
-    parts.activities["pid"][parts.activities["pid"] <= 0] = owners[0]  # until 2022 there was no globalPid
+    if (parts.activities["pid"] <= 0).all():  # until 2022 there was no globalPid
+        assign(parts)
+    parts.activities["pid"][parts.activities["pid"] <= 0] = owners[0]
     shift = _shift_ns(file, notes)
     parts.shift(shift)
     names, threads = _process_names(file, notes), _thread_names(reader)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ingero.foreign_text import shell_word
 from ingero.profiles.kineto import read_kineto
 from ingero.profiles.model import Notes, Profile, ProfileError
 from ingero.profiles.nsight import is_nsight, read_nsight
@@ -17,9 +19,20 @@ from ingero.profiles.unpacking import Budget, Entry, entries
 
 # Unpacked. A profile of ten seconds of training has up to 1 GB of JSON; a bomb unpacks to more than any disk.
 MAX_BYTES = 16 << 30
+_RANK = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)  # rank-3.json, worker3_step_12.json
+BY_NAME = "no file says its rank: ranks are those in the files' names"
 _SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
-HINT = "import takes traces of PyTorch's profiler (.json, .json.gz), Nsight Systems exports (.sqlite) and RPD files"
+# What tools write beside what can be imported, by the end of its name.
+_OTHERS = {
+    (".nsys-rep", ".qdrep"): ("a report of Nsight Systems", "nsys export --type sqlite {name}"),
+    (".ncu-rep",): ("a report of Nsight Compute, of single kernels", "profile the program with Nsight Systems"),
+    (".xplane.pb",): ("a profile of JAX or TensorFlow as protocol buffers", "import the .trace.json.gz beside it"),
+    (".pickle", ".pkl"): ("no trace", "export one with torch.profiler: prof.export_chrome_trace('trace.json')"),
+    (".zst",): ("packed with zstd", "unzstd {name}"),
+    (".pftrace", ".perfetto-trace"): ("a trace of Perfetto", "import what the profiler itself wrote"),
+}
+HINT = "import takes traces of PyTorch's and JAX's profilers (.json, .json.gz), Nsight exports (.sqlite) and RPD files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +60,19 @@ def read_profiles(paths: Sequence[Path], *, max_bytes: int = MAX_BYTES) -> Read:
             if found:
                 files.append(entry.name)
     if not profiles:
-        raise ProfileError(f"nothing to import in {', '.join(map(str, paths[:3]))}", hint=HINT)
-    return Read(profiles=profiles, notes=notes, files=files)
+        why = f": {notes.lacks[0]}" if notes.lacks else ""
+        raise ProfileError(f"nothing to import in {', '.join(map(str, paths[:3]))}{why}", hint=HINT)
+    return Read(profiles=_ranked_by_name(profiles, notes), notes=notes, files=files)
+
+
+def _ranked_by_name(profiles: list[Profile], notes: Notes) -> list[Profile]:
+    """With the ranks in their files' names, where no file says one and each name has another."""
+    found = [_RANK.search(profile.origin.file) for profile in profiles]
+    ranks = {int(name[1]) for name in found if name}
+    if len(ranks) < max(2, len(profiles)) or any(profile.rank is not None for profile in profiles):
+        return profiles
+    notes.lacks.append(BY_NAME)
+    return [replace(profile, rank=int(name[1])) for profile, name in zip(profiles, found, strict=True) if name]
 
 
 def _read_entry(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
@@ -69,6 +93,9 @@ def _profiles_of(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
         return _from_sqlite(entry, budget, notes)
     if entry.head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"["):
         return read_kineto(entry.chunks(budget), entry.name, notes)
+    for ends, (what, hint) in _OTHERS.items():
+        if entry.name.endswith(ends):
+            raise ProfileError(f"{entry.name} is {what}", hint=hint.format(name=shell_word(entry.name)))
     raise ProfileError(f"{entry.name} is no profile that can be imported", hint=HINT)
 
 

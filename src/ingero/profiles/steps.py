@@ -11,7 +11,8 @@ from ingero.decode.steps import CALL_DTYPE, Steps, find_steps, main_stream
 from ingero.events import EpochFlag
 from ingero.ops import BY_ID, Kind
 from ingero.profiles.calls import kinds_of
-from ingero.profiles.model import UNKNOWN, Array, Direction, Profile, RangeKind
+from ingero.profiles.intervals import owners
+from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Direction, Profile, RangeKind
 from ingero.profiles.place import Place, Rows, function_id
 from ingero.profiles.progress import Blocked
 from ingero.store import tables
@@ -20,6 +21,8 @@ from ingero.store.tables import Column
 _FUNCTION_BITS = 32  # of a key: below the operation, above the direction of a copy
 _WORK = ("launches", "copies", "collectives")  # by which steps of a type are alike
 _REPEATING = int(Kind.ENQUEUE | Kind.DRAIN)
+_MARKED = 0.9  # of the work lies within the program's marks: they are all of its steps, and it knows best
+_MIN_MARKS = 2  # one may stand around a whole loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
 
 
 def calls_for_steps(calls: Array) -> Array:
-    """The calls as `decode.steps` looks at them: those that enqueue or wait, by start."""
+    """Calls as `decode.steps` looks at them: those that enqueue or wait, by start."""
     kinds = kinds_of(calls)
     chosen = calls[(kinds & _REPEATING) != 0]
     kinds = kinds_of(chosen)
@@ -67,18 +70,61 @@ def calls_for_steps(calls: Array) -> Array:
     )
     found["is_enqueue"] = (kinds & int(Kind.ENQUEUE)) != 0
     found["is_launch"] = (kinds & int(Kind.LAUNCH | Kind.GRAPH)) == int(Kind.LAUNCH)
-    return found[np.argsort(found["start_ns"], kind="stable")]
+    ordered: Array = found[np.argsort(found["start_ns"], kind="stable")]
+    return ordered
+
+
+def are_told_apart(calls: Array) -> bool:
+    """Whether it is known of most launches what they launched: without the GPU's activities all are alike."""
+    kinds = kinds_of(calls)
+    launches = calls["function"][(kinds & int(Kind.LAUNCH | Kind.GRAPH)) == int(Kind.LAUNCH)]
+    return 2 * int((launches != 0).sum()) >= len(launches)
+
+
+def _work_for_steps(profile: Profile) -> Array:
+    """The calls, or what the GPU did where the file has no call that enqueues: the same in its order."""
+    calls = calls_for_steps(profile.calls)
+    if calls["is_enqueue"].any():
+        return calls if are_told_apart(profile.calls) else calls[:0]
+    work = profile.activities[profile.activities["kind"] != ActivityKind.SYNC]
+    found = np.zeros(len(work), CALL_DTYPE)
+    for name in ("start_ns", "end_ns", "stream"):
+        found[name] = work[name]
+    found["key"] = (work["name"].astype(np.int64) << 3) | work["direction"]
+    found["is_enqueue"], found["is_launch"] = True, work["kind"] == ActivityKind.KERNEL
+    return found
 
 
 def _cuts(profile: Profile) -> _Cuts | None:
-    calls = calls_for_steps(profile.calls)
+    calls = _work_for_steps(profile)
     found = find_steps(calls) if len(calls) else None
-    marks = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
-    if found is None:
+    marks = _marks(profile)
+    if found is not None and len(marks) == found.count:
+        return _repeated(found, calls, "both", _from_first_mark(found.cut_ns, marks))
+    if found is None or _are_all(marks, calls):
         return _marked(marks)
-    if len(marks) != found.count:
-        return _repeated(found, calls, "repetition", found.cut_ns)
-    return _repeated(found, calls, "both", _from_first_mark(found.cut_ns, marks))
+    return _repeated(found, calls, "repetition", found.cut_ns)
+
+
+def _marks(profile: Profile) -> Array:
+    """The steps that the program marked on one thread, none inside another."""
+    marks: Array = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
+    if not len(marks):
+        return marks
+    tids, counts = np.unique(marks["tid"], return_counts=True)
+    mine = marks[marks["tid"] == tids[counts.argmax()]]
+    mine = mine[owners(mine) == np.arange(len(mine))]
+    found: Array = mine[np.argsort(mine["start_ns"], kind="stable")]
+    return found
+
+
+def _are_all(marks: Array, calls: Array) -> bool:
+    """Whether the marks are the program's steps, all of them: what repeats without them is a layer, or several."""
+    if len(marks) < _MIN_MARKS:
+        return False
+    begins = calls["start_ns"][calls["is_enqueue"]]
+    is_within = (begins >= marks["start_ns"][0]) & (begins < marks["end_ns"].max())
+    return bool(is_within.mean() >= _MARKED)
 
 
 def _from_first_mark(cut_ns: Array, marks: Array) -> Array:
@@ -103,22 +149,21 @@ def _repeated(found: Steps, calls: Array, how: str, cut_ns: Array) -> _Cuts:
 
 
 def _marked(marks: Array) -> _Cuts | None:
-    """Steps as the program marked them on one thread."""
+    """Steps as the program marked them."""
     if not len(marks):
         return None
-    tids, counts = np.unique(marks["tid"], return_counts=True)
-    mine = marks[marks["tid"] == tids[counts.argmax()]]
-    kinds = np.zeros(len(mine), np.int64)
-    tid = int(mine["tid"][0])
-    return _Cuts(start_ns=mine["start_ns"], end_ns=mine["end_ns"], how="user", kinds=kinds, tid=tid)
+    kinds, tid = np.zeros(len(marks), np.int64), int(marks["tid"][0])
+    return _Cuts(start_ns=marks["start_ns"], end_ns=marks["end_ns"], how="user", kinds=kinds, tid=tid)
 
 
 def _main(profile: Profile) -> tuple[int, int]:
     """Device and number of the process's main stream."""
-    stream = main_stream(calls_for_steps(profile.calls))
+    calls = _work_for_steps(profile)
+    stream = main_stream(calls)
     if stream is None or stream == UNKNOWN:
         return UNKNOWN, 0
-    devices, counts = np.unique(profile.calls["device"][profile.calls["stream"] == stream], return_counts=True)
+    rows = profile.calls if (profile.calls["stream"] == stream).any() else profile.activities
+    devices, counts = np.unique(rows["device"][rows["stream"] == stream], return_counts=True)
     return int(devices[counts.argmax()]), stream
 
 

@@ -1,15 +1,19 @@
-"""Reads files that are packed (gzip, xz) or gathered (tar, folders) as streams, never more of them than allowed."""
+"""Reads files that are packed (gzip, bzip2, xz) or gathered (tar, zip, folders), never more of them than allowed."""
 
 from __future__ import annotations
 
+import bz2
 import lzma
+import os
+import struct
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, BinaryIO, Protocol, cast
 
 from ingero.profiles.columns import printable
 from ingero.profiles.model import ProfileError
@@ -20,11 +24,16 @@ MAX_FILES = 4096  # of a folder or a tar: as many ranks
 _HEAD_BYTES = 512
 _PACKED_BYTES = 4096  # at a time: what is lost before a damage is what these unpack to
 _GZIP = b"\x1f\x8b"
+_BZIP2 = b"BZh"
+_ZIP = b"PK\x03\x04"
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # lzma's takes what memory it likes
+_ZIP_END = struct.Struct("<4sHHHHIIH")  # "end of central directory record" of PKWARE's APPNOTE
+_ZIP_END_BYTES = 22 + (1 << 16)  # with its comment
 _MAX_LAYERS = 3  # a tar.gz of files that are packed themselves
 _XZ_MEMORY_BYTES = 256 << 20  # xz -9 takes 65 MiB
 _TAR_MARK = slice(257, 262)
 # What reading the rest of a cut or damaged file raises.
-_DAMAGES = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
+_DAMAGES = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 
 
 class Readable(Protocol):
@@ -96,7 +105,11 @@ def entries(path: Path) -> Iterator[Entry]:
     for file in _files(path) if is_folder else [path]:
         try:
             with file.open("rb") as stream:
-                yield from _entries(stream, file.name, file, is_named=not is_folder, layers=0)
+                begin = stream.read(len(_ZIP))
+                if begin == _ZIP:
+                    yield from _zipped(stream, file.name)
+                else:
+                    yield from _entries(_Rejoined(begin, stream), file.name, file, is_named=not is_folder, layers=0)
         except OSError as error:
             raise ProfileError(f"cannot read {file}: {error.strerror or error}") from error
 
@@ -116,12 +129,43 @@ def _entries(stream: Readable, name: str, path: Path | None, *, is_named: bool, 
     whole = _Rejoined(head, stream)
     inner = _unpacker(head, whole)
     if inner is not None and layers < _MAX_LAYERS:
-        unpacked = name.removesuffix(".gz").removesuffix(".xz")
+        unpacked = name.removesuffix(".gz").removesuffix(".xz").removesuffix(".bz2")
         yield from _entries(inner, unpacked, None, is_named=is_named, layers=layers + 1)
     elif head[_TAR_MARK] == b"ustar" and layers < _MAX_LAYERS:
         yield from _members(whole, name, layers)
     else:
         yield Entry(name=printable(name), head=head, stream=stream, path=path, is_named=is_named)
+
+
+def _zipped(file: BinaryIO, name: str) -> Iterator[Entry]:
+    """The files of a zip, whose list is at its end; those that are damaged end where they are."""
+    if not _has_short_list(file):
+        raise ProfileError(
+            f"{printable(name)} is cut, or a zip of more than {MAX_FILES} files or 4 GiB",
+            hint="unpack it, and name its folder",
+        )
+    try:
+        with zipfile.ZipFile(file) as packed:
+            for member in packed.infolist():
+                if member.compress_type not in _ZIP_METHODS:
+                    raise NotImplementedError("it is packed in another way than others are")
+                with packed.open(member) as stream:
+                    yield from _entries(_ZipMember(stream), Path(member.filename).name, None, is_named=False, layers=1)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+        reason = printable(str(error))
+        raise ProfileError(f"{printable(name)} cannot be unpacked: {reason}", hint="unpack it elsewhere") from error
+
+
+def _has_short_list(file: BinaryIO) -> bool:
+    """Whether a zip's list of files is as short as any honest one, for Python reads it as a whole."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _ZIP_END_BYTES))
+    end = file.read(_ZIP_END_BYTES)
+    at = end.rfind(b"PK\x05\x06")
+    if at < 0 or len(end) < at + _ZIP_END.size or b"PK\x06\x07" in end:  # the second: a list of the 64-bit kind
+        return False
+    _, _, _, _, count, list_bytes, _, _ = _ZIP_END.unpack_from(end, at)
+    return bool(count <= MAX_FILES and list_bytes <= CHUNK_BYTES)
 
 
 def _read_head(stream: Readable) -> bytes:
@@ -134,6 +178,8 @@ def _read_head(stream: Readable) -> bytes:
 def _unpacker(head: bytes, whole: _Rejoined) -> Readable | None:
     if head.startswith(_GZIP):
         return _Gzip(whole)
+    if head.startswith(_BZIP2):
+        return _Bzip2(whole)
     return _Xz(whole) if head.startswith(b"\xfd7zXZ\0") else None
 
 
@@ -167,6 +213,17 @@ class _Rejoined:
         return self._stream.read(size)
 
 
+class _ZipMember:
+    """A file of a zip in small pieces, so that all that lies before a damage is given."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = cast("zipfile.ZipExtFile", stream)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes."""
+        return self._stream.read1(min(size, _PACKED_BYTES) if size > 0 else _PACKED_BYTES)
+
+
 class _Gzip:
     """What a gzip file holds; unlike gzip.GzipFile it gives all that lies before a cut."""
 
@@ -194,6 +251,41 @@ class _Gzip:
             if data:
                 return data
             packed = self._decoder.unconsumed_tail
+
+
+class _Bzip2:
+    """What a bzip2 file holds, one stream behind another."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self._decoder = bz2.BZ2Decompressor()
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes.
+
+        Raises:
+            EOFError: the file is cut or damaged.
+        """
+        try:
+            return self._read(size if size > 0 else CHUNK_BYTES)
+        except OSError as error:  # how bz2 says that data is none of its own
+            raise EOFError("damaged") from error
+
+    def _read(self, size: int) -> bytes:
+        while True:
+            packed = b""
+            if self._decoder.eof:
+                packed = self._decoder.unused_data or self._stream.read(_PACKED_BYTES)
+                if not packed.startswith(_BZIP2):
+                    return b""
+                self._decoder = bz2.BZ2Decompressor()
+            elif self._decoder.needs_input:
+                packed = self._stream.read(_PACKED_BYTES)
+                if not packed:
+                    raise EOFError("cut")
+            data = self._decoder.decompress(packed, size)
+            if data:
+                return data
 
 
 class _Xz:

@@ -212,10 +212,14 @@ def _outside_calls(reader: Reader, window: Window, process: Process, book: Stack
 
 
 def _title(process: Process, container: Container | None) -> Iterator[str]:
-    identity = identity_text(process.rank, process.world_size, container.container_id if container else None)
+    job = (process.scheduler, process.job, process.job_step)
+    identity = identity_text(process.rank, process.world_size, container.container_id if container else None, job)
     yield f"{process.name} [{process.pid}]" + (f", {identity}" if identity else "")
     if container and container.pod:
-        yield f"  pod {container.pod}" + (f" in namespace {container.namespace}" if container.namespace else "")
+        owner = f", made by {container.owner}" if container.owner else ""
+        yield f"  pod {container.pod}" + (f" in namespace {container.namespace}" if container.namespace else "") + owner
+    if process.rank is None and process.rank_source:
+        yield f"  its rank is not known: {process.rank_source}"
 
 
 def _others(

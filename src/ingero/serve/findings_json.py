@@ -40,6 +40,8 @@ def verdict_json(verdict: ProcessVerdict) -> Object:
         "name": verdict.name,
         "text": verdict.text,
         "has_incident": verdict.has_incident,
+        "rank": verdict.rank,
+        "job": verdict.job,
         "steps": {"how": verdict.how.value, "count": verdict.steps} if verdict.how else None,
         "gpu_idle": gpu_idle_json(verdict.gpu_idle) if verdict.gpu_idle else None,
         "node": verdict.node,

@@ -220,13 +220,17 @@ def _account(incident: Incident) -> Iterator[str]:
 
 def _victims(victims: Sequence[Victim]) -> Iterator[str]:
     if len(victims) > 1:
-        names = (f"{one.name} [{one.pid}]" + (f" rank {one.rank}" if one.rank is not None else "") for one in victims)
-        yield f"  victims: {', '.join(names)}"
+        yield f"  victims: {', '.join(map(_victim, victims))}"
+
+
+def _victim(one: Victim) -> str:
+    rank = f" rank {one.rank}" if one.rank is not None else ""
+    return f"{one.name} [{one.pid}]{rank}" + (f" of {one.job}" if one.job else "")
 
 
 def _culprits(culprits: Sequence[Culprit]) -> Iterator[str]:
     for one in culprits[:_TOP_CULPRITS]:
-        place = f" in {one.container}" if one.container else ""
+        place = (f" in {one.container}" if one.container else "") + (f" of {one.job}" if one.job else "")
         took = [format_ns(one.lost_ns)] if one.lost_ns else []
         took += [f"{format_count(one.switches)} switches"] if one.switches else []
         yield f"  culprit: {one.name} [{one.pid}]{place}  {', '.join(took)}".rstrip()
@@ -250,7 +254,8 @@ def _chain(chain: Sequence[Link]) -> Iterator[str]:
 def _verdict(verdict: ProcessVerdict) -> str:
     rank = f" rank {verdict.rank}" if verdict.rank is not None else ""
     where = f" on {verdict.node}" if verdict.node else ""
-    return f"{verdict.name} [{verdict.pid}]{rank}{where}: {verdict.text}"
+    job = f" of {verdict.job}" if verdict.job else ""
+    return f"{verdict.name} [{verdict.pid}]{rank}{job}{where}: {verdict.text}"
 
 
 def _change(now: float, usual: float) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ingero.events import THROTTLE_REASONS
 from ingero.store.machine import GpuUse
 from ingero.store.reader import Reader
 from ingero.store.records import Window
-from ingero.units import SECOND_NS, format_bytes
+from ingero.units import SECOND_NS, format_bytes, format_ns, format_percent
 
 _SHOWN_PERCENT = 1  # of the samples with a reason for lower clocks
 _WHOLE_RATIO = 0.9  # of the seconds with a sample; with fewer the line says how many there were
+_SHOWN_ASKED = 0.002  # of the time in the driver
 _ENDS = 2  # seconds at the ends of a window that need not have one
 
 
@@ -25,6 +26,16 @@ def gpu_lines(reader: Reader, window: Window) -> Iterator[str]:
         by_gpu[sample.gpu_index, sample.uuid].append(sample)
     for (index, _), samples in sorted(by_gpu.items()):
         yield f"GPU {index}: " + ", ".join(_parts(samples, reader.recorded_ns(window) / SECOND_NS))
+    yield from _asked(by_gpu.values(), reader.recorded_ns(window))
+
+
+def _asked(of_gpus: Iterable[Sequence[GpuUse]], recorded_ns: int) -> Iterator[str]:
+    """What asking for all that took in the driver, where it is worth a word: others may have waited for it."""
+    asked = {one.time_ns: one.asked_ns for samples in of_gpus for one in samples}
+    total_ns = sum(asked.values())
+    if asked and total_ns >= _SHOWN_ASKED * recorded_ns:
+        share, each = format_percent(total_ns / max(recorded_ns, 1)), format_ns(total_ns // len(asked))
+        yield f"NVML was asked {len(asked)} times for that, {each} each in the driver: {share} of the time"
 
 
 def _parts(samples: Sequence[GpuUse], seconds: float) -> Iterator[str]:

@@ -46,6 +46,17 @@ class Certificate:
         text = hashlib.sha256(ssl.PEM_cert_to_DER_cert(self.certificate.decode())).hexdigest().upper()
         return ":".join(text[at : at + 2] for at in range(0, len(text), 2))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names and addresses that it was made for; none where it is no PEM text."""
+        try:
+            made = x509.load_pem_x509_certificate(self.certificate)
+            found = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, x509.ExtensionNotFound):
+            return ()
+        addresses = map(str, found.get_values_for_type(x509.IPAddress))
+        return (*found.get_values_for_type(x509.DNSName), *addresses)
+
 
 def self_signed(hosts: Sequence[str], *, now: datetime) -> Certificate:
     """A certificate for these names and addresses, ECDSA P-256; it can sign nothing else."""
@@ -63,7 +74,7 @@ def self_signed(hosts: Sequence[str], *, now: datetime) -> Certificate:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + _LIFE)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -164,7 +175,8 @@ def _take_away(certificate: Certificate, path: Path) -> None:
             path.unlink()
 
 
-def _general_name(host: str) -> x509.GeneralName:
+def general_name(host: str) -> x509.GeneralName:
+    """A name or an address as certificates hold it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,15 @@ class GpuUse:
     """One sample of one GPU; None where it or its driver does not say.
 
     gpu_percent: of the last sample period with any kernel running; it says nothing about how full the GPU was.
-    throttle_reasons: NVML's bits (events.THROTTLE_REASONS). processes: (pid, memory in bytes).
+    asked_ns: how long the recorder was in the driver to ask all GPUs at that time.
+    throttle_reasons: NVML's bits (events.THROTTLE_REASONS). processes: (pid, memory in bytes). sm_percents: of the last
+    sample period with a kernel of this process running, by pid, of those that the driver says it of. names: by pid.
     """
 
     time_ns: int
     uuid: str
     gpu_index: int
+    asked_ns: int
     gpu_percent: int | None
     memory_percent: int | None
     memory_used_bytes: int | None
@@ -36,7 +39,11 @@ class GpuUse:
     throttle_reasons: int | None
     power_mw: int | None
     temperature_c: int | None
+    pcie_generation: int | None
+    pcie_lanes: int | None
     processes: tuple[tuple[int, int | None], ...]
+    sm_percents: Mapping[int, int] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,8 @@ class Scheduling:
     """How the scheduler was told to treat a thread from time_ns on, until its next row.
 
     process: None for those seen only as somebody's culprit. cpus_allowed: such as 0-3,8. cpu_weight: of its group
-    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota.
+    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota. io_limits: JSON, of
+    [major:minor, limit as `io.max` has it, path of the group that has it].
     """
 
     time_ns: int
@@ -58,10 +66,22 @@ class Scheduling:
     cpu_weight: int | None
     quota_us: int | None
     period_us: int | None
+    io_limits: str
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """CPUs and GPUs that are near each other. cpus: such as 0-15,32-47; gpus: uuids."""
+
+    node: int
+    cpus: str
+    gpus: tuple[str, ...]
+
+
+_GPU_COLUMNS = tuple(name for name in GpuUse.__dataclass_fields__ if name not in ("sm_percents", "names"))
 
 GPU_SAMPLES_SQL = (
-    f"SELECT {', '.join(GpuUse.__dataclass_fields__)} FROM raw_gpu_samples "
+    f"SELECT {', '.join(_GPU_COLUMNS)} FROM raw_gpu_samples "
     "WHERE time_ns >= :begin AND time_ns < :end ORDER BY time_ns, gpu_index"
 )
 
@@ -83,9 +103,12 @@ SCHEDULING_SQL = (
 
 def gpu_use(row: Sequence[object]) -> GpuUse:
     """A row of `GPU_SAMPLES_SQL`."""
-    values = dict(zip(GpuUse.__dataclass_fields__, row, strict=True))
-    processes = tuple((pid, used) for pid, used in json.loads(str(values.pop("processes"))))
-    return GpuUse(processes=processes, **values)  # type: ignore[arg-type]  # the columns of a STRICT table
+    values = dict(zip(_GPU_COLUMNS, row, strict=True))
+    listed = json.loads(str(values.pop("processes")))
+    processes = tuple((pid, used) for pid, used, *_ in listed)
+    sm_percents = {one[0]: one[2] for one in listed if len(one) > 2 and one[2] is not None}
+    names = {one[0]: one[3] for one in listed if len(one) > 3 and one[3]}
+    return GpuUse(processes=processes, sm_percents=sm_percents, names=names, **values)  # type: ignore[arg-type]  # the columns of a STRICT table
 
 
 def cpu_seconds(rows: Sequence[tuple[int, int, int, str]]) -> npt.NDArray[np.void]:

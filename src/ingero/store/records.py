@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from ingero.store.vocabulary import CLOCKS
@@ -91,6 +92,10 @@ class Process:
     rank: int | None
     local_rank: int | None
     world_size: int | None
+    scheduler: str = ""
+    job: str = ""
+    job_step: str = ""
+    rank_source: str = ""
     is_target: bool
     first_seen_ns: int
     last_seen_ns: int
@@ -156,6 +161,7 @@ class OpTotals:
 class OpShare:
     """Calls of one operation in a stretch of time that need not begin with a second: hence fractions.
 
+    untimed: of count, the calls that were only counted; nothing of them is in sum_ns.
     held_up_ns: of sum_ns, what the callers were runnable, throttled, yielded or stopped; 0 where no account was kept.
     """
 
@@ -163,10 +169,16 @@ class OpShare:
     op: int
     name: str
     count: float
+    untimed: float
     sum_ns: float
     held_up_ns: float
     bytes: float
     errors: float
+
+    @property
+    def timed(self) -> float:
+        """The calls that have a duration."""
+        return self.count - self.untimed
 
     @property
     def own_ns(self) -> float:
@@ -381,7 +393,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """A call that was still open when it was last looked at."""
+    """A call that was still open when it was last looked at.
+
+    awake_ns: since it was first seen open, its thread ran, or could have run; 0 in a recording that does not say so.
+    """
 
     time_ns: int
     process: int
@@ -391,10 +406,44 @@ class InFlight:
     op: int
     name: str
     since_ns: int
+    awake_ns: int
     stack_hash: int
     handle: int
     communicator: int
     sequence: int
+
+
+class HaltLevel(enum.IntEnum):
+    """What is known of a wait: somebody who could end it is at work, is named, or nobody who could will."""
+
+    AT_WORK = 0
+    NAMED = 1
+    NEVER = 2
+    STOPPED = 3  # the thread itself is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaltRow:
+    """A thread in the chain of waits of a halted process, as one look saw it; owners: JSON, see `raw_halts`."""
+
+    time_ns: int
+    halted: int
+    since_ns: int
+    depth: int
+    process: int
+    pid: int
+    tid: int
+    name: str
+    state: str
+    syscall: str
+    wchan: str
+    kind: str
+    object: str
+    is_timed: int
+    level: int
+    owners: str
+    shm_bytes: int | None
+    shm_free_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -516,6 +565,10 @@ class Container:
     orchestrator: str
     runtime: str  # what started the container
     unit: str  # of systemd
+    scheduler: str = ""  # of the job that it is of
+    job: str = ""
+    job_step: str = ""
+    owner: str = ""  # of a pod, as kubectl takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ _DETAIL = (
     ("raw_events", "start_ns"),
     ("raw_offcpu", "start_ns"),
     ("raw_in_flight", "time_ns"),
+    ("raw_halts", "time_ns"),
     ("raw_samples", "time_ns"),
     ("raw_epochs", "b_ns"),
     ("raw_progress_marks", "time_ns"),

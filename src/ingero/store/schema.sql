@@ -64,6 +64,10 @@ CREATE TABLE raw_processes (
     local_rank    INTEGER,
     world_size    INTEGER,
     slurm_job     TEXT NOT NULL DEFAULT '',
+    scheduler     TEXT NOT NULL DEFAULT '',    -- of the job: slurm, flux, pbs, lsf, htcondor, gridengine, ray
+    job           TEXT NOT NULL DEFAULT '',
+    job_step      TEXT NOT NULL DEFAULT '',
+    rank_source   TEXT NOT NULL DEFAULT '',    -- communicator, a launcher, title; or why there is no rank
     is_target     INTEGER NOT NULL DEFAULT 1,  -- 0: seen only as somebody's culprit or waker
     first_seen_ns INTEGER NOT NULL DEFAULT 0,
     last_seen_ns  INTEGER NOT NULL DEFAULT 0,
@@ -556,6 +560,7 @@ CREATE TABLE raw_gpu_samples (
     time_ns            INTEGER NOT NULL,
     uuid               TEXT NOT NULL,
     gpu_index          INTEGER NOT NULL,
+    asked_ns           INTEGER NOT NULL DEFAULT 0, -- in the driver, by this program, for the samples of all GPUs at that time
     gpu_percent        INTEGER,                -- of the last sample period with any kernel running
     memory_percent     INTEGER,                -- of that period with device memory read or written
     memory_used_bytes  INTEGER,
@@ -565,7 +570,10 @@ CREATE TABLE raw_gpu_samples (
     throttle_reasons   INTEGER,                -- bits of throttle_reasons; 1: idle
     power_mw           INTEGER,
     temperature_c      INTEGER,
-    processes          TEXT NOT NULL DEFAULT '[]' -- JSON array of [pid, memory in bytes or null]
+    pcie_generation    INTEGER,                -- of the link as it was then; an idle GPU lowers it
+    pcie_lanes         INTEGER,
+    processes          TEXT NOT NULL DEFAULT '[]' -- JSON array of [pid, memory in bytes, percent of the last
+                                                  -- sample period with a kernel of it running, its name]
 ) STRICT;
 CREATE INDEX raw_gpu_samples_time ON raw_gpu_samples(time_ns);
 
@@ -583,7 +591,8 @@ CREATE TABLE raw_scheduling (
     cpus_allowed TEXT NOT NULL,                -- such as 0-3,8
     cpu_weight   INTEGER,                      -- of its group, 100 if nobody set it (v1: shares * 100 / 1024); NULL: none seen
     quota_us     INTEGER,                      -- the tightest from its group upwards; NULL: none
-    period_us    INTEGER
+    period_us    INTEGER,
+    io_limits    TEXT NOT NULL DEFAULT '[]'    -- JSON: [major:minor, limit as in io.max, path of the group that has it]
 ) STRICT;
 CREATE INDEX raw_scheduling_tid ON raw_scheduling(tid, time_ns);
 CREATE INDEX raw_scheduling_time ON raw_scheduling(time_ns);
@@ -632,6 +641,7 @@ CREATE TABLE raw_in_flight (
     source   INTEGER NOT NULL,
     op       INTEGER NOT NULL,
     since_ns INTEGER NOT NULL,
+    awake_ns INTEGER NOT NULL DEFAULT 0,       -- since it was first seen open: its thread ran, or could have run
     caller   INTEGER NOT NULL DEFAULT 0,
     handle   INTEGER NOT NULL DEFAULT 0,
     communicator INTEGER NOT NULL DEFAULT 0,   -- NCCL: raw_communicators.number, 0 = none
@@ -639,6 +649,31 @@ CREATE TABLE raw_in_flight (
     stack_hash INTEGER NOT NULL DEFAULT 0      -- read from its memory while it was parked; 0 = none (yet)
 ) STRICT;
 CREATE INDEX raw_in_flight_time ON raw_in_flight(time_ns);
+
+-- A process that has made traced calls and makes none any more: a row for each thread that it waits for, at each look.
+CREATE TABLE raw_halts (
+    id        INTEGER PRIMARY KEY,
+    session   INTEGER NOT NULL,
+    time_ns   INTEGER NOT NULL,                -- of the look
+    halted    INTEGER NOT NULL,                -- number of the process that makes no calls
+    since_ns  INTEGER NOT NULL,                -- the end of the second that saw its last one
+    depth     INTEGER NOT NULL,                -- 0: its own thread, 1: of whoever could end that wait, and so on
+    process   INTEGER NOT NULL DEFAULT 0,      -- of this thread; 0: not traced
+    pid       INTEGER NOT NULL,
+    tid       INTEGER NOT NULL,
+    name      INTEGER NOT NULL DEFAULT 0,      -- string: of the process
+    state     TEXT NOT NULL DEFAULT '',        -- the letter of /proc
+    syscall   TEXT NOT NULL DEFAULT '',
+    wchan     TEXT NOT NULL DEFAULT '',
+    kind      TEXT NOT NULL DEFAULT '',        -- pipe-read, pipe-write, futex, shared-futex, file-lock, network-file, socket-read, socket-write, timer, child and others
+    object    TEXT NOT NULL DEFAULT '',
+    is_timed  INTEGER NOT NULL DEFAULT 0,      -- it ends by itself, to begin anew
+    level     INTEGER NOT NULL,                -- 1: somebody named could end it, 2: nobody who could will, 3: it is stopped
+    owners    TEXT NOT NULL DEFAULT '[]',      -- JSON array of [pid, name, state] of those who could
+    shm_bytes INTEGER,                         -- size of /dev/shm as the halted process sees it; NULL: not known
+    shm_free_bytes INTEGER
+) STRICT;
+CREATE INDEX raw_halts_time ON raw_halts(time_ns);
 
 -- Where a thread was outside traced calls: on a CPU at a tick of its clock, or asleep when it was looked at.
 CREATE TABLE raw_samples (
@@ -701,6 +736,10 @@ CREATE TABLE raw_cgroups (
     pod_uid          TEXT NOT NULL DEFAULT '',
     runtime          TEXT NOT NULL DEFAULT '', -- what started the container
     slurm_job        TEXT NOT NULL DEFAULT '',
+    scheduler        TEXT NOT NULL DEFAULT '', -- of the job that the group is of, as raw_processes has it
+    job              TEXT NOT NULL DEFAULT '',
+    job_step         TEXT NOT NULL DEFAULT '',
+    owner            TEXT NOT NULL DEFAULT '', -- of a pod, as kubectl takes it: deployment/NAME; by the pod's name
     ecs_task         TEXT NOT NULL DEFAULT '',
     unit             TEXT NOT NULL DEFAULT ''  -- of systemd
 ) STRICT;
@@ -712,14 +751,26 @@ CREATE TABLE raw_gpus (
     name         TEXT NOT NULL DEFAULT '',
     pci_bus_id   TEXT NOT NULL DEFAULT '',
     memory_bytes INTEGER NOT NULL DEFAULT 0,
+    slices       INTEGER NOT NULL DEFAULT 0,   -- MIG devices that it is divided into
     PRIMARY KEY (session, uuid)
 ) STRICT, WITHOUT ROWID;
 
--- Which GPU a device ordinal of a process means, where that could be told.
+-- Which CPUs and GPUs a NUMA node has; no rows on a machine with one node.
+CREATE TABLE raw_numa_nodes (
+    session   INTEGER NOT NULL,
+    numa_node INTEGER NOT NULL,
+    cpus      TEXT NOT NULL DEFAULT '',        -- such as 0-15,32-47
+    gpus      TEXT NOT NULL DEFAULT '[]',      -- JSON array of uuids
+    PRIMARY KEY (session, numa_node)
+) STRICT, WITHOUT ROWID;
+
+-- Which GPU a device ordinal of a process means, where that is proven: by the driver's list of processes, or because the
+-- process can reach no other.
 CREATE TABLE raw_process_gpus (
     process INTEGER NOT NULL,
-    ordinal INTEGER NOT NULL,
-    uuid    TEXT NOT NULL,
+    ordinal INTEGER NOT NULL,                  -- -1: whichever it uses, the driver has seen it on this GPU only
+    uuid    TEXT NOT NULL,                     -- empty: it was that, and is not any more
+    slice   TEXT NOT NULL DEFAULT '',          -- GPU and compute instance of MIG; empty: none, or not known
     PRIMARY KEY (process, ordinal)
 ) STRICT, WITHOUT ROWID;
 

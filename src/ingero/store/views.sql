@@ -15,7 +15,10 @@ FROM raw_sessions;
 CREATE VIEW processes AS
 SELECT p.process, p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.pid, p.start_ns,
        p.name, p.cmdline, p.uid, p.parent_pid, p.cgroup_id, p.rank, p.local_rank, p.world_size,
-       nullif(p.slurm_job, '') AS slurm_job, p.is_target, p.first_seen_ns, p.last_seen_ns, p.exit_ns, p.exit_code
+       nullif(p.rank_source, '') AS rank_source, nullif(p.slurm_job, '') AS slurm_job,
+       nullif(p.scheduler, '') AS scheduler, nullif(p.job, '') AS job, nullif(p.job_step, '') AS job_step,
+       (SELECT nullif(owner, '') FROM raw_cgroups WHERE cgroup_id = p.cgroup_id) AS owner, p.is_target,
+       p.first_seen_ns, p.last_seen_ns, p.exit_ns, p.exit_code
 FROM raw_processes p;
 
 CREATE VIEW process_names AS
@@ -34,7 +37,8 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
        coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
-       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal IN (-1, e.gpu_id) AND uuid <> ''
+        ORDER BY ordinal LIMIT 1) AS gpu_uuid,
        iif(e.source = 9, NULL, nullif(e.function, 0)) AS function,
        iif(e.function <> 0 AND e.source <> 9, (SELECT name FROM raw_kernels
            WHERE process = e.process AND function = e.function AND since_ns <= e.start_ns
@@ -69,7 +73,8 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT world_size FROM raw_processes WHERE process = e.process) AS world_size,
        coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
-       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal IN (-1, e.gpu_id) AND uuid <> ''
+        ORDER BY ordinal LIMIT 1) AS gpu_uuid,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
        e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
 FROM raw_events e
@@ -106,7 +111,8 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        e.stack_hash, e.cgroup_id,
        coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
-       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.gpu_id) AS gpu_uuid,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal IN (-1, e.gpu_id) AND uuid <> ''
+        ORDER BY ordinal LIMIT 1) AS gpu_uuid,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
        e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
 FROM raw_events e
@@ -144,7 +150,8 @@ CREATE VIEW containers AS
 SELECT cgroup_id, kernel_cgroup_id, node, nullif(container_id, '') AS container_id, nullif(pod, '') AS pod,
        nullif(pod, '') AS pod_name, nullif(namespace, '') AS namespace, nullif(orchestrator, '') AS orchestrator,
        nullif(runtime, '') AS runtime, nullif(pod_uid, '') AS pod_uid, nullif(slurm_job, '') AS slurm_job,
-       nullif(ecs_task, '') AS ecs_task, nullif(unit, '') AS unit, nullif(cgroup_path, '') AS cgroup_path
+       nullif(scheduler, '') AS scheduler, nullif(job, '') AS job, nullif(job_step, '') AS job_step,
+       nullif(owner, '') AS owner, nullif(ecs_task, '') AS ecs_task, nullif(unit, '') AS unit, nullif(cgroup_path, '') AS cgroup_path
 FROM raw_cgroups;
 
 -- Exact totals per session and control group; join containers for names. A process counts where it was when its tracing
@@ -170,16 +177,17 @@ LEFT JOIN (SELECT process, sum(run_ns) AS run_ns, sum(runq_ns) AS runq_ns, sum(y
 WHERE p.is_target
 GROUP BY p.session, p.cgroup_id;
 
--- The GPUs that NVML shows, and which of them a device ordinal (gpu_id) of a process means.
+-- The GPUs that NVML shows, and which of them a device ordinal (gpu_id) of a process means. gpu_id is NULL where the driver
+-- has seen the process on this GPU only: then every ordinal that it uses means it. What is not proven has no row.
 CREATE VIEW gpus AS
 SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.uuid, g.name, g.gpu_index,
-       g.pci_bus_id, g.memory_bytes
+       g.pci_bus_id, g.memory_bytes, g.slices
 FROM raw_gpus g;
 
 CREATE VIEW process_gpus AS
-SELECT g.process, (SELECT pid FROM raw_processes WHERE process = g.process) AS pid, g.ordinal AS gpu_id,
-       g.uuid AS gpu_uuid
-FROM raw_process_gpus g;
+SELECT g.process, (SELECT pid FROM raw_processes WHERE process = g.process) AS pid,
+       nullif(g.ordinal, -1) AS gpu_id, g.uuid AS gpu_uuid, nullif(g.slice, '') AS slice
+FROM raw_process_gpus g WHERE g.uuid <> '';
 
 -- The exact counts. Sum over rows; the calls of one second stand in several rows (caller_library).
 CREATE VIEW op_stats AS
@@ -261,7 +269,8 @@ CREATE VIEW epochs AS
 SELECT e.session, (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.b_ns AS timestamp,
        e.b_ns - iif(e.a_ns > 0, e.a_ns, e.f_ns) AS duration_ns, e.pid, e.process,
        nullif(e.device, -1) AS device, nullif(e.device, -1) AS gpu_id,
-       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal = e.device) AS gpu_uuid, e.stream,
+       (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal IN (-1, e.device) AND uuid <> ''
+        ORDER BY ordinal LIMIT 1) AS gpu_uuid, e.stream,
        e.e_ns, e.x_ns,
        e.p_ns, nullif(e.a_ns, 0) AS a_ns, e.f_ns, e.s_ns, e.r_ns, e.r_low_ns, e.r_high_ns, e.b_ns, e.launches,
        e.bytes, (SELECT text FROM raw_strings WHERE string = e.op_set) AS op_set,
@@ -389,7 +398,8 @@ SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS n
        g.uuid AS gpu_uuid, g.gpu_index, g.gpu_percent, g.memory_percent, g.memory_used_bytes, g.memory_total_bytes,
        g.sm_clock_mhz, g.max_sm_clock_mhz, g.throttle_reasons,
        (SELECT group_concat(name, ', ') FROM throttle_reasons WHERE bit & g.throttle_reasons) AS throttled_by,
-       g.power_mw, g.temperature_c, g.processes
+       g.power_mw, g.temperature_c, g.processes, g.asked_ns,
+       g.pcie_generation, g.pcie_lanes
 FROM raw_gpu_samples g;
 
 -- How the scheduler is told to treat a thread, from timestamp on; the newest row of a (pid, tid) holds.

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ingero.decode.native.names import demangle
 from ingero.demo.gpusim import build
 from ingero.demo.gpusim.truth import Truth
 from ingero.demo.workloads import native
 from ingero.demo.workloads.program import Program
-from tests.integration.targets import Simulation, record, rows, simulation, wait_for_end
+from tests.integration.targets import Recorded, Simulation, record, rows, simulation, wait_for_end
 from tests.integration.tracing import tracing
 
 SOURCE = Path(__file__).parent / "program.c"
@@ -50,12 +52,18 @@ def launches(truth: Truth) -> Counter[str]:
     return readable(truth.launches.items())
 
 
-def test_counts_per_kernel_are_those_of_the_device(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), [program(tmp_path), *COUNTS])
-    assert recorded.output.strip() == "used again", "the second kernel has the handle of the first"
-    assert launches(recorded.truth) == dict(zip(NAMES, COUNTS, strict=True))
-    assert dict(rows(recorded.database, COUNTED)) == launches(recorded.truth)
-    sources = dict(rows(recorded.database, "SELECT short_name, source_of_name FROM kernel_launches"))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Every launch of the program recorded."""
+    folder = tmp_path_factory.mktemp("whole")
+    return record(simulation(folder), [program(folder), *COUNTS], options=["--record-all"])
+
+
+def test_counts_per_kernel_are_those_of_the_device(whole: Recorded) -> None:
+    assert whole.output.strip() == "used again", "the second kernel has the handle of the first"
+    assert launches(whole.truth) == dict(zip(NAMES, COUNTS, strict=True))
+    assert dict(rows(whole.database, COUNTED)) == launches(whole.truth)
+    sources = dict(rows(whole.database, "SELECT short_name, source_of_name FROM kernel_launches"))
     assert sources == {
         "at::native::vectorized_elementwise_kernel<...>": "symbol",
         "at::native::(anonymous namespace)::vectorized_layer_norm_kernel<...>": "symbol",
@@ -63,12 +71,11 @@ def test_counts_per_kernel_are_those_of_the_device(tmp_path: Path) -> None:
         "gemm": "handle asked for by name",
         "conv": "handle asked for by name",
     }
-    assert not {name for name in recorded.losses if name.startswith("kernel")}
+    assert not {name for name in whole.losses if name.startswith("kernel")}
 
 
-def test_recorded_launches_have_the_name_of_the_kernel_that_the_handle_was_then(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), [program(tmp_path), *COUNTS], options=["--record-all"])
-    found = rows(recorded.database, "SELECT kernel_name, count(*) FROM cuda_events WHERE function > 0 GROUP BY 1")
+def test_recorded_launches_have_the_name_of_the_kernel_that_the_handle_was_then(whole: Recorded) -> None:
+    found = rows(whole.database, "SELECT kernel_name, count(*) FROM cuda_events WHERE function > 0 GROUP BY 1")
     assert dict(found) == dict(zip(NAMES, COUNTS, strict=True))
 
 

@@ -1,6 +1,6 @@
 """Makes traced calls from every kind of Python frame and writes down where each was made; runs in Python 3.8 and later.
 
-usage: workload.py LIBCUDART TRUTH_FILE REUSED_ADDRESSES
+usage: workload.py LIBCUDART TRUTH_FILE REUSED_ADDRESSES [FIRST_NUMBER]
 
 A call is `cudaMemset(NULL, 0, number)`: the number comes back in the recording as its size. The truth, one JSON object a
 line: {"number", "case", "frames": [[file, line, name], ...]}, innermost first.
@@ -18,7 +18,7 @@ import threading
 import time
 
 QUALIFIED = sys.version_info >= (3, 11)
-numbers = itertools.count(1)
+numbers = itertools.count(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
 truth = []
 released = ctypes.CDLL(sys.argv[1])  # ctypes lets go of the GIL around its calls
 held = ctypes.PyDLL(sys.argv[1])

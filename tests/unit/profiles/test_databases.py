@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import apsw
+import numpy as np
 import pytest
 
 from ingero.events import HostMemory
@@ -152,3 +153,25 @@ def test_a_database_with_a_damaged_page_gives_what_lies_before_it(tmp_path: Path
     read = read_profiles([path])
     assert any("is damaged: table" in text for text in read.notes.lacks)
     assert read.profiles
+
+
+def test_processes_of_an_export_without_their_numbers_get_the_gpu_that_follows_their_calls(tmp_path: Path) -> None:
+    """Both count their calls alike; one is 0.4 ms behind the other."""
+    tables = nsight_tables()
+    work = [f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "SYNCHRONIZATION")]
+    for name, owner in (("CUPTI_ACTIVITY_KIND_RUNTIME", 2), *((name, 5) for name in work)):
+        columns, rows = tables[name]
+        late = [(row, 400_000 * (int(str(row[owner])) >> 24 & 1)) for row in rows]
+        tables[name] = (columns, [(int(str(row[0])) + ns, int(str(row[1])) + ns, *row[2:]) for row, ns in late])
+    for name in work:
+        columns, rows = tables[name]
+        tables[name] = (columns.replace(", globalPid", ""), [(*row[:5], *row[6:]) for row in rows])
+    read = imported(tmp_path, tables)
+    assert [np.unique(profile.activities["device"]).tolist() for profile in read.profiles] == [[0], [1]]
+    assert [len(profile.activities) for profile in read.profiles] == [5 * files.STEPS] * 2
+
+
+def test_what_an_export_has_beside_and_is_not_read_is_counted(tmp_path: Path) -> None:
+    tables = nsight_tables() | {"SCHED_EVENTS": ("start, cpu, isSchedIn, globalTid", [(1, 0, 1, 7), (2, 0, 0, 7)])}
+    remarks = imported(tmp_path, tables).notes.remarks
+    assert remarks["left out, scheduler events: they do not say what a thread waited for"] == 2

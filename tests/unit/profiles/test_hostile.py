@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,8 @@ from ingero.profiles.reading import read_profiles
 from ingero.profiles.recording import write_recording
 from tests.unit.profiles import files
 from tests.unit.profiles.files import database, new_trace, nsight_tables, read, rpd_tables
+from tests.unit.profiles.test_unpacking import zip_of
+from tests.unit.profiles.test_xprof import xprof_trace
 
 _MANY = settings(
     max_examples=int(os.environ.get("INGERO_FUZZ", "60")),
@@ -38,6 +41,23 @@ _EVENTS = st.fixed_dictionaries(
     {"ph": st.sampled_from(["X", "M"]), "cat": st.sampled_from([*_CATEGORIES, "python_function"])},
     optional=dict.fromkeys(_KEYS[2:7], _ANY) | {"args": st.dictionaries(st.sampled_from(_ARGS), _ANY) | _ANY},
 )
+_UNCATEGORIZED = st.fixed_dictionaries(
+    {
+        "ph": st.just("X"),
+        "pid": st.sampled_from([1, 701]),
+        "tid": st.sampled_from([1, 2, 9]),
+        "name": st.sampled_from(["MemcpyH2D", "Memset", "$a.py:99999999 f", "cuLaunchKernel"]) | st.text(max_size=20),
+        "ts": st.floats(0, 1e7),
+    },
+    optional={
+        "dur": _ANY,
+        "args": st.dictionaries(
+            st.sampled_from(["correlation_id", "memcpy_details", "step_num"]),
+            st.sampled_from(["size:9", "size:" + "9" * 30, "kind_src:pinned size:\u0661"]) | _ANY,
+        ),
+    },
+)
+_ZIP = zip_of({"a.json": new_trace(files.training(3)), "b.json": new_trace(files.training(3))})
 _CELLS = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats() | st.text(max_size=9) | st.binary(max_size=9)
 
 
@@ -102,6 +122,23 @@ def test_events_of_any_values_can_be_stored(tmp_path_factory: object, events: li
     folder: Path = tmp_path_factory.mktemp("any")  # type: ignore[attr-defined]
     (folder / "trace.json").write_bytes(new_trace([*files.training(1), *events]))
     _store(folder / "trace.json")
+
+
+@_FEW
+@given(events=st.lists(_UNCATEGORIZED, min_size=1, max_size=12))
+def test_events_of_xprof_of_any_values_can_be_stored(tmp_path_factory: object, events: list[files.Event]) -> None:
+    folder: Path = tmp_path_factory.mktemp("any")  # type: ignore[attr-defined]
+    (folder / "a.trace.json").write_bytes(xprof_trace(events))
+    _store(folder / "a.trace.json")
+
+
+@_MANY
+@given(changes=_CHANGES)
+def test_a_zip_with_damaged_bytes_is_read_or_refused(tmp_path_factory: object, changes: list[tuple[int, int]]) -> None:
+    folder: Path = tmp_path_factory.mktemp("any")  # type: ignore[attr-defined]
+    (folder / "a.zip").write_bytes(_changed(_ZIP, changes))
+    with suppress(IngeroError):
+        read_profiles([folder / "a.zip"], max_bytes=1 << 24)
 
 
 @_FEW

@@ -11,7 +11,7 @@ from ingero.events import HostMemory
 from ingero.ops import BY_ID
 from ingero.profiles import columns
 from ingero.profiles.kineto import NO_EVENT, UNREADABLE_ARGS
-from ingero.profiles.model import NO_TIME, ActivityKind, Direction, Frame, Notes, Profile, RangeKind
+from ingero.profiles.model import NO_TIME, ActivityKind, Direction, Frame, Notes, Profile, ProfileError, RangeKind
 from tests.unit.profiles import files
 from tests.unit.profiles.files import call, copy, event, kernel, new_trace, old_trace, read, training
 
@@ -244,5 +244,47 @@ def test_more_rows_than_allowed_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
     assert (len(profile.activities), notes.dropped) == (3, {columns.TOO_MANY_ROWS: 7})
 
 
-def test_a_file_without_gpu_calls_is_no_process() -> None:
-    assert read(new_trace([event("cpu_op", "aten::add", 1, 1)])) == []
+def test_a_file_without_events_is_no_process() -> None:
+    assert read(new_trace([])) == []
+
+
+def test_processes_that_are_named_by_texts_stay_apart() -> None:
+    """Tools that put the files of all ranks into one name them so."""
+    found = []
+    for rank in range(2):
+        for one in training(3):
+            args = {key: value + 10_000 * rank if key == "correlation" else value for key, value in one["args"].items()}
+            is_gpu = one.get("cat") in ("kernel", "gpu_memcpy")
+            found.append(one | {"pid": 0 if is_gpu else f"rank {rank}", "args": args})
+    first, second = read(new_trace(found))
+    assert first.pid != second.pid
+    assert [len(one.calls) for one in (first, second)] == [len(one.activities) for one in (first, second)] == [15, 15]
+
+
+def test_a_file_of_operators_alone_says_what_to_profile() -> None:
+    events = [one for one in training() if one.get("cat") in ("cpu_op", "user_annotation")]
+    with pytest.raises(ProfileError) as raised:
+        read(new_trace(events))
+    assert raised.value.hint == "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+
+
+def test_a_file_that_is_cut_before_its_first_call_says_so() -> None:
+    data = new_trace()
+    with pytest.raises(ProfileError, match="is cut before the first GPU call"):
+        read(data[: data.index(b"cudaDeviceSynchronize")])
+
+
+@pytest.mark.parametrize(
+    ("hip", "cuda"),
+    [
+        ("hipLaunchKernel", "cudaLaunchKernel"),
+        ("hipDrvLaunchKernelEx", "cuLaunchKernelEx"),
+        ("hipMemcpyAsync_spt", "cudaMemcpyAsync"),
+        ("hipCtxSynchronize", "cuCtxSynchronize"),
+        ("hipModuleLoadDataEx", "cuModuleLoadDataEx"),
+        ("cudaLaunch_v3020", "cudaLaunchKernel"),
+    ],
+)
+def test_calls_of_hip_and_of_earlier_cuda_have_the_names_of_todays(hip: str, cuda: str) -> None:
+    (profile,) = read(new_trace([call(hip, 1, 2, 1)]))
+    assert names(profile) == [cuda]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 from ingero.diagnose.engine import diagnose
 from ingero.profiles.place import function_id
@@ -110,9 +111,62 @@ def test_marked_steps_are_taken_where_nothing_repeats(tmp_path: Path) -> None:
 
 
 def test_steps_without_marks_are_found_by_repetition(tmp_path: Path) -> None:
-    events = [one for one in files.training() if not str(one.get("name")).startswith("ProfilerStep")]
-    path = imported(tmp_path, new_trace(events))
+    path = imported(tmp_path, new_trace(unmarked()))
     assert rows(path, "SELECT how, count(*) FROM steps GROUP BY 1") == [("repetition", files.STEPS)]
+
+
+def unmarked() -> list[files.Event]:
+    """Six steps whose program says nothing of them."""
+    return [one for one in files.training() if not str(one.get("name")).startswith("ProfilerStep")]
+
+
+def marked(*marks: tuple[float, float]) -> list[files.Event]:
+    """The same with marks (begin, end) in steps."""
+    spans = [(100 + begin * files.STEP_US, (end - begin) * files.STEP_US - 10) for begin, end in marks]
+    marking = [
+        files.event("user_annotation", f"iteration {number}", begin, lasting)
+        for number, (begin, lasting) in enumerate(spans)
+    ]
+    return [*unmarked(), *marking]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        (((0, 3), (3, 6)), ("user", 2, 12)),  # three layers each
+        (((0, 3), (0, 1), (1, 2), (3, 6), (3, 6)), ("user", 2, 12)),  # with others inside, and one twice
+        (((0, 1), (1, 2)), ("repetition", 6, 4)),  # of two steps only
+        (((0, 6),), ("repetition", 6, 4)),  # of the whole loop
+    ],
+)
+def test_marks_around_all_work_are_the_steps_whatever_repeats(
+    tmp_path: Path, marks: tuple[tuple[float, float], ...], expected: Row
+) -> None:
+    path = imported(tmp_path, new_trace(marked(*marks)))
+    assert rows(path, "SELECT how, count(*), launches FROM steps GROUP BY how, launches") == [expected]
+
+
+def test_a_file_without_calls_has_the_steps_of_what_its_gpu_did(tmp_path: Path) -> None:
+    events = [one for one in unmarked() if one.get("cat") not in ("cuda_runtime", "cuda_driver")]
+    path = imported(tmp_path, new_trace(events))
+    assert rows(path, "SELECT count(*), device, stream FROM raw_steps") == [(6, 0, 7)]
+    ((mean,),) = rows(path, "SELECT avg(duration_ns) FROM steps WHERE start_ns > (SELECT min(start_ns) FROM steps)")
+    assert mean == pytest.approx(1_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize("missing", [("kernel",), ("kernel", "gpu_memcpy")])
+def test_of_launches_whose_kernels_are_not_in_the_file_nothing_is_said_to_repeat(
+    tmp_path: Path, missing: tuple[str, ...]
+) -> None:
+    path = imported(tmp_path, new_trace([one for one in unmarked() if one.get("cat") not in missing]))
+    assert rows(path, "SELECT count(*) FROM steps") == [(0,)]
+    with open_reader(path) as reader:
+        window = reader.time_range()
+        assert window is not None
+        found = diagnose(reader, window)
+    assert found.profiles is None or found.profiles.reports == ()
+    assert found.incidents == ()
+    assert not any("GPU busy" in verdict.text for verdict in found.verdicts)
 
 
 def test_a_copy_that_waited_marks_how_far_the_gpu_was(tmp_path: Path) -> None:

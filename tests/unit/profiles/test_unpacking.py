@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
+import os
 import tarfile
+import threading
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from ingero.profiles import unpacking
 from ingero.profiles.model import ProfileError
-from ingero.profiles.reading import read_profiles
+from ingero.profiles.reading import BY_NAME, read_profiles
 from tests.unit.profiles import files
 from tests.unit.profiles.files import database, new_trace, nsight_tables
 
@@ -36,6 +40,15 @@ def tar_of(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
     return packed.getvalue()
 
 
+def zip_of(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A zip of these files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return packed.getvalue()
+
+
 def ranks(count: int) -> dict[str, bytes]:
     """The traces of some ranks."""
     return {
@@ -51,6 +64,10 @@ PACKED = {
     "xz of gz": lambda data: lzma.compress(gzip.compress(data)),
     "tar": lambda data: tar_of({"a.json": data}, "w"),
     "tar.gz": lambda data: tar_of({"a.json": data}),
+    "bz2": bz2.compress,
+    "two bz2": lambda data: bz2.compress(data[:500]) + bz2.compress(data[500:]),
+    "zip": lambda data: zip_of({"a.json": data}),
+    "zip of gz, in a folder": lambda data: zip_of({"job/": b"", "job/a.json.gz": gzip.compress(data)}),
     "tar.gz of gz": lambda data: tar_of({"a.json.gz": gzip.compress(data)}),
     "with a mark of its encoding": lambda data: b"\xef\xbb\xbf" + data,
 }
@@ -148,3 +165,86 @@ def test_a_name_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     packed = tar_of({"a.json": new_trace(), "evil\x1b[2J\n.txt": b"x" * 600})
     read = read_profiles([written(tmp_path / "job.tar.gz", packed)])
     assert all(text.isprintable() for text in read.notes.lacks)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("report.nsys-rep", "nsys export --type sqlite report.nsys-rep"),
+        ("host.xplane.pb", "import the .trace.json.gz beside it"),
+        ("trace.json.zst", "unzstd trace.json.zst"),
+        ("memory.pickle", "export one with torch.profiler: prof.export_chrome_trace('trace.json')"),
+    ],
+)
+def test_a_file_of_a_tool_that_is_not_read_says_what_to_import_instead(tmp_path: Path, name: str, hint: str) -> None:
+    with pytest.raises(ProfileError) as raised:
+        read_profiles([written(tmp_path / name, b"\x00\x01 something")])
+    assert raised.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (zip_of({"a.json": new_trace()})[:-200], "is cut, or a zip of more than"),
+        (zip_of({f"{number}.json": b"{}" for number in range(4097)}), "is cut, or a zip of more than"),
+        (zip_of({"a.json": new_trace()}, zipfile.ZIP_LZMA), "cannot be unpacked: it is packed in another way"),
+    ],
+)
+def test_a_zip_that_cannot_be_read_within_bounds_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
+    with pytest.raises(ProfileError, match=words):
+        read_profiles([written(tmp_path / "traces.zip", data)])
+
+
+def test_what_a_zip_unpacks_to_counts(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.zip", zip_of({"a.json": new_trace() + b" " * (1 << 22)}))
+    with pytest.raises(ProfileError, match="more than 1"):
+        read_profiles([path], max_bytes=1 << 20)
+
+
+def test_a_damaged_file_of_a_zip_is_read_up_to_there(tmp_path: Path) -> None:
+    long = zip_of({"a.json": new_trace(files.training(100))})
+    data = bytearray(zip_of({"a.json": new_trace(files.training(100)), "b.json": new_trace()}))
+    data[len(long) // 2] ^= 0xFF
+    read = read_profiles([written(tmp_path / "a.zip", bytes(data))])
+    first, second = (len(profile.calls) for profile in read.profiles)
+    assert 0 < first < 500
+    assert second == CALLS
+    assert read.notes.lacks[0].startswith("a.json is cut after")
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "trace"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(new_trace(),))
+    writer.start()
+    (profile,) = read_profiles([pipe]).profiles
+    writer.join()
+    assert len(profile.calls) == CALLS
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("rank-0.Apr_03.json", "rank-12.Apr_03.json"), [0, 12]),
+        (("worker1_step_5.json", "worker0_step_5.json"), [0, 1]),
+        (("rank0.json", "other.json"), [None, None]),
+        (("rank0_step1.json", "rank0_step2.json"), [None, None]),
+        (("rank1.json",), [None]),
+    ],
+)
+def test_files_that_say_no_rank_have_that_of_their_name_if_all_do(
+    tmp_path: Path, names: tuple[str, ...], expected: list[int | None]
+) -> None:
+    without_rank = new_trace(distributedInfo=None)
+    read = read_profiles([written(tmp_path / "job.tar.gz", tar_of(dict.fromkeys(names, without_rank)))])
+    assert sorted((profile.rank for profile in read.profiles), key=str) == sorted(expected, key=str)
+    assert (BY_NAME in read.notes.lacks) is (expected[0] is not None)
+
+
+def test_the_rank_that_a_file_says_is_never_that_of_a_name(tmp_path: Path) -> None:
+    named = {
+        "rank7.json": new_trace(distributedInfo={"rank": 3, "world_size": 8}),
+        "rank8.json": new_trace(distributedInfo=None),
+    }
+    read = read_profiles([written(tmp_path / "job.tar.gz", tar_of(named))])
+    assert [profile.rank for profile in read.profiles] == [3, None]

@@ -19,6 +19,7 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
     "samples": ("samples",),
     "gpu_samples": ("gpu_samples",),
     "GPU": ("gpu_samples",),
+    "which GPU": ("process_gpus", "gpu_samples"),
     "allocations": ("allocations", "memory_seconds"),
     "op_stats": ("op_stats", "call_sites"),
     "launches": ("op_stats",),

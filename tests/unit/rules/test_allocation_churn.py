@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import FindingKind
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 ALLOCATING = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 3.0), "cudaStreamSynchronize": (1.0, 5.0)}
@@ -30,6 +31,20 @@ def test_allocations_that_do_not_delay_the_device_are_silent(tmp_path: Path) -> 
         scene.train(trainer, QUIET_S, LENGTH_S, Step(), calls=calls)
 
     assert causes(diagnosed(tmp_path, hidden)) == []
+
+
+def test_allocations_of_each_step_are_told_from_the_first_second_on(tmp_path: Path) -> None:
+    """As with empty_cache() in the loop: there is nothing to compare with, and a cache needs none."""
+    path = tmp_path / "scene.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 1.5), "cudaStreamSynchronize": (1.0, 5.0)}
+        scene.train(trainer, 0, LENGTH_S, Step(empty_ms=2.0), calls=calls)
+    diagnosis = diagnosed_file(path)
+    assert causes(diagnosis) == ["allocation-churn"]
+    (incident,) = diagnosis.incidents
+    assert incident.kind is FindingKind.BOTTLENECK
+    assert incident.lost_ratio == pytest.approx(1.5 / 8.05, rel=0.1)
 
 
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:

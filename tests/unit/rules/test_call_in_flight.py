@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.model import Severity
 from ingero.ops import OPS
 from ingero.store import tables
@@ -54,6 +54,27 @@ def test_a_drain_that_hung_and_returned_is_no_slower_device(tmp_path: Path) -> N
     diagnosis = diagnosed(tmp_path, hung)
     assert causes(diagnosis) == ["call-in-flight"]
     assert diagnosis.incidents[0].lost_ns == pytest.approx(4e9, rel=0.02)
+    assert diagnosis.incidents[0].severity is Severity.HIGH
+
+
+def test_a_call_that_has_returned_is_not_critical_any_more(tmp_path: Path) -> None:
+    """It is as bad as its share of the time: 3 s of 12."""
+
+    def returned(scene: Scene, trainer: Actor) -> None:
+        scene.open_call(trainer, "cudaStreamSynchronize", QUIET_S, QUIET_S + 3)
+        scene.train(trainer, QUIET_S + 3, LENGTH_S, Step())
+
+    (incident,) = diagnosed(tmp_path, returned).incidents
+    assert (incident.cause, incident.severity) == ("call-in-flight", Severity.HIGH)
+    assert "was inside cudaStreamSynchronize for 3.00 s, then went on" in incident.summary
+
+
+def test_a_call_in_which_its_process_was_killed_stays_critical(tmp_path: Path) -> None:
+    def killed(scene: Scene, trainer: Actor) -> None:
+        scene.open_call(trainer, "cudaStreamSynchronize", QUIET_S, QUIET_S + 4)
+
+    diagnosis = diagnosed(tmp_path, killed, exit_ns=BEGIN_NS + int((QUIET_S + 4.5) * 1e9))
+    assert [(one.cause, one.severity) for one in diagnosis.incidents] == [("call-in-flight", Severity.CRITICAL)]
 
 
 def test_drains_that_always_take_seconds_are_none(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ingero import given_up
 from ingero.demo.scene import Scene, Step
-from ingero.diagnose.model import FindingKind, Incident, Severity
+from ingero.diagnose.model import Diagnosis, FindingKind, Incident, Severity
 from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed, diagnosed_file
 
@@ -100,3 +102,52 @@ def test_the_same_call_of_a_process_that_ran_before_is_none(tmp_path: Path) -> N
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
     assert "cold-start" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def compiling(
+    folder: Path, *, until_s: float = LENGTH_S, awake: float = 0.9, op: str = "cudaLaunchKernel"
+) -> Diagnosis:
+    """A young process whose first call has not returned; awake: of the time, its thread."""
+    with Scene(folder / "compiles.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", start_s=-1)
+        scene.open_call(trainer, op, 1, until_s, awake=awake)
+        if until_s < LENGTH_S:
+            scene.train(trainer, until_s, LENGTH_S, Step(), calls=WARM)
+    return diagnosed_file(folder / "compiles.db")
+
+
+def test_a_first_launch_that_compiles_is_told_while_it_lasts(tmp_path: Path) -> None:
+    (incident,) = compiling(tmp_path).incidents
+    assert (incident.cause, incident.severity) == ("cold-start", Severity.LOW)
+    assert "loading or compiling code for 11.0 s, inside cudaLaunchKernel" in incident.summary
+    assert incident.evidence["awake (ns)"] == pytest.approx(9e9, rel=0.01)
+
+
+def test_a_module_that_is_compiled_as_it_is_loaded_is_told_too(tmp_path: Path) -> None:
+    assert causes(compiling(tmp_path, op="cuModuleLoadData")) == ["cold-start"]
+
+
+def test_it_is_taken_back_when_it_has_returned(tmp_path: Path) -> None:
+    assert causes(compiling(tmp_path, until_s=8)) == []
+
+
+def test_a_first_launch_whose_thread_sleeps_does_not_compile(tmp_path: Path) -> None:
+    """For 30 s it may wait for whatever it is; then it hangs."""
+    assert causes(compiling(tmp_path, awake=0.1)) == []
+
+
+def test_a_compiler_that_ran_before_anybody_could_see_its_call_is_told_by_samples(tmp_path: Path) -> None:
+    """As when somebody starts to record because nothing happens."""
+    with Scene(tmp_path / "sampled.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python", start_s=-60)
+        for tick in range(10, int(LENGTH_S * 10)):
+            where = [("/app/train.py", 7, "main")]
+            native = ("libnvidia-ptxjitcompiler.so.1:compile", "libcuda.so.1:cuModuleLoadData")
+            scene.sample(trainer, tick / 10, where, ms=100, native=native)
+    (incident,) = diagnosed_file(tmp_path / "sampled.db").incidents
+    assert (incident.cause, incident.severity, str(incident.line)) == (
+        "cold-start",
+        Severity.LOW,
+        "main() at /app/train.py:7",
+    )
+    assert "inside cuModuleLoadData" in incident.summary

@@ -8,6 +8,7 @@ import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import FindingKind
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 LATE_MS = 2.0
@@ -161,3 +162,28 @@ def test_without_cpu_seconds_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, pinned, not_traced={"cpu_seconds": "an older recording"})
     assert "cpu-affinity" in {one.cause for one in diagnosis.not_evaluated}
     assert causes(diagnosis) == ["unexplained"]
+
+
+def two_nodes(scene: Scene, trainer: Actor, *, mask: str = "0", home: int = 0) -> None:
+    """CPU 0 and 1 are one node, 2 and 3 the other; the GPU is on `home`."""
+    pinned(scene, trainer, mask=mask)
+    scene.gpu(1, uuid="GPU-a", processes=[(trainer.pid, 1 << 30)])
+    scene.append(tables.PROCESS_GPUS, process=trainer.number, ordinal=0, uuid="GPU-a")
+    scene.numa(("0-1", ["GPU-a"] if home == 0 else []), ("2-3", ["GPU-a"] if home == 1 else []))
+
+
+def test_a_wider_mask_stays_on_the_node_of_the_gpu(tmp_path: Path) -> None:
+    (fix,) = diagnosed(tmp_path, two_nodes).incidents[0].fixes
+    assert fix.text == "let 100 run on every CPU of NUMA node 0, its GPU's"
+    assert fix.command == "sudo taskset -acp 0-1 100"
+
+
+def test_a_mask_on_the_wrong_node_is_moved_to_that_of_the_gpu(tmp_path: Path) -> None:
+    (fix,) = diagnosed(tmp_path, lambda scene, trainer: two_nodes(scene, trainer, home=1)).incidents[0].fixes
+    assert fix.command == "sudo taskset -acp 2-3 100"
+
+
+def test_who_has_all_of_the_node_already_is_told_that_others_are_farther(tmp_path: Path) -> None:
+    (fix,) = diagnosed(tmp_path, lambda scene, trainer: two_nodes(scene, trainer, mask="0-1")).incidents[0].fixes
+    assert "it has all of NUMA node 0, its GPU's already, and others are farther" in fix.text
+    assert fix.command == "sudo taskset -acp 0-3 100"

@@ -236,6 +236,33 @@ def test_the_victim_is_offered_cores_on_which_the_taker_was_not_seen(tmp_path: P
     assert longest.seen_ns == pytest.approx(2_000_000, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ((["GPU-a"], []), "sudo taskset -acp 1 100"),  # not 3, where the taker was not seen either
+        (([], []), "sudo taskset -acp 3 100"),  # its GPU's node is not known: the one that it runs on
+    ],
+)
+def test_the_victim_is_never_sent_away_from_its_gpu(
+    tmp_path: Path, gpus: tuple[list[str], list[str]], expected: str
+) -> None:
+    """CPU 0 and 1 are one NUMA node, 2 and 3 the other."""
+
+    def hogged_on_both(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer)
+        scene.gpu(1, uuid="GPU-a", processes=[(trainer.pid, 1 << 30)])
+        scene.append(tables.PROCESS_GPUS, process=trainer.number, ordinal=0, uuid="GPU-a")
+        scene.numa(("0-1", gpus[0]), ("2-3", gpus[1]))
+        for cpu in (0, 2, 2):
+            at_s = QUIET_S + 1 + cpu / 10
+            scene.off_cpu(trainer, at_s, at_s + 0.002, "runq", culprit=(900, "hog"), cpu=cpu)
+
+    (incident,) = diagnosed(tmp_path, hogged_on_both).incidents
+    pinning = [one for one in incident.fixes if "taskset" in one.command]
+    assert [one.command for one in pinning] == [expected]
+    assert "NUMA node" in pinning[0].text
+
+
 def test_a_taker_in_a_container_is_capped_there(tmp_path: Path) -> None:
     def containerised(scene: Scene, trainer: Actor) -> None:
         scene.append(

@@ -42,3 +42,24 @@ def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> N
     incident = diagnosed(tmp_path, throttled, cgroup_id=5).incidents[0]
     assert "quota of 0.5 CPUs (50 ms in each 100 ms) was used up, in 60 periods" in incident.summary
     assert "at least 0.72 CPUs" in incident.fixes[0].text
+
+
+def test_the_own_threads_that_share_the_quota_are_told_with_the_setting_of_the_framework(tmp_path: Path) -> None:
+    """16 of them would use up 15 CPUs, where the machine has 4: 0.72 instead of 0.5 would change little."""
+
+    def throttled(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"throttled": 2.95}))
+        scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.second(trainer, second, run=500, throttled=14_500)
+            for thread in range(16):
+                begin = second + thread / 100
+                scene.off_cpu(trainer, begin, begin + 0.05, "throttled", tid=trainer.pid + thread)
+
+    incident = diagnosed(tmp_path, throttled).incidents[0]
+    assert "was used up by 16 threads of its own" in incident.summary
+    first, second = incident.fixes
+    assert "16 threads share 0.5, and would use up 15 as well" in first.text
+    assert "OMP_NUM_THREADS=1" in first.command
+    assert "torch.set_num_threads(1)" in first.command
+    assert "or raise the quota of its control group to at least 4 CPUs" in second.text

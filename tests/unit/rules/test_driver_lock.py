@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.demo.scene import AGENT_PID, BEGIN_NS, Actor, Scene, Step
 from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
@@ -34,6 +34,22 @@ def test_waiting_inside_calls_is_charged_to_the_driver(tmp_path: Path) -> None:
     assert "cudaMemcpyAsync" in incident.summary
     assert [one.pid for one in incident.culprits] == [900]
     assert incident.lost_ratio == pytest.approx(LOCKED_MS / (6.55 + LOCKED_MS), rel=0.05)
+
+
+def test_who_let_go_of_the_lock_is_named_the_recorder_first(tmp_path: Path) -> None:
+    def held(scene: Scene, trainer: Actor) -> None:
+        locked(scene, trainer)
+        names = ((AGENT_PID, "ingero"), (500, "nv-hostengine"))
+        for part in range(600):
+            begin = QUIET_S + part / 100
+            pid, name = names[part % 3 == 0]
+            waker = Actor(number=0, pid=pid, name=name)
+            scene.off_cpu(trainer, begin, begin + 0.003, "kernel_lock", waker=waker, is_gpu_call=True)
+
+    (incident,) = diagnosed(tmp_path, held).incidents
+    assert [(one.pid, one.name) for one in incident.culprits] == [(AGENT_PID, "ingero"), (500, "nv-hostengine")]
+    assert "ingero itself [77], as it asked NVML, and nv-hostengine (500) let go of it" in incident.summary
+    assert [one.text for one in incident.fixes][1] == "let nv-hostengine [500] ask less often"
 
 
 def test_a_lock_outside_calls_is_not_the_drivers(tmp_path: Path) -> None:

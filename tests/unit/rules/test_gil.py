@@ -62,6 +62,30 @@ def test_shorter_waits_are_where_whole_switch_intervals_are_waited_out(tmp_path:
     assert [one.name for one in diagnosis.incidents[0].culprits] == ["hog"]
 
 
+def kept_inside_a_call(scene: Scene, trainer: Actor, *, tid: int = HOLDER) -> None:
+    """Each step waits 20 ms for a lock that another thread keeps while it is in a call for 21 ms."""
+    stack = scene.stack([("/app/watch.py", 35, "destroy_event")])
+    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.6, empty={"sleep": 20.0})):
+        for nap in range(4):
+            at_s = begin + 0.005 * nap
+            scene.off_cpu(trainer, at_s, at_s + 0.00498, "sleep", waker="timer", futex=LOCK | INTERPRETER_LOCK)
+        scene.off_cpu(trainer, begin - 0.001, begin + 0.02, "sleep", waker="interrupt", tid=HOLDER, is_gpu_call=True)
+        scene.call(trainer, "cudaStreamSynchronize", begin - 0.001, 21, tid=tid, stack_hash=stack)
+
+
+def test_a_call_that_keeps_the_lock_is_named_with_its_line(tmp_path: Path) -> None:
+    (incident,) = diagnosed(tmp_path, kept_inside_a_call).incidents
+    assert incident.cause == "gil"
+    held = "which its thread python held inside cudaStreamSynchronize, destroy_event() at /app/watch.py:35"
+    assert held in incident.summary
+    assert "let go of the lock while cudaStreamSynchronize waits" in incident.fixes[0].text
+
+
+def test_a_call_of_the_thread_that_waits_does_not_keep_the_lock(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: kept_inside_a_call(scene, trainer, tid=trainer.pid))
+    assert "inside" not in diagnosis.incidents[0].summary
+
+
 def test_short_waits_at_the_interpreters_own_lock_need_no_signature(tmp_path: Path) -> None:
     place = LOCK | INTERPRETER_LOCK
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: handed_over_at_once(scene, trainer, place))

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ingero import given_up
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.model import Diagnosis
+from ingero.store import tables
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 SLOW = {"cudaLaunchKernel": (80.0, 0.1), "cudaStreamSynchronize": (1.0, 0.1)}
@@ -76,3 +79,40 @@ def test_of_the_time_before_a_step_it_owns_one_launch(tmp_path: Path) -> None:
     owned = launches.account if launches else {}
     assert owned.get("empty.run", 0) <= steps * (0.1 - 0.005) * 1e6 * 1.05
     assert "unexplained" in found, "nobody was seen computing in the other 2.9 ms"
+
+
+def without_durations(folder: Path, *, timed_until_s: float = 0.0, inside: bool = True) -> Diagnosis:
+    """Launches take 4 ms more of each step from QUIET_S on; from timed_until_s on they are only counted."""
+    path = folder / "untimed.db"
+    line = [("/app/model.py", 7, "forward")]
+    native = ("libcuda.so.1:cuLaunchKernel", "libcudart.so.12:cudaLaunchKernel") if inside else ()
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for time_s, text in ((0.0, ""), (timed_until_s, given_up.LAUNCHES_COUNTED.text)):
+            scene.append(tables.GOVERNOR, time_ns=scene.at(time_s), rung=3, not_traced=text, reason="too many")
+        usual = {"cudaLaunchKernel": (80.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
+        steps = scene.train(trainer, 0, QUIET_S, Step(enqueue_ms=1.0), calls=usual)
+        slow = scene.train(trainer, QUIET_S, LENGTH_S, Step(enqueue_ms=9.9, busy_ms=10.0), calls=usual)
+        for _, first, _ in steps[::20]:
+            if first >= timed_until_s:
+                scene.sample(trainer, first + 0.0005, line, ms=10, native=native)
+        for number, (_, first, _) in enumerate(slow):
+            scene.sample(trainer, first + 0.001 + number % 8 / 1000, line, ms=10, native=native)
+    return diagnosed_file(path)
+
+
+def test_launches_without_durations_are_named_by_samples_inside_them(tmp_path: Path) -> None:
+    diagnosis = without_durations(tmp_path)
+    assert causes(diagnosis) == ["launch-bound"]
+    (incident,) = diagnosis.incidents
+    assert "it was on a CPU inside them, by" in incident.summary
+    assert str(incident.line) == "forward() at /app/model.py:7"
+    assert incident.lost_ratio == pytest.approx(4 / 10.55, rel=0.2)
+
+
+def test_launches_that_had_durations_in_the_reference_are_compared_with_these(tmp_path: Path) -> None:
+    assert causes(without_durations(tmp_path, timed_until_s=QUIET_S - 0.1)) == ["launch-bound"]
+
+
+def test_samples_outside_launches_are_no_launches(tmp_path: Path) -> None:
+    assert causes(without_durations(tmp_path, inside=False)) == ["host-bound"]

@@ -52,3 +52,39 @@ def test_without_block_requests_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, waiting, not_traced={"IO": "switched off (io)"})
     assert "network-file-wait" not in causes(diagnosis)
     assert "network-file-wait" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def copying(scene: Scene, trainer: Actor, *, faults: int = 300, waker: str = "gcsfuse") -> None:
+    """Each copy to the GPU sleeps 12 ms until another process has answered for the pages that it touches."""
+    for second in range(int(QUIET_S)):
+        scene.second(trainer, second, run=900)
+    for second in range(int(QUIET_S), int(LENGTH_S)):
+        scene.second(trainer, second, run=200, major_faults=faults)
+    server = Actor(number=0, pid=700, name=waker)
+    stack = scene.stack([("/app/load.py", 31, "copy")])
+    calls = {"cudaMemcpy": (16.0, 0.8)}
+    for begin, _, _ in scene.train(
+        trainer, QUIET_S, LENGTH_S, Step(busy_ms=18, size_bytes=1 << 20), drain_op="cudaMemcpy", calls=calls
+    ):
+        scene.off_cpu(trainer, begin + 0.002, begin + 0.014, "sleep", waker=server, is_gpu_call=True)
+        scene.call(trainer, "cudaMemcpy", begin + 0.0015, 16, stack_hash=stack)
+
+
+def test_pages_that_a_copy_touches_are_the_mounts_fault_and_not_the_gpus(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, copying)
+    assert causes(diagnosis) == ["network-file-wait"]
+    (incident,) = diagnosis.incidents
+    assert "served by gcsfuse [700], inside copies that touched 1,800 pages of it first" in incident.summary
+    assert str(incident.line) == "copy() at /app/load.py:31"
+    assert [(one.pid, one.name) for one in incident.culprits] == [(700, "gcsfuse")]
+    assert "read the file whole" in incident.fixes[0].text
+
+
+def test_a_copy_that_touches_no_page_waits_for_the_gpu(tmp_path: Path) -> None:
+    """Whoever ends its sleep: a helper of the driver's may be a process."""
+    assert causes(diagnosed(tmp_path, lambda scene, trainer: copying(scene, trainer, faults=0))) == ["gpu-slower"]
+
+
+def test_a_copy_that_the_driver_ends_waits_for_the_gpu(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: copying(scene, trainer, waker="nvidia-cuda-mps"))
+    assert causes(diagnosis) == ["gpu-slower"]

@@ -38,3 +38,24 @@ def test_a_server_that_a_hog_stalls_is_found(tmp_path: Path) -> None:
 
     diagnosis = diagnosed(tmp_path, stalled)
     assert causes(diagnosis) == ["cpu-contention"]
+
+
+def _spinning(scene: Scene, server: Actor, native: tuple[str, ...]) -> None:
+    """The engine is on a CPU at one line for 300 ms before each burst of steps; every third sample is in `native`."""
+    line = [("/srv/engine.py", 12, "next_requests")]
+    at = QUIET_S
+    for burst in range(14):
+        scene.train(server, at, at + 1e-6, Step(empty_ms=300.5))
+        for tick in range(1, 30):
+            scene.sample(server, at + tick / 100, line, ms=10, native=native if (tick + burst) % 3 == 0 else ())
+        scene.train(server, at + 0.307, at + 0.42, Step())
+        at += 0.425
+
+
+def test_a_server_that_asks_its_sockets_without_ever_sleeping_has_no_finding(tmp_path: Path) -> None:
+    assert causes(diagnosed(tmp_path, lambda scene, server: _spinning(scene, server, ("__select",)))) == []
+
+
+def test_what_computes_at_that_line_instead_is_found(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda scene, server: _spinning(scene, server, ("memcpy",)))
+    assert causes(diagnosis) == ["host-bound"]

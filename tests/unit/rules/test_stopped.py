@@ -8,6 +8,7 @@ import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.ops import HostOp
+from ingero.store.records import HaltLevel
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 STOP_S = 2.0
@@ -39,3 +40,34 @@ def test_a_long_wait_for_the_device_is_no_stop(tmp_path: Path) -> None:
 def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
     assert "stopped" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def test_a_stopped_worker_that_the_loop_waited_for_is_named(tmp_path: Path) -> None:
+    line = [("/job/data.py", 12, "load")]
+
+    def stops(scene: Scene, trainer: Actor) -> None:
+        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        scene.process(77, "bash")
+        scene.host_event(HostOp.STOP_SIGNAL, QUIET_S, actor=worker, arg1=77, arg2=19)
+        scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(empty_ms=STOP_S * 1e3, empty={"sleep": STOP_S * 1e3}))
+        scene.off_cpu(trainer, QUIET_S, QUIET_S + STOP_S, "sleep", waker=worker)
+        scene.off_cpu(worker, QUIET_S - 0.1, QUIET_S + STOP_S - 0.001, "stopped")
+        scene.sample(worker, QUIET_S + 1, line, state="stopped")
+        scene.train(trainer, QUIET_S + STOP_S + 0.007, LENGTH_S, Step())
+
+    (incident,) = diagnosed(tmp_path, stops).incidents
+    assert incident.cause == "stopped"
+    assert incident.summary.startswith("pt_data_worker [101] was stopped for 2.00 s by bash [77]")
+    assert incident.summary.endswith("load() at /job/data.py:12; python [100] waited for it")
+    assert incident.lost_ns == pytest.approx(STOP_S * 1e9, rel=0.02)
+
+
+def test_a_debugger_is_named_by_what_was_seen_of_the_process(tmp_path: Path) -> None:
+    def held(scene: Scene, trainer: Actor) -> None:
+        debugger = scene.process(78, "gdb")
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.second(trainer, second, stopped=1000)
+        scene.halt(trainer, QUIET_S, LENGTH_S, "", level=HaltLevel.STOPPED, owners=[(debugger, "S")], is_counted=False)
+
+    (incident,) = diagnosed(tmp_path, held).incidents
+    assert "was stopped for 6.00 s by gdb (a debugger) [78]" in incident.summary

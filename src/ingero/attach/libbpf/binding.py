@@ -8,13 +8,17 @@ import os
 import threading
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ingero.errors import IngeroError
+from ingero.foreign_text import visible
 
 logger = logging.getLogger(__name__)
 
-_SONAMES = ("libbpf.so.1",)
+_VARIABLE = "INGERO_LIBBPF"  # names another one: a distribution's, or somebody's own
+_BUNDLED = Path(__file__).parent / "bundled" / "libbpf.so.1"  # of a wheel; a checkout has none
+_SONAME = "libbpf.so.1"
 _LONGEST_LOG_BYTES = 4 << 20
 _SHOWN_CHARACTERS = 4096
 _PTR = c.c_void_p
@@ -71,12 +75,17 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class LibbpfMissingError(IngeroError):
-    """libbpf could not be opened."""
+    """libbpf could not be opened. named: the one that somebody asked for by INGERO_LIBBPF."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: str = "") -> None:
+        if named:
+            super().__init__(
+                f"{_VARIABLE}={visible(named)} cannot be opened as a library", hint=f"unset {_VARIABLE}, or correct it"
+            )
+            return
         super().__init__(
             "libbpf.so.1 is not installed",
-            hint="apt-get install libbpf1 (Debian 12 and newer, Ubuntu 24.04 and newer)",
+            hint="apt-get install libbpf1 (Debian 12 and newer, Ubuntu 24.04 and newer); wheels for manylinux bring it",
         )
 
 
@@ -96,14 +105,15 @@ said = _Said()
 
 @lru_cache(maxsize=1)
 def libbpf() -> c.CDLL:
-    """The library, opened once.
+    """The library, opened once: the one that INGERO_LIBBPF names, else the wheel's own, else the distribution's.
 
     Raises:
         LibbpfMissingError: it is not installed.
     """
-    library = next(filter(None, map(_open, _SONAMES)), None)
+    named = os.environ.get(_VARIABLE, "")
+    library = next(filter(None, map(_open, (named,) if named else (str(_BUNDLED), _SONAME))), None)
     if library is None:
-        raise LibbpfMissingError
+        raise LibbpfMissingError(named)
     for name, (result, *arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

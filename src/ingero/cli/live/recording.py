@@ -87,7 +87,7 @@ def probes(state: LiveState, width: int) -> list[Section]:
     summary = (
         f"{format_count(found.attached)} ({found.mode}) in"
         if found.libraries
-        else "none yet: no traced library is in use"
+        else f"none yet: {clean(state.left_out) or 'no traced library is in use'}"
     )
     head: Line = (("PROBES  ", "title"), (summary, ""))
     rows: list[Line] = []

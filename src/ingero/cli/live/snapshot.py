@@ -13,8 +13,7 @@ from ingero.capture.recorder import Recorder
 from ingero.capture.targets import Target
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
 from ingero.cli.live.window import SlotSums, Window
-from ingero.discover.processes import read_environ, read_process
-from ingero.discover.ranks import rank_of
+from ingero.discover.processes import read_process
 from ingero.ops import Source
 
 
@@ -23,8 +22,6 @@ class _Identity:
     """What of a process does not change until it runs another program."""
 
     user: str
-    rank: int | None
-    world_size: int | None
 
 
 class Snapshots:
@@ -70,6 +67,7 @@ class Snapshots:
             database=str(self._database) if self._database else "",
             database_bytes=_size_bytes(self._database) if self._database else None,
             warnings=tuple(warnings),
+            left_out=self._recorder.pickup.left_out,
         )
 
     def _processes(self, window: Window, gpu: GpuState) -> tuple[ProcessLine, ...]:
@@ -87,8 +85,8 @@ class Snapshots:
                     pid=target.pid,
                     name=target.name,
                     user=identity.user,
-                    rank=identity.rank,
-                    world_size=identity.world_size,
+                    rank=target.rank,
+                    world_size=target.world_size,
                     gpus=tuple(index for index, users in users_of if target.pid in users),
                     calls=sums.calls,
                     wait_ratio=sums.wait_ns / wall_ns if wall_ns else 0.0,
@@ -102,12 +100,8 @@ class Snapshots:
     def _identity(self, target: Target) -> _Identity:
         key = (target.pid, target.name)
         if key not in self._identities:
-            process, rank = read_process(target.pid), rank_of(read_environ(target.pid) or {})
-            self._identities[key] = _Identity(
-                user=_user_name(process.uid) if process else "",
-                rank=rank.rank if rank else None,
-                world_size=rank.world_size if rank else None,
-            )
+            process = read_process(target.pid)
+            self._identities[key] = _Identity(user=_user_name(process.uid) if process else "")
         return self._identities[key]
 
     def _probe_state(self) -> ProbeState:

@@ -158,3 +158,4 @@ class LiveState:
     database: str = ""
     database_bytes: int | None = None
     warnings: tuple[str, ...] = ()
+    left_out: str = ""

@@ -20,6 +20,8 @@ def play(stage: Stage) -> None:
 def script(scene: Scene) -> None:
     """The same by hand: the second job gets 45 % of the device."""
     trainer, thief = scene.process(4100, "python"), scene.process(4200, "notebook")
+    for one in (trainer, thief):
+        scene.uses_gpu(one)
     scene.train(trainer, 0, 4, Step())
     scene.train(trainer, 4, 10, Step(busy_ms=6 / 0.55))
     scene.train(thief, 4, 10, Step(empty_ms=0.2, enqueue_ms=0.5, busy_ms=20, launches=40))

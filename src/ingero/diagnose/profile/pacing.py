@@ -32,12 +32,16 @@ TEXTS = {
 }
 
 
-def pacing(busy_ratio: float, blocked_ratio: float) -> Pacing:
+def pacing(busy_ratio: float, blocked_ratio: float | None) -> Pacing:
     """From the share of time that the GPU was busy, and that the launching threads waited for it while it was.
 
     Host-bound: the GPU waits for the host and hardly ever the reverse. GPU-bound: the reverse, or a GPU that is never
-    idle, whoever waits.
+    idle, whoever waits. blocked_ratio: None where the file has no calls; then threads may have waited as long as the
+    GPU was busy, and not at all.
     """
+    if blocked_ratio is None:
+        found = {pacing(busy_ratio, 0.0), pacing(busy_ratio, busy_ratio)}
+        return found.pop() if len(found) == 1 else Pacing.UNKNOWN
     idle_ratio = 1 - busy_ratio
     if idle_ratio < _NOBODY_WAITS:
         return Pacing.GPU

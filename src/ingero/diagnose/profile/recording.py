@@ -57,6 +57,10 @@ class ProfiledProcess:
         """The time that the profile covers."""
         return max(self.end_ns - self.begin_ns, 1)
 
+    def covers(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether it shows what the GPU did in most of a step: one that goes on behind a cut it does not."""
+        return (begin_ns + end_ns) // 2 <= self.end_ns
+
     @property
     def _of_device(self) -> Array:
         found: Array = self.activities[self.activities["device"] == self.device]
@@ -122,14 +126,15 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
     numbers = np.unique(np.concatenate([array[name] for array, names in columns for name in names]))
     texts = reader.texts(numbers) | {0: ""}
     activities = activities[[texts.get(int(kind)) != _WAITING for kind in activities["kind"]]]
-    if not len(activities):
+    kinds = _kinds(calls)
+    if not len(activities) or not _is_shown(activities, calls, kinds):
         return None
     device, stream = _main_stream(activities)
     return ProfiledProcess(
         process=process,
         activities=activities,
         calls=calls,
-        kinds=_kinds(calls),
+        kinds=kinds,
         ranges=ranges,
         steps=steps,
         device=device,
@@ -138,6 +143,12 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
         texts=texts,
         groups={one.number: one.comm_id_hash or 0 for one in reader.communicators() if one.process == number},
     )
+
+
+def _is_shown(activities: Array, calls: Array, kinds: Array) -> bool:
+    """Whether what most launches enqueued is in the file: otherwise the GPU would seem idle."""
+    launches = calls["start_ns"][(kinds & int(Kind.LAUNCH)) != 0]
+    return 2 * int(np.isin(launches, activities["call_ns"]).sum()) >= len(launches)
 
 
 def _lasting(rows: Array, least_ns: int) -> Array:

@@ -122,7 +122,7 @@ def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:
     waits, gaps = blocked(profile, busy), idle(profile, busy)
     steps = steps_of(profile, busy, waits)
     whole = united(np.array([profile.begin_ns]), np.array([profile.end_ns]))
-    windows = judged(steps) or whole
+    windows = judged([step for step in steps if profile.covers(step.start_ns, step.end_ns)]) or whole
     busy_ratio, blocked_ratio = _share(busy, windows), _share(waits.whole, windows)
     mine = gaps.within(windows)
     is_input, is_host = _mainly(gaps, INPUT) & mine, _mainly(gaps, HOST) & mine
@@ -138,7 +138,7 @@ def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:
         judged_ns=windows.total_ns,
         judged_busy_ratio=busy_ratio,
         judged_blocked_ratio=blocked_ratio,
-        paced_by=pacing(busy_ratio, blocked_ratio) if len(profile.work()) >= MIN_ACTIVITIES else Pacing.UNKNOWN,
+        paced_by=_pacing(profile, busy_ratio, blocked_ratio),
         blocked=_blocked_ratios(profile, waits),
         steps=steps,
         marks=marks_of(profile),
@@ -154,6 +154,12 @@ def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:
         kernels=tuple(_kernels(profile)),
         work=_work(profile),
     )
+
+
+def _pacing(profile: ProfiledProcess, busy_ratio: float, blocked_ratio: float) -> Pacing:
+    if len(profile.work()) < MIN_ACTIVITIES:
+        return Pacing.UNKNOWN
+    return pacing(busy_ratio, blocked_ratio if len(profile.calls) else None)
 
 
 def _share(covered: Intervals, windows: Intervals) -> float:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import claim, growth
 from ingero.diagnose.cases import Case
-from ingero.diagnose.model import Finding, Fix, Part
+from ingero.diagnose.model import Finding, FindingKind, Fix, Part
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
 CAUSE = "allocation-churn"
+_EACH_STEP = 0.5  # calls: a framework's cache needs none once it has seen every shape
 _RETRIES = ("allocator-retry", "kv-cache-pressure")
 
 
@@ -27,6 +28,7 @@ def find(case: Case) -> Iterator[Finding]:
         root=str(case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} allocating device memory: {grown.text}",
         claims=claims,
+        is_apart=case.kind is FindingKind.BOTTLENECK and grown.count >= _EACH_STEP,
         line=case.line_of(grown.largest),
         chain=(grown.link(order="the allocation returned before the launch that uses it"),),
         fixes=(

@@ -30,7 +30,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     lost = sum(claims.values())
     others = waits.others(requests.device)
-    strangers = [culprit for culprit, _ in others if culprit.pid not in case.job]
+    strangers = [one for one, _ in others if one.pid not in case.job and not one.name.startswith("kworker")]
     main = _longest(segments)
     issuer = f"{case.thread_name(main)} [{main.pid}]"
     mine = [one for one in segments if one.pid == main.pid]

@@ -11,10 +11,12 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.first_use import is_compiling
 from ingero.diagnose.hung_ranks import HANGS_NS as RANK_HANGS_NS
 from ingero.diagnose.hung_ranks import communicating, is_longest_yet
-from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.pacing import waited_ns
+from ingero.diagnose.passed import has_passed, severity_of_stop
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules.nccl_straggler import straggler
 from ingero.ops import OPS, Kind, Source
@@ -35,7 +37,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     open_calls: dict[tuple[int, int, int], list[InFlight]] = defaultdict(list)
     for call in evidence.reader.in_flight(evidence.window):
         is_wait = call.source != int(Source.NCCL) and (call.source, call.op) in _WAITS
-        if is_wait and _hangs(evidence, call) and not _was_stopped(evidence, call):
+        if is_wait and _hangs(evidence, call) and not (_was_stopped(evidence, call) or is_compiling(evidence, call)):
             open_calls[call.process, call.source, call.op].append(call)
     for calls in open_calls.values():
         longest = max(calls, key=_open_ns)
@@ -67,7 +69,6 @@ def find(case: Case) -> Iterator[Finding]:
         resource=name,
         root=str(case.process.pid),
         kind=FindingKind.EVENT,
-        severity=Severity.CRITICAL,
         window=window,
         summary=f"{case.who} was inside {name} for {format_ns(length)}, then went on",
         claims=claims,
@@ -129,14 +130,16 @@ def _finding(evidence: Evidence, call: InFlight) -> Finding:
     name = evidence.processes[call.process].name if call.process in evidence.processes else ""
     line = evidence.own_line(call.stack_hash) if call.stack_hash else None
     place = f" from {line}" if line else ""
+    is_over = has_passed(evidence, call.process, call.time_ns)
+    been, then = ("was", ", then went on") if is_over else ("has been", "")
     return Finding(
         cause=CAUSE,
         resource=call.name,
         root=str(call.pid),
         kind=FindingKind.EVENT,
-        severity=Severity.CRITICAL,
+        severity=severity_of_stop(evidence, _open_ns(call), is_over=is_over),
         window=Window(begin_ns=call.since_ns, end_ns=call.time_ns + 1),
-        summary=f"{name} [{call.pid}] has been inside {call.name} for {format_ns(_open_ns(call))}{place}",
+        summary=f"{name} [{call.pid}] {been} inside {call.name} for {format_ns(_open_ns(call))}{place}{then}",
         culprits=(Culprit(pid=call.pid, name=name),),
         line=line,
         chain=(
@@ -144,10 +147,13 @@ def _finding(evidence: Evidence, call: InFlight) -> Finding:
                 text=f"thread {call.tid} entered {call.name} and had not returned when last seen",
                 seen_ns=_open_ns(call),
                 structure="the open call in the thread's own frame",
-                order="nothing that the thread did later is on record",
+                order="it was not seen open any more" if is_over else "nothing that the thread did later is on record",
             ),
         ),
-        fixes=(Fix(text="see where the program waits", command=f"py-spy dump --pid {call.pid}"), _ERRORS),
+        fixes=(
+            *(() if is_over else (Fix(text="see where the program waits", command=f"py-spy dump --pid {call.pid}"),)),
+            _ERRORS,
+        ),
         evidence={"open (ns)": _open_ns(call), "thread": call.tid},
     )
 

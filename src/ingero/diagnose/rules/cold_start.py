@@ -10,6 +10,7 @@ from ingero.diagnose.blind_spots import was_traced
 from ingero.diagnose.calls import Growth, growth, kind_of_op
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.first_use import FIRST_USE, FirstUse, first_uses
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.rule import Rule
 from ingero.ops import Kind, Source
@@ -29,7 +30,6 @@ _FIXES = (
     Fix(text="keep compiled kernels", command="TORCHINDUCTOR_CACHE_DIR=<volume> CUDA_CACHE_PATH=<volume>"),
 )
 _INSIDE = ("run", "sleep", "io", "kernel_lock")
-_FIRST_USE = Kind.LOAD | Kind.LAUNCH | Kind.ALLOC | Kind.CAPTURE | Kind.CONTEXT
 _TIMES = {"launch_times": Kind.LAUNCH, "allocation_times": Kind.ALLOC}
 
 
@@ -49,7 +49,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     lost = sum(claims.values())
     slow = grown.largest
-    ratio = (slow.ns / slow.count) / (slow.usual_ns / slow.usual_count) if slow.count and slow.usual_ns else None
+    ratio = slow.mean_ns / slow.usual_mean_ns if slow.timed and slow.usual_mean_ns else None
     yield Finding(
         cause=CAUSE,
         resource="first use",
@@ -77,7 +77,7 @@ def _in_slow_calls_ns(case: Case, grown: Growth) -> float:
     found, sources = 0.0, sorted({one.totals.source for one in grown.changes})
     calls = case.evidence.events(case.window, sources, case.process.process)
     for one in grown.changes:
-        usual_ns = one.usual_ns / one.usual_count if one.usual_count else 0.0
+        usual_ns = one.usual_mean_ns
         mine = calls["duration_ns"][(calls["source"] == one.totals.source) & (calls["op"] == one.totals.op)]
         found += float(np.sum(mine[mine > _BEYOND * usual_ns] - usual_ns))
     return found
@@ -85,7 +85,7 @@ def _in_slow_calls_ns(case: Case, grown: Growth) -> float:
 
 def _comparable(case: Case) -> Kind:
     """Calls with a duration in the reference, too: what is only counted there would seem to have been slow before."""
-    kinds = _FIRST_USE
+    kinds = FIRST_USE
     for name, kind in _TIMES.items():
         if not was_traced(case, (name,)):
             kinds &= ~kind
@@ -101,7 +101,9 @@ def _was_there_at_once(case: Case) -> bool:
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
-    """First calls that were slow before the first epoch began: no epoch has lost what they took."""
+    """First calls that were slow before the first epoch began, or still are: no epoch has lost what they took."""
+    for one in first_uses(evidence):
+        yield _ongoing(evidence, one)
     for number, lane in evidence.lanes.items():
         process = evidence.processes.get(number)
         if process is None or not len(lane) or process.start_ns < evidence.window.begin_ns - FIRST_NS:
@@ -109,6 +111,33 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
         before = Window(begin_ns=evidence.window.begin_ns, end_ns=int(lane["a_ns"][0]))
         if slow := _slow_first_calls(evidence, process, before):
             yield _first_finding(evidence, process, before, slow)
+
+
+def _ongoing(evidence: Evidence, one: FirstUse) -> Finding:
+    """What goes on is no fault yet; it is told so that nobody takes it for a hang, and is over when it returns."""
+    length_ns, name = one.seen_ns - one.since_ns, evidence.processes[one.process].name
+    return Finding(
+        cause=CAUSE,
+        resource="first use",
+        root=str(one.pid),
+        kind=FindingKind.EVENT,
+        severity=Severity.LOW,
+        window=Window(begin_ns=one.since_ns, end_ns=one.seen_ns + 1),
+        process=one.process,
+        summary=f"{name} [{one.pid}] has been loading or compiling code for {format_ns(length_ns)}, inside {one.name}, "
+        f"before its first step: it works, it does not hang",
+        line=one.line,
+        chain=(
+            Link(
+                text=f"its thread was on a CPU, or waited for one, for {format_ns(one.awake_ns)} of that",
+                seen_ns=one.awake_ns,
+                structure="the thread's clocks while the call was open, or its samples inside the driver",
+                order="no step has ended before",
+            ),
+        ),
+        fixes=_FIXES,
+        evidence={"open (ns)": length_ns, "awake (ns)": one.awake_ns, "inside": one.name},
+    )
 
 
 def _slow_first_calls(evidence: Evidence, process: Process, before: Window) -> list[Call]:
@@ -120,7 +149,7 @@ def _slow_first_calls(evidence: Evidence, process: Process, before: Window) -> l
         slow = [
             one
             for one in calls
-            if kind_of_op(one.source, one.op) & _FIRST_USE
+            if kind_of_op(one.source, one.op) & FIRST_USE
             and one.duration_ns > _FAR_BEYOND * means.get((one.source, one.op), one.duration_ns)
         ]
         if sum(one.duration_ns for one in slow) >= _WORTH_NS:
@@ -161,7 +190,8 @@ RULE = Rule(
     order=46,
     needs=("epochs", "op_stats", "events"),
     wants=("launch_times", "allocation_times"),
-    shows="the first calls of a process that began while it was recorded, against its later ones",
+    shows="the first calls of a process that began while it was recorded, against its later ones; while a first call "
+    "lasts, how long it has, and how much of that its thread was on a CPU",
     limits="a process that ran before the recording began has no first steps in it; half of the time must lie in "
     "recorded calls of five times the usual duration and more",
     find=find,

@@ -10,6 +10,7 @@ from ingero.diagnose.blocked import PathWaits
 from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use
 from ingero.diagnose.model import Bucket, Finding, Fix, Link
+from ingero.diagnose.numa import near_cpus
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS, RUNNABLE, named, weighty
 from ingero.diagnose.scheduler_facts import CpuSet, SchedulerFacts
@@ -111,13 +112,7 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
                 order="the mask was in force while it waited",
             ),
         ),
-        fixes=tuple(
-            Fix(
-                text=f"let {one.pid} run on every CPU",
-                command=f"sudo taskset -acp {format_cpu_list(facts.all_cpus)} {one.pid}",
-            )
-            for one in confined[:4]
-        ),
+        fixes=tuple(_wider(case, facts, one) for one in confined[:4]),
         evidence={
             "cpus allowed": mask,
             "cpus allowed before": worst.was or None,
@@ -125,6 +120,17 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
             "waiting with room outside (ratio)": round(worst.share, 3),
         },
     )
+
+
+def _wider(case: Case, facts: SchedulerFacts, one: _Confined) -> Fix:
+    """More CPUs, near its GPU as long as there are any that it may not use yet."""
+    near = near_cpus(case, facts.all_cpus)
+    wide, text = facts.all_cpus, f"let {one.pid} run on every CPU"
+    if near.where and near.cpus - one.mask:
+        wide, text = near.cpus, f"let {one.pid} run on every CPU of {near.where}"
+    elif near.where:
+        text += f": it has all of {near.where} already, and others are farther from its memory and GPU"
+    return Fix(text=text, command=f"sudo taskset -acp {format_cpu_list(wide)} {one.pid}")
 
 
 RULE = Rule(

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from ingero.diagnose.cases import Case
 from ingero.diagnose.limit_commands import group_of, set_cpus
+from ingero.diagnose.longest_wait import first_of
 from ingero.diagnose.model import Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS
 from ingero.diagnose.scheduler_facts import SchedulerFacts
+from ingero.events import THREAD_STATES
 from ingero.store.records import Throttling
 from ingero.units import format_count
 
 CAUSE = "cpu-throttled"
+_THROTTLED = THREAD_STATES.index("throttled")
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -28,12 +33,14 @@ def find(case: Case) -> Iterator[Finding]:
     quota = Quota(row.quota_us, row.period_us) if row and row.quota_us and row.period_us else None
     periods = sum(one.nr_throttled for one in _rows(case))
     limit = f" of {quota.text}" if quota else ""
+    threads = _threads(case)
+    by = f" by {threads} threads of its own" if threads > 1 else ""
     times = f", in {format_count(periods)} periods" if periods else ""
     yield Finding(
         cause=CAUSE,
         resource="cpu quota",
         root=place or str(case.process.cgroup_id or case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because its CPU quota{limit} was used up{times}",
+        summary=f"{case.who} lost {case.amount(lost)} because its CPU quota{limit} was used up{by}{times}",
         claims=claims,
         chain=(
             Link(
@@ -44,8 +51,9 @@ def find(case: Case) -> Iterator[Finding]:
                 order="from the moment the quota was used up to the next period",
             ),
         ),
-        fixes=tuple(_fixes(case, quota, lost, is_container=bool(place))),
+        fixes=tuple(_fixes(case, quota, lost, threads, is_container=bool(place))),
         evidence={
+            "own threads throttled": threads,
             "periods throttled": periods,
             "quota (us)": quota.quota_us if quota else None,
             "period (us)": quota.period_us if quota else None,
@@ -77,17 +85,44 @@ def _rows(case: Case) -> list[Throttling]:
     return [one for one in rows if one.cgroup_id == case.process.cgroup_id] or rows
 
 
-def _fixes(case: Case, quota: Quota | None, lost_ns: int, *, is_container: bool) -> Iterator[Fix]:
+def _threads(case: Case) -> int:
+    """How many threads of the process and its workers ran out of it, as far as intervals off the CPU show."""
+    if not case.evidence.has_offcpu:
+        return 0
+    rows = case.evidence.offcpu_in(first_of(case))
+    mine = rows[(rows["state"] == _THROTTLED) & np.isin(rows["process"], case.members)]
+    return len(np.unique(mine["tid"]))
+
+
+def _wanted_cpus(case: Case) -> float:
+    """How many CPUs they would have used, had there been enough: they ran, or could have run but for a limit."""
+    mine = (one.clocks for one in case.evidence.clock_totals(case.window) if one.process in case.members)
+    return sum(one.run_ns + one.throttled_ns for one in mine) / max(case.window.duration_ns, 1)
+
+
+def _fixes(case: Case, quota: Quota | None, lost_ns: int, threads: int, *, is_container: bool) -> Iterator[Fix]:
     # without the throttled time the same work would have used its CPU time in so much less of the wall time
     wanted = quota.cpus * case.wall_ns / max(case.wall_ns - lost_ns, 1) if quota else 0.0
+    is_many = quota is not None and threads > max(quota.cpus, 1)
+    if is_many and quota:
+        count = max(int(quota.cpus), 1)
+        yield Fix(
+            text=f"run no more threads than the quota has CPUs: {threads} threads share {quota.cpus:.3g}, and would "
+            f"use up {_wanted_cpus(case):.2g} as well",
+            command=f"OMP_NUM_THREADS={count}  # or torch.set_num_threads({count}); and MKL_NUM_THREADS, fewer workers",
+        )
+        cores = max((one.cpu_count for one in case.evidence.sessions), default=0) or threads
+        wanted = max(wanted, min(_wanted_cpus(case), threads, cores))
     group = group_of(case.evidence, case.process.cgroup_id)
     command = set_cpus(group, wanted, period_us=quota.period_us) if quota else set_cpus(group)
+    or_ = "or " if is_many else ""
     if is_container:
-        yield Fix(text="raise the CPU limit, or remove it and keep the request", command=command)
+        yield Fix(text=f"{or_}raise the CPU limit, or remove it and keep the request", command=command)
     else:
         least = f" to at least {wanted:.2g} CPUs" if quota else ""
-        yield Fix(text=f"raise the quota of its control group{least}", command=command)
-    yield Fix(text="or use less CPU time at once: fewer threads share one quota", command="OMP_NUM_THREADS=1")
+        yield Fix(text=f"{or_}raise the quota of its control group{least}", command=command)
+    if not is_many:
+        yield Fix(text="or use less CPU time at once: fewer threads share one quota", command="OMP_NUM_THREADS=1")
 
 
 RULE = Rule(

@@ -41,6 +41,8 @@ def _waited(case: Case) -> Finding | None:
     def is_producer(one: Segment) -> bool:
         if own and is_of_other_thread(one, case.process.pid):
             return True
+        if one.state == "stopped":
+            return False  # that has a name of its own
         is_worker = one.pid != case.process.pid and one.pid in case.family
         return is_worker and not (has_owner and one.state in KEPT_FROM_RUNNING)
 

@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Culprit, Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS, named
+from ingero.events import THREAD_STATES, WAKER_KINDS
 from ingero.store.records import Window
 from ingero.units import SECOND_NS
 
 CAUSE = "driver-lock"
 MIN_SHARE = 0.05  # of the loss; below, nobody asks
+_MIN_HELD = 0.1  # of the waits that others ended, before one of them is named
+_MOST_HOLDERS = 4
+_KERNEL_LOCK = THREAD_STATES.index("kernel_lock")
+_THREAD = WAKER_KINDS.index("thread")
+_WATCHERS = {  # by the names of their processes, as far as the kernel keeps these
+    "nv-hostengine": "dcgm-exporter --collect-interval=30000  # of whoever asks it; in ms",
+    "dcgm-exporter": "dcgm-exporter --collect-interval=30000  # in ms",
+    "nvidia-smi": "nvidia-smi --loop=30",
+    "nvidia_gpu_expo": "curl its /metrics less often: scrape_interval: 30s",
+    "nvtop": "nvtop --delay 100  # in tenths of a second",
+    "nvitop": "nvitop --interval 10",
+    "gpustat": "gpustat --interval 30",
+}
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -30,8 +46,14 @@ def find(case: Case) -> Iterator[Finding]:
     if not claims:
         return
     lost, call = sum(claims.values()), max(grown, key=lambda name: grown[name])
-    others = _others(case)
+    holders = _holders(case)
+    others = holders or _others(case)
+    is_own = bool(holders) and holders[0].pid in case.evidence.agent_pids
     beside = f"; {named(others)} used the device, too" if others else ""
+    if holders:
+        own = [f"ingero itself [{holders[0].pid}], as it asked NVML,"] if is_own else []
+        rest = holders[len(own) :]
+        beside = f", until {' and '.join([*own, *([named(rest)] if rest else [])])} let go of it"
     yield Finding(
         cause=CAUSE,
         resource="driver",
@@ -46,11 +68,13 @@ def find(case: Case) -> Iterator[Finding]:
                 text=f"{call} waited for a lock of the driver",
                 seen_ns=int(now[call]),
                 expected_ns=int(usual[call] * scale),
-                structure="uninterruptible sleep inside the call, without reclaim and without I/O",
+                structure="uninterruptible sleep inside the call, without reclaim and without I/O"
+                + (", and who woke it" if holders else ""),
                 order="within the call, before the next launch",
             ),
         ),
         fixes=(
+            *_less_often(holders, case.evidence.agent_pids),
             Fix(
                 text="see who else is in the driver: monitoring, other jobs, MPS", command="sudo fuser -v /dev/nvidia*"
             ),
@@ -76,6 +100,42 @@ def _locked_ns(case: Case, windows: tuple[Window, ...]) -> Counter[str]:
     return found
 
 
+def _holders(case: Case) -> list[Culprit]:
+    """Who ended the waits in the kernel inside GPU calls: whoever lets go of a lock wakes who waits for it.
+
+    The recorder first, where it is one of them.
+    """
+    if not case.evidence.has_offcpu:
+        return []
+    rows = case.evidence.offcpu_in(case.window)
+    is_locked = (rows["state"] == _KERNEL_LOCK) & (rows["is_gpu_call"] != 0) & (rows["waker_kind"] == _THREAD)
+    rows = rows[(rows["process"] == case.process.process) & is_locked & ~np.isin(rows["waker_pid"], [0, *case.family])]
+    held: Counter[int] = Counter()
+    names: dict[int, int] = {}
+    for pid, name, ns in rows[["waker_pid", "waker_name", "duration_ns"]].tolist():
+        held[pid] += ns
+        names[pid] = name
+    agents, least_ns = case.evidence.agent_pids, _MIN_HELD * held.total()
+    found = [
+        Culprit(pid=pid, name="ingero" if pid in agents else case.evidence.text(names[pid]), lost_ns=ns)
+        for pid, ns in held.most_common(_MOST_HOLDERS)
+        if ns >= least_ns
+    ]
+    return sorted(found, key=lambda one: (one.pid not in agents, -one.lost_ns))
+
+
+def _less_often(holders: list[Culprit], agents: frozenset[int]) -> Iterator[Fix]:
+    """For those that watch GPUs."""
+    for one in holders:
+        if one.pid in agents:
+            yield Fix(
+                text="this is the recorder's own doing: it asks the less often the longer an answer takes, for at most "
+                "1% of the time; it ends with the recording"
+            )
+        elif one.name in _WATCHERS:
+            yield Fix(text=f"let {one.name} [{one.pid}] ask less often", command=_WATCHERS[one.name])
+
+
 def _others(case: Case) -> list[Culprit]:
     """Processes that held memory on a GPU in the case, beside the job's own."""
     window = case.window
@@ -92,7 +152,9 @@ RULE = Rule(
     order=45,
     needs=("epochs", "op_stats", "clock_seconds"),
     wants=("launch_times", "allocation_times"),
-    shows="time blocked in the kernel inside GPU calls beyond the reference, by call, and who else used the GPUs",
-    limits="which lock, and who held it, is not visible; the first run in a container may hide other users of the GPU",
+    shows="time blocked in the kernel inside GPU calls beyond the reference, by call, and who woke the thread there, "
+    "as whoever lets go of a lock does: another job, a watcher of GPUs, the recorder itself",
+    limits="which lock it was is not visible; a lock that went through several hands is the last one's; the first run "
+    "in a container may hide other users of the GPU",
     find=find,
 )

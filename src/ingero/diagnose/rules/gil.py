@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import CodeLine, Culprit, Finding, Fix, Link, Part
@@ -12,8 +15,16 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import KEPT_FROM_RUNNING
 from ingero.diagnose.threads import running_meanwhile
 from ingero.diagnose.waits import GIL, Segment
+from ingero.ops import OPS, Source
+from ingero.store.records import Window
+from ingero.store.spans import Spans
+from ingero.units import SECOND_NS
 
 CAUSE = "gil"
+_IN_CALL = 0.5  # of the waits: then the call is what keeps the lock
+_LONGEST_CALL_NS = 60 * SECOND_NS  # before the first wait, in which such a call may have begun
+_GPU = (int(Source.CUDA), int(Source.DRIVER), int(Source.NCCL))
+NAME_OF = {(int(op.source), op.code): op.name for op in OPS}
 MIN_KNOWN = 0.3  # of the waiting for own threads; where it slept is not known, a handover may be of any lock
 
 
@@ -36,6 +47,9 @@ def find(case: Case) -> Iterator[Finding]:
         return
     lost = sum(claims.values())
     holder, line, doing = _holder(case)
+    inside = _call_of_holder(case)
+    if inside:
+        holder, line, doing = inside.thread, inside.line, f" inside {inside.name}"
     yield Finding(
         cause=CAUSE,
         resource="interpreter lock",
@@ -52,14 +66,63 @@ def find(case: Case) -> Iterator[Finding]:
                 structure="sleeps at the lock of its interpreter"
                 if is_place_known
                 else "sleeps of one switch interval (5 ms), each ended by a timer and followed by a handover",
-                order=f"{holder} ran until it handed the lock over",
+                order=f"{holder} was in {inside.name} until it handed the lock over"
+                if inside
+                else f"{holder} ran until it handed the lock over",
             ),
         ),
         fixes=(
+            Fix(
+                text=f"let go of the lock while {inside.name} waits",
+                command="ctypes.CDLL, not PyDLL; py::call_guard<py::gil_scoped_release>(); Py_BEGIN_ALLOW_THREADS",
+            ),
+        )
+        if inside
+        else (
             Fix(text="move pure-Python work out of the process", command="multiprocessing.Process(...)"),
             Fix(text="or let threads hand over sooner", command="sys.setswitchinterval(0.0005)"),
         ),
-        evidence={"holder": holder},
+        evidence={"holder": holder, "inside": inside.name if inside else None},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A call in which a thread kept the lock."""
+
+    thread: str
+    name: str
+    line: CodeLine | None
+
+
+def _call_of_holder(case: Case) -> _Held | None:
+    """The call that another thread of the process was in for most of the time in which the lock was waited for."""
+    own = case.process.pid
+    waits = [one for one in case.waits if one.pid == own and one.state == GIL and one.depth == 0]
+    total = sum(one.duration_ns for one in waits)
+    if not total:
+        return None
+    first_ns, last_ns = min(one.begin_ns for one in waits), max(one.end_ns for one in waits)
+    around = Window(begin_ns=first_ns - _LONGEST_CALL_NS, end_ns=last_ns)
+    calls = case.evidence.events(around, _GPU, case.process.process)
+    calls = calls[~np.isin(calls["tid"], [one.tid for one in waits])]
+    calls = calls[calls["start_ns"] + calls["duration_ns"] > first_ns]
+    spans = Spans(Window(begin_ns=one.begin_ns, end_ns=one.end_ns) for one in waits)
+    held = spans.shares(calls["start_ns"], calls["start_ns"] + calls["duration_ns"]) * calls["duration_ns"]
+    inside: Counter[tuple[int, int, int]] = Counter()
+    stacks: Counter[tuple[tuple[int, int, int], int]] = Counter()
+    for row, ns in zip(calls, held.tolist(), strict=True):
+        key = (int(row["tid"]), int(row["source"]), int(row["op"]))
+        inside[key] += int(ns)
+        stacks[key, int(row["stack_hash"])] += int(ns) if row["stack_hash"] else 0
+    key, ns = next(iter(inside.most_common(1)), ((0, 0, 0), 0))
+    if ns < _IN_CALL * total:
+        return None
+    stack = max((one for one in stacks if one[0] == key), key=lambda one: stacks[one])[1]
+    return _Held(
+        thread=case.evidence.thread_names.get(key[0], str(key[0])),
+        name=NAME_OF.get((key[1], key[2]), "a call"),
+        line=case.evidence.own_line(stack) if stack else None,
     )
 
 

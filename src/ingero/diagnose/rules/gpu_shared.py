@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.blind_spots import was_traced
 from ingero.diagnose.cases import Case
-from ingero.diagnose.device_seconds import MIN_SAMPLES, mean_mhz, share_of, slowdown_of
-from ingero.diagnose.devices import device_of, gpu_name, same_gpu, samples_of
+from ingero.diagnose.device_seconds import MIN_SAMPLES, beyond_ns, mean_mhz, share_of, slowdown_of
+from ingero.diagnose.devices import WHICH_GPU, device_of, gpu_name, same_gpu, samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.memory import gpu_of
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
@@ -18,7 +19,7 @@ from ingero.diagnose.rule import Rule
 from ingero.foreign_text import shell_word
 from ingero.store.machine import GpuUse
 from ingero.store.records import Process
-from ingero.units import format_percent
+from ingero.units import SECOND_NS, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,7 +54,12 @@ class _Sharing:
 
 def find(case: Case) -> Iterator[Finding]:
     """Epochs with another process's work on the GPU took the device longer than those without."""
-    if case.kind is not FindingKind.INCIDENT or not case.can_judge_device:
+    if case.kind is not FindingKind.INCIDENT:
+        return
+    if not was_traced(case, ("enqueues",)) or not (case.is_of_steps or case.knows_idle):
+        yield from _by_the_driver(case)
+        return
+    if not case.can_judge_device:
         return
     for sharing in sorted(_sharings(case), key=lambda one: -one.most_ns):
         claims = case.take((Part.DEVICE,), (DEVICE,), sharing.most_ns)
@@ -72,7 +78,7 @@ def _sharings(case: Case) -> Iterator[_Sharing]:
         if other is None or number == mine or inside[_while_there(lane, theirs)].sum() < MIN_EPOCHS:
             continue
         devices = [(one, device_of(case.evidence, one)) for one in (mine, number)]
-        if not same_gpu(case.evidence, devices[0], devices[1]):
+        if not same_gpu(case.evidence, devices[0], devices[1]):  # nor where that is not known
             continue
         sharing = _sharing(lane, other, theirs, ratios, inside)
         if sharing and sharing.slower >= MIN_SLOWER and sharing.slower_alone <= MOST_SLOWER_ALONE:
@@ -143,7 +149,8 @@ def _overlap_ns(lane: Array, others: Array) -> Array:
 def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Finding:
     lost = sum(claims.values())
     other = sharing.other
-    name = f"{other.name} [{other.pid}]"
+    job = case.evidence.job_of(other.pid, other.cgroup_id)
+    name = f"{other.name} [{other.pid}]" + (f" of {job}" if job else "")
     root, device = gpu_name(case.evidence, case.process, max(device_of(case.evidence, case.process.process), 0))
     gpu = gpu_of(case.evidence, case.process) or "<gpu>"
     container = case.evidence.container_of(other.cgroup_id)
@@ -155,7 +162,7 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
         f"{format_percent(sharing.share)} of the device's time while both had work, and its own took "
         f"{sharing.slower:.1f} times as long",
         claims=claims,
-        culprits=(Culprit(pid=other.pid, name=other.name, lost_ns=lost, container=container),),
+        culprits=(Culprit(pid=other.pid, name=other.name, lost_ns=lost, container=container, job=job),),
         chain=(
             Link(
                 text=f"{name} had work on the same device",
@@ -187,18 +194,89 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
 def _untraced(case: Case) -> Iterator[Finding]:
     """A process that is not traced came to the GPU when it became slower, and its clocks stayed."""
     now, before = (samples_of(case.evidence, case.process, case.device, one) for one in ([case.window], case.baselines))
+    others = _others_work(case, now, before, but={one.pid for one in case.evidence.processes.values()})
     strangers = _came(case, now, before)
-    there = [one for one in now if strangers & _on(one)]
+    if others:
+        there = [one for one in now if any(other.is_in(one) for other in others)]
+    else:
+        there = [one for one in now if strangers & _on(one)]
     slowdown, alone = slowdown_of(case, there), slowdown_of(case, [one for one in now if one not in there]) or 1.0
-    is_same_clock = mean_mhz(there) >= (1 - _SAME_CLOCKS) * mean_mhz(before)
-    if len(there) < MIN_SAMPLES or not is_same_clock or slowdown is None or slowdown < MIN_SLOWER:
+    if len(there) < MIN_SAMPLES or slowdown is None or slowdown * _clocks(there, before) < MIN_SLOWER:
+        return
+    if not others and _clocks(there, before) < 1 - _SAME_CLOCKS:
         return
     if alone - 1 > _SLOWER_ALONE * (slowdown - 1):
         return
     share = share_of(case, there, ratio=slowdown)
     claims = case.take((Part.DEVICE,), (DEVICE,), share * case.total((Part.DEVICE,), (DEVICE,)))
-    if claims:
+    if claims and others:
+        yield _finding_by_work(case, others, there, before, claims, slowdown)
+    elif claims:
         yield _untraced_finding(case, sorted(strangers), there, slowdown, claims)
+
+
+def _clocks(now: Sequence[GpuUse], before: Sequence[GpuUse]) -> float:
+    """Of the multiprocessors against the usual ones, where they are lower; 1 where that is not known."""
+    usual = mean_mhz(before)
+    return min((mean_mhz(now) or usual) / usual, 1.0) if usual else 1.0
+
+
+def _by_the_driver(case: Case) -> Iterator[Finding]:
+    """Waits for the GPU that became longer, as far as its driver saw kernels of others run meanwhile.
+
+    How much there was to do is not known where launches are not traced: it is the most that is theirs.
+    """
+    now, before = (samples_of(case.evidence, case.process, case.device, one) for one in ([case.window], case.baselines))
+    others = _others_work(case, now, before, but=(case.process.pid,))
+    if not others:
+        return
+    most_ns = 0.0
+    for one in now:
+        theirs = sum(max(other.more_in(one), 0.0) for other in others)
+        most_ns += min(beyond_ns(case, one), theirs * SECOND_NS)
+    claims = case.take((Part.DEVICE,), (DEVICE,), most_ns)
+    if claims:
+        yield _finding_by_work(case, others, now, before, claims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """How long the driver saw kernels of a process run, of the time: in the seconds that lost, and usually."""
+
+    pid: int
+    ratio: float
+    usual_ratio: float
+
+    @property
+    def more(self) -> float:
+        return self.ratio - self.usual_ratio
+
+    def is_in(self, sample: GpuUse) -> bool:
+        """Whether it was at work in the second of a sample, more than usual."""
+        return self.more_in(sample) >= _AT_WORK
+
+    def more_in(self, sample: GpuUse) -> float:
+        return sample.sm_percents.get(self.pid, 0) / 100 - self.usual_ratio
+
+
+def _others_work(case: Case, now: Sequence[GpuUse], before: Sequence[GpuUse], but: Collection[int]) -> list[_Work]:
+    """Of the processes on the GPU, but these, that were at work there while it lost time, and usually less; most first.
+
+    None where the driver does not tell them apart.
+    """
+    if min(sum(bool(one.sm_percents) for one in samples) for samples in (now, before)) < MIN_SAMPLES:
+        return []
+    lost = [(one, beyond_ns(case, one)) for one in now]
+    whole = max(sum(ns for _, ns in lost), 1)
+    found = [
+        _Work(
+            pid=pid,
+            ratio=sum(ns * one.sm_percents.get(pid, 0) for one, ns in lost) / whole / 100,
+            usual_ratio=sum(one.sm_percents.get(pid, 0) for one in before) / len(before) / 100,
+        )
+        for pid in sorted({pid for one in now for pid in one.sm_percents} - set(but))
+    ]
+    return sorted((one for one in found if one.more >= _AT_WORK), key=lambda one: -one.more)
 
 
 def _came(case: Case, now: Sequence[GpuUse], before: Sequence[GpuUse]) -> set[int]:
@@ -214,13 +292,82 @@ def _on(sample: GpuUse) -> set[int]:
     return {pid for pid, _ in sample.processes}
 
 
+def _finding_by_work(
+    case: Case,
+    others: Sequence[_Work],
+    now: Sequence[GpuUse],
+    before: Sequence[GpuUse],
+    claims: dict[Bucket, int],
+    slowdown: float | None = None,
+) -> Finding:
+    """slowdown: of the device for the same work; None where that is not known, and the loss is a bound."""
+    lost, gpu = sum(claims.values()), now[0].gpu_index
+    clocks = (
+        f", at clocks {format_percent(1 - _clocks(now, before))} lower"
+        if _clocks(now, before) < 1 - _SAME_CLOCKS
+        else ""
+    )
+    who, names = _named(case, [one.pid for one in others])
+    ratio, usual_ratio = sum(one.ratio for one in others), sum(one.usual_ratio for one in others)
+    more = sum(one.more for one in others)
+    if slowdown is None:
+        what = f"lost up to {case.amount(lost)} waiting for GPU {gpu} while"
+        order = "waits for the GPU became longer in those seconds, at most as much as the others' kernels ran is theirs"
+    else:
+        what = f"lost {case.amount(lost)} because GPU {gpu} took {slowdown:.1f} times as long for the same work while"
+        order = f"the device was slower in the seconds in which they ran, and not in the others{clocks}"
+    return Finding(
+        cause=CAUSE,
+        resource="gpu",
+        root=now[0].uuid,
+        summary=f"{case.who} {what} kernels of {who} ran there {format_percent(ratio)} of that time "
+        f"(usually {format_percent(usual_ratio)})",
+        claims=claims,
+        culprits=tuple(
+            Culprit(pid=pid, name=name or "", lost_ns=int(lost * one.more / more))
+            for (pid, name), one in zip(names, others, strict=True)
+        ),
+        chain=(
+            Link(
+                text=f"kernels of {who} ran on the same GPU",
+                seen_ns=sum(one.sm_percents.get(pid, 0) for one in now for pid, _ in names) * SECOND_NS // 100,
+                expected_ns=int(usual_ratio * len(now) * SECOND_NS),
+                structure="the driver's own account of each process (NVML), sampled once a second",
+                order=order,
+            ),
+        ),
+        fixes=_to_part(case, who, [one.pid for one in others], gpu),
+        evidence={
+            "others' kernels ran (ratio)": round(ratio, 3),
+            "usually (ratio)": round(usual_ratio, 3),
+            "slowdown": None if slowdown is None else round(slowdown, 3),
+            "other's pid": others[0].pid,
+        },
+    )
+
+
+def _named(case: Case, pids: Sequence[int]) -> tuple[str, list[tuple[int, str | None]]]:
+    takers = {one.pid: one.name for one in case.takers}
+    names = [(pid, case.evidence.name_of_pid(pid) or takers.get(pid)) for pid in pids]
+    return ", ".join(f"{name} [{pid}]" if name else f"pid {pid}" for pid, name in names), names
+
+
+def _to_part(case: Case, who: str, pids: Iterable[int], gpu: int) -> tuple[Fix, ...]:
+    return (
+        Fix(
+            text="trace both: then each one's share is known",
+            command=f"sudo ingero trace --pid {','.join(str(pid) for pid in (case.process.pid, *sorted(pids)))}",
+        ),
+        Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {shell_word(who)}"),
+        Fix(text="or divide the GPU", command=f"sudo nvidia-smi -i {gpu} -mig 1"),
+    )
+
+
 def _untraced_finding(
     case: Case, strangers: Sequence[int], there: Sequence[GpuUse], slowdown: float, claims: dict[Bucket, int]
 ) -> Finding:
     lost, gpu = sum(claims.values()), there[0].gpu_index
-    takers = {one.pid: one.name for one in case.takers}
-    names = [(pid, case.evidence.name_of_pid(pid) or takers.get(pid)) for pid in strangers]
-    who = ", ".join(f"{name} [{pid}]" if name else f"pid {pid}" for pid, name in names)
+    who, names = _named(case, strangers)
     return Finding(
         cause=CAUSE,
         resource="gpu",
@@ -237,13 +384,7 @@ def _untraced_finding(
                 order="the device became slower when it came; how much it worked there was not traced",
             ),
         ),
-        fixes=(
-            Fix(
-                text="trace both: then each one's share is known",
-                command=f"sudo ingero trace --pid {','.join(str(pid) for pid in (case.process.pid, *strangers))}",
-            ),
-            Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {shell_word(who)}"),
-        ),
+        fixes=_to_part(case, who, strangers, gpu)[:-1],
         evidence={"slowdown": round(slowdown, 3), "samples": len(there), "other's pid": strangers[0]},
     )
 
@@ -252,11 +393,14 @@ RULE = Rule(
     cause=CAUSE,
     title="another process worked on the same GPU",
     order=72,
-    needs=("epochs", "enqueues"),
-    wants=("gpu_samples", "GPU"),
+    needs=("epochs",),
+    wants=("enqueues", "gpu_samples", "GPU", WHICH_GPU),
     shows="the device's time for epochs of the same class with and without another traced process's work on it, and "
-    "which share each of them got",
+    "which share each of them got; that it is the same GPU the driver's list of processes proves, or that neither can "
+    "reach another",
     limits="of a process that is not traced only the driver's list of processes tells that it came; two that started "
-    "in the same second and never ran alone have no reference",
+    "in the same second and never ran alone have no reference; of a process whose GPU is not known nothing is said; "
+    "where launches are not traced, what others took is a bound: as long as the driver saw kernels of theirs run, "
+    "which it does not tell of sliced GPUs",
     find=find,
 )

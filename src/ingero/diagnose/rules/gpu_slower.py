@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ingero.diagnose import pcie
 from ingero.diagnose.cases import Case
 from ingero.diagnose.copies import LINK
 from ingero.diagnose.device_seconds import awaits_samples, since_last_sample_ns
@@ -17,9 +18,12 @@ from ingero.diagnose.pauses import paused
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.stolen import stolen
 from ingero.events import EpochFlag
+from ingero.units import format_bytes
 
 CAUSE = "gpu-slower"
 _STOLEN = 0.2  # of the loss, by a hypervisor
+_USUAL_BYTES_PER_NS = 25.0  # of a link that nothing is known of: generation 4 with 16 lanes
+_SLOWEST_LINK = 20  # times as slow as it is by its generation and lanes: a sixteenth of the lanes, and errors
 _ALONE = 4  # times as much as the epochs before and after it
 _MOSTLY = 0.5  # of the device's lost time; of the epochs
 _POLLED_COPY = int(EpochFlag.BEFORE_COPY | EpochFlag.ESTIMATED)
@@ -40,13 +44,15 @@ def find(case: Case) -> Iterator[Finding]:
     usual = sum(one.reference.x_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
     root, name = gpu_name(case.evidence, case.process, case.device)
-    may_be_link = _may_be_the_link(case)
+    over_link = _over_the_link(case, lost)
+    may_be_link = bool(over_link) or _may_be_the_link(case)
+    or_link = f", or the link to it{over_link}," if may_be_link else ""
     yield Finding(
         cause=CAUSE,
         resource="gpu",
         root=root,
-        summary=f"{case.who} lost {case.amount(lost)} because {name}{', or the link to it,' if may_be_link else ''} "
-        f"took {seen / max(usual, 1):.1f} times as long for the same work, and the host did not cause it",
+        summary=f"{case.who} lost {case.amount(lost)} because {name}{or_link} took "
+        f" {seen / max(usual, 1):.1f} times as long for the same work, and the host did not cause it",
         claims=claims,
         chain=(
             Link(
@@ -63,8 +69,18 @@ def find(case: Case) -> Iterator[Finding]:
             ),
             *((LINK,) if may_be_link else ()),
         ),
-        evidence={"slowdown": round(seen / max(usual, 1), 3)},
+        evidence={"slowdown": round(seen / max(usual, 1), 3), "bytes a step": int(pcie.copied_bytes(case))},
     )
+
+
+def _over_the_link(case: Case, lost_ns: int) -> str:
+    """What is copied over it in a step, where a link that is slower than most could account for the loss; else ""."""
+    size, link = pcie.copied_bytes(case), pcie.link_of(case, [case.window])
+    rate = link.bytes_per_ns if link and link.bytes_per_ns else _USUAL_BYTES_PER_NS
+    if _SLOWEST_LINK * size / rate < lost_ns / max(case.epoch_count, 1):
+        return ""
+    known = f", of {link.text} as before" if link and link == pcie.link_of(case, case.baselines) else ""
+    return f" ({format_bytes(int(size))} are copied in each step{known})"
 
 
 def _may_be_the_link(case: Case) -> bool:
@@ -109,7 +125,8 @@ RULE = Rule(
     shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a device that becomes slower little by little looks like work that "
-    "grows, unless its driver says why; a slower link looks the same where threads poll in pageable copies that wait "
-    "first; of a rank nothing is said where NCCL was not traced: it may wait for another",
+    "grows, unless its driver says why; a slower link looks the same unless its driver says it has fewer lanes: where "
+    "enough is copied for that, the bytes of a step are named; of a rank nothing is said where NCCL was not traced: "
+    "it may wait for another",
     find=find,
 )

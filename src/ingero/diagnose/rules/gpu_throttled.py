@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.device_seconds import TOLERANCE, mean_mhz, share_of, slowdown_of
-from ingero.diagnose.devices import samples_of
+from ingero.diagnose.devices import WHICH_GPU, samples_of
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
@@ -76,6 +76,7 @@ RULE = Rule(
     title="the GPU lowered its clocks",
     order=62,
     needs=("epochs", "enqueues", "gpu_samples", "GPU"),
+    wants=(WHICH_GPU,),
     shows="the driver's reason, the clocks, and a slowdown of the device that is equal to their ratio within 15 %, "
     "and of which they make at least half",
     limits="sampled once a second; clocks that somebody has set are no throttling",

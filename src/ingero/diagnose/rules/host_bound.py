@@ -57,6 +57,8 @@ RULE = Rule(
     shows="on-CPU clocks of the feeding thread outside calls, and its line from samples beyond those of the reference",
     limits="a line is named from five samples on (about 50 ms); without stacks such time is unexplained. What a loop "
     "computes at its best is told from a quarter of its time on, in functions that no call comes from from a tenth. "
-    "As far as short calls took longer on the CPU, too, its caches were colder, and that is nobody's",
+    "As far as short calls took longer on the CPU, too, its caches were colder, and that is nobody's. "
+    "A loop that asks for work in system calls that answer at once (select, poll, epoll, sched_yield) is idle; one "
+    "that asks a queue in memory alone looks like work",
     find=find,
 )

@@ -8,14 +8,17 @@ from dataclasses import replace
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.hung_ranks import HungRanks, disagreement, hung_ranks
+from ingero.diagnose.hung_init import Meeting, hung_meetings
+from ingero.diagnose.hung_ranks import FIRST_HANGS_NS, HungRanks, disagreement, hung_ranks
 from ingero.diagnose.model import CodeLine, Culprit, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.diagnose.passed import has_passed, severity_of_stop
 from ingero.diagnose.rule import Rule
 from ingero.identity import ending
-from ingero.store.records import Window
+from ingero.store.records import Process, Window
 from ingero.units import format_ns
 
 CAUSE = "nccl-hang"
+_MOST_NAMED = 8
 HANGS_LONGER = 1.5  # than it was seen to: open calls are looked at once a second
 
 
@@ -24,6 +27,8 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     for ranks in hung_ranks(evidence):
         if disagreement(evidence, ranks) is None:
             yield _finding(evidence, ranks)
+    for meeting in hung_meetings(evidence):
+        yield _alone(evidence, meeting)
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -40,10 +45,11 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
-    inside = [_name(evidence, one) for one in ranks.inside]
-    missing = [_name(evidence, one) for one in ranks.missing]
+    inside = [evidence.rank_name(one) for one in ranks.inside]
+    missing = [evidence.rank_name(one) for one in ranks.missing]
     length = ranks.seen_ns - ranks.since_ns
     first = next(iter(ranks.inside.values()))
+    is_over = has_passed(evidence, first.process, ranks.seen_ns)
     last = ranks.last.get(first.process)
     collective = f" after {last.op}" if last else ""
     who = f"{' and '.join(missing)} did not come" if missing else "all ranks are inside: a device or a link hangs"
@@ -52,7 +58,7 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
         resource="collective",
         root=",".join(missing) or "device",
         kind=FindingKind.EVENT,
-        severity=Severity.CRITICAL,
+        severity=severity_of_stop(evidence, length, is_over=is_over),
         window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
         summary=f"{' and '.join(inside)} waited inside {first.name}{collective} for {format_ns(length)}; "
         f"{who}{_doing(evidence, ranks)}",
@@ -77,9 +83,73 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
     )
 
 
-def _name(evidence: Evidence, number: int) -> str:
-    process = evidence.processes[number]
-    return f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
+def _alone(evidence: Evidence, meeting: Meeting) -> Finding:
+    """Ranks that wait for others to make a communicator with."""
+    length = meeting.seen_ns - meeting.since_ns
+    first = next(iter(meeting.inside.values()))
+    inside = [evidence.rank_name(one) for one in meeting.inside]
+    of = f" of {meeting.world_size}" if meeting.world_size is not None else ""
+    missing = [*map(_absent, meeting.outside), *_unseen(meeting)]
+    who = "; ".join(missing) if missing else _nobody_missing(meeting)
+    line = evidence.own_line(first.stack_hash) if first.stack_hash else None
+    place = f" at {line}" if line else ""
+    alone = " alone" if len(inside) == 1 and missing else ""
+    is_late = length >= FIRST_HANGS_NS or bool(meeting.outside)
+    return Finding(
+        cause=CAUSE,
+        resource="communicator",
+        root=",".join(inside),
+        kind=FindingKind.EVENT,
+        severity=Severity.CRITICAL if is_late else Severity.HIGH,
+        window=Window(begin_ns=meeting.since_ns, end_ns=meeting.seen_ns + 1),
+        process=first.process,
+        summary=f"{' and '.join(inside)}{of} waited{alone} inside {first.name} for {format_ns(length)}{place}; {who}",
+        culprits=tuple(Culprit(pid=one.pid, name=one.name) for one in meeting.outside),
+        line=line,
+        chain=(
+            Link(
+                text=f"{' and '.join(inside)} wait in {first.name}, which returns when every rank is in it",
+                seen_ns=length,
+                structure="open calls, and the ranks and world size that the environments of the processes say",
+                order="the last of them went in before nobody else came",
+            ),
+        ),
+        fixes=(
+            Fix(
+                text="see whether the missing ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+            ),
+            Fix(text="let NCCL say whom it waits for", command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP"),
+        ),
+        absorbs=tuple(one.process for one in meeting.outside),
+        evidence={
+            "inside": len(inside),
+            "missing": len(meeting.outside) + len(meeting.unseen),
+            "world size": meeting.world_size,
+            "open (ns)": length,
+        },
+    )
+
+
+def _absent(process: Process) -> str:
+    how = f"it {ending(process.exit_code)}" if process.exit_ns is not None else f"{process.name} [{process.pid}] runs"
+    return f"rank {process.rank} has not come: {how}"
+
+
+def _unseen(meeting: Meeting) -> list[str]:
+    ranks = meeting.unseen
+    if not ranks:
+        return []
+    are, have = ("ranks", "have") if len(ranks) > 1 else ("rank", "has")
+    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + (
+        f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    )
+    return [f"{are} {names} {have} not been seen on this host: not started, or elsewhere"]
+
+
+def _nobody_missing(meeting: Meeting) -> str:
+    if meeting.world_size is None:
+        return "who is missing is not known: its environment says no rank and world size"
+    return "all ranks are inside: they cannot reach each other"
 
 
 def _pid(evidence: Evidence, ranks: HungRanks) -> int:
@@ -112,8 +182,10 @@ RULE = Rule(
     title="a rank is missing in a collective",
     order=19,
     needs=("in_flight", "communicators", "NCCL"),
-    shows="which ranks are inside since when, which are missing, and the line where a missing one is",
-    limits="ranks on nodes whose recordings are not merged are not seen",
+    shows="which ranks are inside since when, which are missing, and the line where a missing one is; the same of "
+    "ranks that wait in ncclCommInitRank for 8 s (30 s where nobody is missing)",
+    limits="ranks on nodes whose recordings are not merged are not seen; who is missing in ncclCommInitRank is told "
+    "by the ranks and the world size in the environments",
     find=find,
     watch=watch,
 )

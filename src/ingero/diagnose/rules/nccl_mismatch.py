@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.hung_ranks import disagreement, hung_ranks
-from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Severity
+from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link
+from ingero.diagnose.passed import has_passed, severity_of_stop
 from ingero.diagnose.rule import Rule
 from ingero.store.records import Collective, Window
 from ingero.units import format_bytes, format_ns
@@ -20,21 +21,23 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
         pair = disagreement(evidence, ranks)
         if pair:
             first, second = pair
+            length, inside = ranks.seen_ns - ranks.since_ns, next(iter(ranks.inside))
+            is_over = has_passed(evidence, inside, ranks.seen_ns)
             yield Finding(
                 cause=CAUSE,
                 resource="collective",
                 root=f"{first.comm_id_hash}:{first.sequence}",
                 kind=FindingKind.EVENT,
-                severity=Severity.CRITICAL,
+                severity=severity_of_stop(evidence, length, is_over=is_over),
                 window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
-                summary=f"ranks hang for {format_ns(ranks.seen_ns - ranks.since_ns)}; they disagree about collective "
+                summary=f"ranks hang for {format_ns(length)}; they disagree about collective "
                 f"{first.sequence}: {_text(evidence, first)}, but {_text(evidence, second)}",
                 culprits=tuple(_culprit(evidence, one) for one in pair),
                 line=evidence.own_line(second.stack_hash) if second.stack_hash else None,
                 chain=(
                     Link(
                         text=f"{_text(evidence, first)} and {_text(evidence, second)} are the same place in the order",
-                        seen_ns=ranks.seen_ns - ranks.since_ns,
+                        seen_ns=length,
                         structure="one communicator, one sequence number",
                         order="neither has returned since",
                     ),
@@ -45,9 +48,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _text(evidence: Evidence, one: Collective) -> str:
-    process = evidence.processes[one.process]
-    name = f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
-    return f"{name} calls {one.op} of {format_bytes(one.bytes or 0)} {one.datatype}"
+    return f"{evidence.rank_name(one.process)} calls {one.op} of {format_bytes(one.bytes or 0)} {one.datatype}"
 
 
 def _culprit(evidence: Evidence, one: Collective) -> Culprit:

@@ -88,7 +88,7 @@ def _peers(case: Case) -> list[Case]:
 
 def rank_name(case: Case) -> str:
     """The rank of a process, its pid where that is not known."""
-    return f"rank {case.process.rank}" if case.process.rank is not None else f"pid {case.process.pid}"
+    return case.evidence.rank_name(case.process.process)
 
 
 def _device_ns(case: Case) -> int:

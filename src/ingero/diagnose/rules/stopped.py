@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.halts import owners
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link
+from ingero.diagnose.places import at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS
+from ingero.diagnose.waits import Segment
 from ingero.ops import HostOp, Source
-from ingero.store.records import Process, Window
+from ingero.store.records import HaltLevel, Process, Window
 from ingero.units import SECOND_NS, format_ns
 
 CAUSE = "stopped"
@@ -18,10 +23,27 @@ MIN_STOPPED_NS = 900_000_000  # a shorter stop shows in the lost time, or costs 
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Time of the stopped clock on the path, with the sender of the signal."""
+    """Time of the stopped clock on the path, with the sender of the signal: of the process, or of a worker."""
     claims = case.take(HOST_PARTS, ("stopped",))
     if claims:
         yield _finding(case.evidence, case.process, case.window, sum(claims.values()), claims)
+    for pid in sorted({one.pid for one in case.waits if one.state == "stopped"}):
+        worker = case.evidence.process_at(pid)
+        claims = case.take_path(partial(_is_stop_of, pid))
+        if worker and claims:
+            found = _finding(case.evidence, worker, case.window, sum(claims.values()), claims)
+            line = case.evidence.sampled_line(case.window, worker.process, states=("stopped",))
+            yield replace(
+                found,
+                summary=f"{found.summary}{at(line)}; {case.who} waited for it",
+                line=line,
+                process=case.process.process,
+                waits_for=(pid,),
+            )
+
+
+def _is_stop_of(pid: int, one: Segment) -> bool:
+    return one.state == "stopped" and one.pid == pid
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
@@ -40,6 +62,7 @@ def _finding(
     events = evidence.events(since, (Source.HOST,), process.process)
     signals = events[events["op"] == int(HostOp.STOP_SIGNAL)]
     senders = {int(one["arg1"]): evidence.name_of_pid(int(one["arg1"])) for one in signals}
+    senders |= _tracers(evidence, process, since)
     by = " by " + " and ".join(f"{name or 'pid'} [{pid}]" for pid, name in senders.items()) if senders else ""
     return Finding(
         cause=CAUSE,
@@ -64,13 +87,20 @@ def _finding(
     )
 
 
+def _tracers(evidence: Evidence, process: Process, window: Window) -> dict[int, str]:
+    """The debuggers that were seen to hold it."""
+    rows = evidence.reader.halts(window) if evidence.reader.is_recorded("raw_halts") else []
+    held = (row for row in rows if row.halted == process.process and row.level == HaltLevel.STOPPED)
+    return {one.pid: f"{one.name} (a debugger)" for row in held for one in owners(row)}
+
+
 RULE = Rule(
     cause=CAUSE,
     title="stopped by a signal or a debugger",
     order=10,
     needs=("epochs", "clock_seconds"),
-    shows="the stopped clock, and the signal with its sender",
-    limits="a debugger stops without a signal that can be attributed",
+    shows="the stopped clock of the process or of a worker that it waits for, and the signal with its sender",
+    limits="a debugger is named where it has held the process for more than a second or two",
     find=find,
     watch=watch,
 )

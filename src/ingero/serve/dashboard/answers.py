@@ -16,6 +16,7 @@ from ingero.diagnose.step_lanes import ProcessSteps
 from ingero.errors import IngeroError
 from ingero.events import BLOCKED_KINDS, CLOCK_TEXTS, CLOCKS
 from ingero.ops import Source
+from ingero.serve.dashboard import published
 from ingero.serve.dashboard.selection import CALL_SOURCES
 from ingero.serve.findings_json import diagnosis_json, gpu_idle_json, window_json
 from ingero.serve.sql import run_sql
@@ -56,12 +57,14 @@ def state(reader: Reader, window: Window, now_ns: int) -> Object:
 def overview(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
     """The verdict, then what was recorded where, and how complete it is."""
     severities = Counter(one.severity.name for one in diagnosis.incidents)
-    return {
+    found = published.chains(reader, window, diagnosis)
+    own: Object = {
         "database": reader.path.name,
         "incident_counts": dict(severities),
-        "chain_count": len(diagnosis.incidents) or len(reader.causal_chains(window)),
+        "chain_count": len(found),
         "diagnosis": diagnosis_json(diagnosis),
-    } | facts(reader, window)
+    }
+    return own | published.overview(reader, found) | facts(reader, window)
 
 
 def facts(reader: Reader, window: Window) -> Object:
@@ -96,27 +99,19 @@ def facts(reader: Reader, window: Window) -> Object:
 
 def ops(reader: Reader, window: Window, process: int | None) -> Object:
     """Exact totals per process and operation, longest sum first."""
+    totals = reader.op_totals(window, process=process)
     return {
         "has_exact_totals": reader.has_exact_totals,
-        "ops": [op_json(one) for one in reader.op_totals(window, process=process)],
+        "mode": published.ops_mode(totals),
+        "ops": [op_json(one) | published.op(one) for one in totals],
     }
 
 
 def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
     """Incidents as causal chains, worst first; then those that an older version stored itself."""
-    found = [
-        {
-            "id": str(one.number),
-            "severity": one.severity.name,
-            "summary": one.summary,
-            "root_cause": one.cause,
-            "detected_ns": one.start_ns,
-            "chain": incident_json(one)["chain"],
-            "recommendations": [fix.text for fix in one.fixes],
-            "node": one.node,
-        }
-        for one in diagnosis.incidents
-    ]
+    found = published.chains(reader, window, diagnosis)
+    for one, incident in zip(found, diagnosis.incidents, strict=False):  # those that were stored have no more to say
+        one |= {"detected_ns": incident.start_ns, "chain": incident_json(incident)["chain"]}
     return {"chains": found, "stored": [asdict(one) for one in reader.causal_chains(window)]}
 
 
@@ -347,7 +342,7 @@ def _machine(rows: Sequence[Snapshot]) -> Object | None:
     cpu = [one.cpu_percent for one in rows if one.cpu_percent is not None]
     if not cpu:
         return None
-    return {
+    return published.machine(rows[-1]) | {
         "cpu_percent": sum(cpu) / len(cpu),
         "cpu_percent_max": max(cpu),
         "mem_percent_max": max((one.mem_percent or 0 for one in rows), default=None),

@@ -22,6 +22,7 @@ from ingero.serve.dashboard.changes import changes
 from ingero.serve.dashboard.details import Since, add_details
 from ingero.serve.dashboard.errors import error_response, response_for
 from ingero.serve.dashboard.login import login_page
+from ingero.serve.dashboard.node_api import add_node_api
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
 from ingero.serve.dashboard.spreadsheets import download, sheet_of_objects
 from ingero.serve.findings_json import diagnosis_json
@@ -68,6 +69,7 @@ def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[
     _measures(app, source)
     add_details(app, source)
     _questions(app, source)
+    add_node_api(app, source)
     _live(app, source, is_ending)
     _pages(app, sessions)
     return app
@@ -153,7 +155,14 @@ def _questions(app: FastAPI, source: RecordingSource) -> None:
     @app.get("/api/v1/time")
     def time() -> Response:
         """The server's clock."""
-        return _json({"now_ns": source.clock()})
+        now_ns = source.clock()
+        return _json({"now_ns": now_ns, "timestamp_ns": now_ns})
+
+    @app.get("/api/v1/health")
+    def health() -> Response:
+        """Whether there is a recording that can be read; an error says why not."""
+        with source.open() as (reader, _):
+            return _json({"status": "ok", "version": __version__, "is_live": reader.is_live(source.clock())})
 
     @app.post("/api/v1/query")
     def query(question: Question) -> Response:

@@ -119,7 +119,8 @@ class Gate:
         except ValueError:
             return False
         server = scope.get("server")
-        return name in self._hosts or (server is not None and name == str(server[0]).lower())
+        below = f"*.{name.partition('.')[2]}"  # as a certificate names all hosts of a domain
+        return bool({name, below} & self._hosts) or (server is not None and name == str(server[0]).lower())
 
     @staticmethod
     def _with_headers(path: str, send: Send) -> Send:

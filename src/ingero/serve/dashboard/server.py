@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import uvicorn
@@ -13,6 +14,7 @@ from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.security import Gate, Sessions
 from ingero.serve.http_limits import limits
 from ingero.serve.recording_source import RecordingSource
+from ingero.serve.renewal import renew
 from ingero.serve.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
 
 
@@ -28,12 +30,25 @@ def certificate_of(exposure: Exposure) -> Certificate:
     return self_signed(tuple(dict.fromkeys(names)), now=datetime.now(timezone.utc))
 
 
+def answering_to(exposure: Exposure, certificate: Certificate) -> Exposure:
+    """The same, which also answers to the names that its certificate was made for: clients check that one of them is
+    the name they called."""
+    return replace(exposure, hosts=tuple(dict.fromkeys((*exposure.hosts, *certificate.names))))
+
+
 def server_context(exposure: Exposure, certificate: Certificate) -> ssl.SSLContext:
-    """TLS 1.3 only; with client_ca, nobody connects without a certificate that it signed.
+    """TLS 1.3 only; with client_ca, nobody connects without a certificate that it signed. Given files may be renewed.
 
     Raises:
         CertificateError: a certificate cannot be used.
     """
+    context = _context(exposure, certificate)
+    if exposure.certificate is not None and exposure.key is not None:
+        renew(context, exposure.certificate, exposure.key, lambda renewed: _context(exposure, renewed))
+    return context
+
+
+def _context(exposure: Exposure, certificate: Certificate) -> ssl.SSLContext:
     context = tls_context(certificate)
     if exposure.client_ca is not None:
         try:

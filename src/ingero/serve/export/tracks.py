@@ -158,7 +158,10 @@ class Tracks:
         return lane.tracks[number].number
 
     def _identity(self, facts: Process | None) -> str:
-        return identity_text(facts.rank, facts.world_size, self.container(facts.cgroup_id or 0)) if facts else ""
+        if facts is None:
+            return ""
+        job = (facts.scheduler, facts.job, facts.job_step)
+        return identity_text(facts.rank, facts.world_size, self.container(facts.cgroup_id or 0), job)
 
     def _free_pid(self, pid: int) -> int:
         while pid in self._used_pids:

@@ -92,6 +92,7 @@ class ActorShape(TypedDict, total=False):
     switches: int | None
     rank: int | None
     container: str
+    job: str
 
 
 class LinkShape(TypedDict, total=False):
@@ -151,6 +152,8 @@ class VerdictShape(TypedDict, total=False):
     name: str
     text: str
     has_incident: bool
+    rank: int | None
+    job: str
     node: str
 
 
@@ -315,8 +318,82 @@ class TestReportAnswer(TypedDict, total=False):
     hint: str
 
 
-class FleetAnswer(TypedDict, total=False):
-    """What the nodes said."""
+class MissingNodes(TypedDict, total=False):
+    """Nodes that did not answer for one reason: how many, and some of them."""
 
+    reason: str
+    count: int
     nodes: list[str]
+
+
+class NodeState(TypedDict, total=False):
+    """One node. reason: why it does not answer."""
+
+    node: str
+    address: str
+    answers: bool
+    is_live: bool
+    reason: str
+
+
+class FleetChain(TypedDict, total=False):
+    """One stall on one node."""
+
+    node: str
+    severity: str
+    root_cause: str
+    summary: str
+    lost_ns: int
+    fix: str
+
+
+class QuietNodes(TypedDict, total=False):
+    """Nodes without a chain, and what they say instead: nothing found, or nothing that could be judged."""
+
+    said: str
+    count: int
+    nodes: list[str]
+
+
+class FleetOp(TypedDict, total=False):
+    """All calls of one operation in one process of one node."""
+
+    node: str
+    op: str
+    pid: int
+    count: int
+    sum_ns: int
+    max_ns: int
+    p99_ns: float | None
+
+
+class NodeOverview(TypedDict, total=False):
+    """What one node has."""
+
+    node: str
+    chains: int
+    calls: int
+    events: int
+    sessions: int
+    is_live: bool
+
+
+class FleetAnswer(TypedDict, total=False):
+    """What the nodes said. partial: some did not answer; they are under missing. more: what found no room here."""
+
+    action: str
+    nodes_asked: int
+    nodes_answered: int
+    partial: bool
+    missing: list[MissingNodes]
+    notes: list[str]
+    nodes: list[NodeState]
+    chains: list[FleetChain]
+    without_chains: list[QuietNodes]
+    columns: list[str]
+    rows: list[list[Cell]]
+    is_truncated: bool
+    ops: list[FleetOp]
+    overview: list[NodeOverview]
+    more: int
     note: str

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from mcp_types import CallToolResult, TextContent
 from pydantic import Field
@@ -17,7 +17,7 @@ from ingero.serve.mcp.compact import compact
 from ingero.serve.mcp.junit import read_report, report_text
 from ingero.serve.mcp.rows import sql_text
 from ingero.serve.mcp.untrusted import RULE, traced
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource, parse_since_ns
 
 if TYPE_CHECKING:
     from ingero.discover.checks import Row
@@ -30,7 +30,7 @@ SourceName: TypeAlias = Literal["cuda", "driver", "graph", "nccl"]
 _SOURCES = dict(zip(("cuda", "driver", "graph", "nccl"), calls.CALL_SOURCES, strict=True))
 _NO_NODES = (
     "No nodes are configured: this server answers for one recording. "
-    "Run `ingero mcp --http 0.0.0.0:8443` on each node, with a token, and ask each of them."
+    "`ingero mcp --nodes gpu-01,gpu-02 ...` lets it ask their dashboards, or fleet: nodes: in ingero.yaml."
 )
 
 
@@ -42,14 +42,25 @@ class Demo:
     record: Callable[[str, Path], str]
 
 
+class Fleet(Protocol):
+    """Many nodes. Each answer is its members and its text, bounded, with every text of a node marked."""
+
+    def ask(self, action: str, *, since: str, pid: int | None, query: str, limit: int) -> tuple[dict[str, Any], str]:
+        """What all nodes say: chains, sql, ops or overview."""
+
+    def states(self) -> tuple[dict[str, Any], str]:
+        """Which nodes there are, and which answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the tools need besides the recording. test_report: a JUnit file, None: there is none."""
+    """What the tools need besides the recording. test_report: a JUnit file; fleet: nodes to ask; None: none is."""
 
     check: Callable[[], Sequence[Row]]
     demo: Demo
     clock: Callable[[], int]
     test_report: Path | None = None
+    fleet: Fleet | None = None
 
 
 class Tools:
@@ -73,6 +84,7 @@ class Tools:
             self.run_demo,
             self.get_test_report,
             self.query_fleet,
+            self.fleet_nodes,
         )
 
     def explain_incident(
@@ -267,12 +279,24 @@ class Tools:
         since: Since = "",
         pid: Pid = None,
         query: Annotated[str, Field(description="The statement, for the action sql.")] = "",
+        sql: Annotated[str, Field(description="The same by another name.")] = "",
         limit: Annotated[int, Field(description="At most so many rows.", ge=1, le=10_000)] = 100,
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.FleetAnswer]:
-        """Ask many nodes at once. No nodes are configured yet: it says so and asks nobody."""
-        del action, since, pid, query, limit  # the arguments are those of older versions; there is nobody to ask
-        return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
+        """Ask many nodes at once: the causal chains of all, worst first; one statement (sql); calls that cost most
+        (ops); or what each has (overview). Nodes that did not answer are under `missing`: of them nothing is known."""
+        if self._around.fleet is None:
+            return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
+        answer, text = self._around.fleet.ask(
+            action, since=parse_since(since), pid=pid, query=query or sql, limit=limit
+        )
+        return _reply(answer, text, tsc, is_table=action == "sql")
+
+    def fleet_nodes(self, tsc: Compact = True) -> Annotated[CallToolResult, shapes.FleetAnswer]:
+        """Which nodes can be asked, and which of them do not answer, with the reason; those first."""
+        if self._around.fleet is None:
+            return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
+        return _reply(*self._around.fleet.states(), tsc)
 
     def _begin_stacks(self, since: str) -> None:
         """Who has read an incident asks for stacks next; of millions of calls they take seconds."""
@@ -285,6 +309,16 @@ class Tools:
     def _stored_chains(self, since: str) -> list[dict[str, Any]]:
         with self._source.open(since) as (reader, window):
             return [incidents.stored_chain_json(one) for one in reader.causal_chains(window)]
+
+
+def parse_since(since: str) -> str:
+    """The duration, once it is one.
+
+    Raises:
+        QuantityError: it is none.
+    """
+    parse_since_ns(since)
+    return since
 
 
 def _reply(answer: Mapping[str, Any], text: str, is_compact: bool, *, is_table: bool = False) -> CallToolResult:

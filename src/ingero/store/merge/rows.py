@@ -211,6 +211,7 @@ _BY_COLUMN = {
     "id": "s.id + coalesce(m.id_add, :id_add)",
     "session": "coalesce(m.new, 0)",
     "process": "s.process + iif(s.process, :process_add, 0)",
+    "halted": "s.halted + iif(s.halted, :process_add, 0)",
     "cgroup_id": _GROUP.format("cgroup_id"),
     "culprit_cgroup_id": _GROUP.format("culprit_cgroup_id"),
     "incident": "s.incident + :incident_add",

@@ -11,7 +11,7 @@ from ingero.ops import OPS, Kind
 from ingero.store import answers, arrays, call_queries, views
 from ingero.store.conditions import of_process, within
 from ingero.store.reader.questions import Questions, fields_of, listed
-from ingero.store.records import Call, Collective, Communicator, InFlight, Window
+from ingero.store.records import Call, Collective, Communicator, HaltRow, InFlight, Window
 from ingero.store.vocabulary import CLOCK_COLUMNS
 
 _CALLS_AT_AN_END = 20_000  # of a window: some minutes of a busy program
@@ -95,12 +95,24 @@ class CallQuestions(Questions):
         return self._records(
             InFlight,
             "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns, "
-            "max(f.stack_hash), max(f.handle), max(f.communicator), max(f.sequence) "
+            "max(f.awake_ns), max(f.stack_hash), max(f.handle), max(f.communicator), max(f.sequence) "
             "FROM raw_in_flight f LEFT JOIN ops o ON o.source_id = f.source AND o.op_id = f.op "
             f"WHERE {within('f.time_ns')} GROUP BY f.process, f.tid, f.source, f.op, f.since_ns "
             "ORDER BY max(f.time_ns) - f.since_ns DESC",
             window,
             table="raw_in_flight",
+        )
+
+    def halts(self, window: Window) -> list[HaltRow]:
+        """What halted processes were seen to wait for in the window, in order of time; of one look outermost first."""
+        return self._records(
+            HaltRow,
+            "SELECT h.time_ns, h.halted, h.since_ns, h.depth, h.process, h.pid, h.tid, coalesce(s.text, ''), h.state, "
+            "h.syscall, h.wchan, h.kind, h.object, h.is_timed, h.level, h.owners, h.shm_bytes, h.shm_free_bytes "
+            f"FROM raw_halts h LEFT JOIN raw_strings s ON s.string = h.name WHERE {within('h.time_ns')} "
+            "ORDER BY h.time_ns, h.id",
+            window,
+            table="raw_halts",
         )
 
     def communicators(self) -> list[Communicator]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,9 +16,25 @@ class GpuQuestions(Questions):
     """Questions about GPUs and their memory."""
 
     def process_gpus(self) -> dict[tuple[int, int], str]:
-        """Which GPU (uuid) a device ordinal of a process means, where that could be told: by (process, ordinal)."""
-        rows = self._rows("SELECT process, ordinal, uuid FROM raw_process_gpus", table="raw_process_gpus")
-        return {(process, ordinal): uuid for process, ordinal, uuid in rows}
+        """Which GPU (uuid) a device ordinal of a process means, where that is proven: by (process, ordinal).
+
+        Ordinal -1: whichever it uses.
+        """
+        sql = "SELECT process, ordinal, uuid FROM raw_process_gpus WHERE uuid <> ''"
+        return {(process, ordinal): uuid for process, ordinal, uuid in self._rows(sql, table="raw_process_gpus")}
+
+    def gpu_slices(self) -> tuple[set[str], dict[tuple[int, str], str]]:
+        """The GPUs (uuid) that are divided into MIG slices, and by (process, uuid) the slice that it is in."""
+        sliced = self._rows("SELECT DISTINCT uuid FROM raw_gpus WHERE slices > 0", table="raw_gpus")
+        sql = "SELECT process, uuid, slice FROM raw_process_gpus WHERE slice <> ''"
+        slices = self._rows(sql, table="raw_process_gpus")
+        return {uuid for (uuid,) in sliced}, {(process, uuid): name for process, uuid, name in slices}
+
+    def numa_nodes(self) -> list[machine.NumaNode]:
+        """The NUMA nodes of the machine; none where it has but one, or that is not recorded."""
+        sql = "SELECT DISTINCT numa_node, cpus, gpus FROM raw_numa_nodes ORDER BY numa_node"
+        rows = self._rows(sql, table="raw_numa_nodes")
+        return [machine.NumaNode(node=node, cpus=cpus, gpus=tuple(json.loads(gpus))) for node, cpus, gpus in rows]
 
     def gpu_samples(self, window: Window) -> list[machine.GpuUse]:
         """What the GPUs were doing, second by second."""

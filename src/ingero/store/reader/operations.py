@@ -81,7 +81,8 @@ class OperationQuestions(Questions):
         sums: dict[tuple[Any, ...], Array] = {}
         sql = (
             f"SELECT t.start_ns, t.start_ns + {period_ns('t')}, {_CALLED}, "
-            f"sum(t.count), sum(t.sum_ns), sum({_HELD_UP_NS}), {sum_of('t.bytes')}, coalesce(sum(t.errors), 0) "
+            f"sum(t.count), sum(t.untimed), sum(t.sum_ns), sum({_HELD_UP_NS}), {sum_of('t.bytes')}, "
+            f"coalesce(sum(t.errors), 0) "
             f"{_CALLS} GROUP BY t.start_ns, t.period_s, t.source, t.op"
         )
         for window in spans.near(LONGEST_PERIOD_NS):
@@ -97,7 +98,8 @@ class OperationQuestions(Questions):
         found: dict[int, list[OpShare]] = defaultdict(list)
         for number, *of_op in self._rows(
             f"SELECT t.process, {_CALLED}, "
-            f"sum(t.count * {share('t')}), sum(t.sum_ns * {share('t')}), sum(({_HELD_UP_NS}) * {share('t')}), "
+            f"sum(t.count * {share('t')}), sum(t.untimed * {share('t')}), sum(t.sum_ns * {share('t')}), "
+            f"sum(({_HELD_UP_NS}) * {share('t')}), "
             f"sum(t.bytes * {share('t')}), sum(t.errors * {share('t')}) {_CALLS} GROUP BY t.process, t.source, t.op",
             window,
             process=None,

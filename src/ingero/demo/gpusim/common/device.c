@@ -21,16 +21,21 @@
 #define BIN_BUSY_MASK ((1ull << BIN_BUSY_BITS) - 1)
 #define REAP_INTERVAL_NS 100000000ll	/* looking for dead processes costs a system call per slot */
 
+struct bins {
+	_Atomic uint64_t of[BINS];
+};
+
 struct process {
 	_Atomic int pid;		/* 0: the slot is free */
 	_Atomic uint64_t memory_bytes;
 	_Atomic int64_t busy_until_ns[ENGINES];
 	_Atomic int64_t debt_ns[ENGINES];	/* time that others took out of work already handed over */
+	struct bins computed;		/* its own slices of the compute engine */
 };
 
 struct device {
 	struct process processes[GPUSIM_MAX_PROCESSES];
-	_Atomic uint64_t bins[ENGINES][BINS];
+	struct bins busy[ENGINES];
 };
 
 static struct device *devices;
@@ -98,6 +103,7 @@ static void clear(struct process *process)
 		process->busy_until_ns[i] = 0;
 		process->debt_ns[i] = 0;
 	}
+	memset(&process->computed, 0, sizeof(process->computed));
 	process->memory_bytes = 0;
 	process->pid = 0;
 }
@@ -144,7 +150,7 @@ void gpusim_device_detach(void)
 	}
 }
 
-void gpusim_device_mark_busy(int device, enum gpusim_engine engine, int64_t start_ns, int64_t end_ns)
+static void mark(struct bins *bins, int64_t start_ns, int64_t end_ns)
 {
 	int64_t horizon = now_ns() + (BINS - 200) * BIN_NS;	/* keeps the last two seconds readable */
 
@@ -154,7 +160,7 @@ void gpusim_device_mark_busy(int device, enum gpusim_engine engine, int64_t star
 		uint64_t number = start_ns / BIN_NS;
 		int64_t next = (int64_t)(number + 1) * BIN_NS;
 		uint64_t part = (next < end_ns ? next : end_ns) - start_ns;
-		_Atomic uint64_t *bin = &get(device)->bins[engine][number % BINS];
+		_Atomic uint64_t *bin = &bins->of[number % BINS];
 		uint64_t seen = *bin, busy;
 
 		do {
@@ -166,17 +172,27 @@ void gpusim_device_mark_busy(int device, enum gpusim_engine engine, int64_t star
 	}
 }
 
-double gpusim_device_busy_ratio(int device, enum gpusim_engine engine, int64_t window_ns)
+void gpusim_device_mark_busy(int device, enum gpusim_engine engine, int64_t start_ns, int64_t end_ns)
 {
-	uint64_t last = now_ns() / BIN_NS, bins = window_ns / BIN_NS, busy = 0;
+	mark(&get(device)->busy[engine], start_ns, end_ns);
+}
 
-	for (uint64_t number = last - bins; number < last; number++) {
-		uint64_t seen = get(device)->bins[engine][number % BINS];
+static double ratio_of(struct bins *bins, int64_t window_ns)
+{
+	uint64_t last = now_ns() / BIN_NS, count = window_ns / BIN_NS, busy = 0;
+
+	for (uint64_t number = last - count; number < last; number++) {
+		uint64_t seen = bins->of[number % BINS];
 
 		if (seen >> BIN_BUSY_BITS == number)
 			busy += seen & BIN_BUSY_MASK;
 	}
-	return bins ? (double)busy / (bins * BIN_NS) : 0;
+	return count ? (double)busy / (count * BIN_NS) : 0;
+}
+
+double gpusim_device_busy_ratio(int device, enum gpusim_engine engine, int64_t window_ns)
+{
+	return ratio_of(&get(device)->busy[engine], window_ns);
 }
 
 /* Processes other than this one with work on @engine after @t; @until: when the first of them is done. */
@@ -240,6 +256,8 @@ int64_t gpusim_device_run(int device, enum gpusim_engine engine, int64_t start_n
 			continue;	/* some of them may have been dead */
 		if (others && unclaimed > 0)
 			charge_others(d, me, engine, t, unclaimed, others);
+		if (engine == ENGINE_COMPUTE && unclaimed > 0)
+			mark(&me->computed, t + span - unclaimed, t + span - unclaimed + unclaimed / (others + 1));
 		t += span;
 		if (finishes)
 			break;
@@ -282,6 +300,23 @@ void gpusim_device_give_memory(int device, size_t bytes)
 {
 	if (own[device])
 		own[device]->memory_bytes -= bytes;
+}
+
+int gpusim_device_shares(int device, int64_t window_ns, int capacity, int *pids, double *ratios)
+{
+	struct device *d = get(device);
+	int count = 0;
+
+	reap(device);
+	for (int i = 0; i < GPUSIM_MAX_PROCESSES && count < capacity; i++) {
+		double ratio = ratio_of(&d->processes[i].computed, window_ns);
+
+		if (!d->processes[i].pid || ratio == 0)
+			continue;
+		pids[count] = d->processes[i].pid;
+		ratios[count++] = ratio;
+	}
+	return count;
 }
 
 int gpusim_device_processes(int device, int capacity, int *pids, uint64_t *memory_bytes)

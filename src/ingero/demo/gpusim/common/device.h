@@ -52,6 +52,9 @@ uint64_t gpusim_device_memory_used(int device);
 /* Share (0 to 1) of the last @window_ns during which @engine was busy. */
 double gpusim_device_busy_ratio(int device, enum gpusim_engine engine, int64_t window_ns);
 
+/* The processes with slices of the compute engine in the last @window_ns, and their shares (0 to 1); how many. */
+int gpusim_device_shares(int device, int64_t window_ns, int capacity, int *pids, double *ratios);
+
 /* The processes on a device; returns how many were written to the arrays. */
 int gpusim_device_processes(int device, int capacity, int *pids, uint64_t *memory_bytes);
 

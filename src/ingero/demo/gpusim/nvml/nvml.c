@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "api.h"
 #include "device.h"
@@ -340,6 +341,37 @@ EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(handle_t handle, unsigned in
 
 	(void)device;
 	*count = 0;
+	return NVML_SUCCESS;
+}
+
+struct process_utilization {		/* nvmlProcessUtilizationSample_t; percent */
+	unsigned int pid;
+	unsigned long long time_us;
+	unsigned int sm, memory, encoder, decoder;
+};
+
+/* One sample a process, of now; @since_us only asks for newer ones. */
+EXPORT int nvmlDeviceGetProcessUtilization(handle_t handle, struct process_utilization *out, unsigned int *count,
+					   unsigned long long since_us)
+{
+	int pids[GPUSIM_MAX_PROCESSES], found;
+	double ratios[GPUSIM_MAX_PROCESSES];
+	unsigned int capacity = *count;
+	struct timespec now;
+	NEED_DEVICE(device, handle);
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	found = gpusim_device_shares(device, WINDOW_NS, GPUSIM_MAX_PROCESSES, pids, ratios);
+	*count = found;
+	if (!found || since_us >= now.tv_sec * 1000000ull + now.tv_nsec / 1000)
+		return NVML_NOT_FOUND;
+	if (!out || found > (int)capacity)
+		return NVML_INSUFFICIENT_SIZE;
+	for (int i = 0; i < found; i++)
+		out[i] = (struct process_utilization){
+			.pid = pids[i], .time_us = now.tv_sec * 1000000ull + now.tv_nsec / 1000,
+			.sm = 100 * ratios[i] + 0.5,
+		};
 	return NVML_SUCCESS;
 }
 

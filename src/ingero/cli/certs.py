@@ -1,0 +1,144 @@
+"""`ingero certs`: a certificate authority of one's own, and certificates for nodes and for those who ask them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from ingero.cli.output import echo
+from ingero.errors import IngeroError
+from ingero.foreign_text import shell_word
+from ingero.store.locations import invoking_user
+
+if TYPE_CHECKING:
+    from ingero.fleet.authority import Made
+
+_ON_NODE = "/etc/ingero"
+_folder = click.option(
+    "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="D",
+    help="Folder of the authority (default ~/.ingero/certs).",
+)  # fmt: skip
+_days = click.option("--days", type=click.IntRange(1, 3650), default=365, help="Valid so long (default 365).")
+_force = click.option("--force", is_flag=True, help="In the place of one of before: to renew it.")
+
+
+class NotInstalledError(IngeroError):
+    """What makes certificates is not there."""
+
+
+class CertificateNameError(IngeroError):
+    """It is no name for a certificate."""
+
+
+@click.group("certs")
+def command() -> None:
+    """Make certificates for nodes and for those who ask them.
+
+    An authority of your own signs them: `init` makes it, `node` and `client` use it. Each says what to copy where.
+    Nodes let in only clients with a certificate of it (--client-ca), clients believe only nodes with one (--ca-cert).
+    """
+
+
+@command.command("init")
+@_folder
+def init(folder: Path | None) -> None:
+    """Make a certificate authority."""
+    _require()
+    from ingero.fleet.authority import make_authority  # noqa: PLC0415  # an optional library
+
+    now = datetime.now(timezone.utc)
+    made = make_authority(_place(folder), name=f"ingero {os.uname().nodename} {now:%Y-%m-%d}", now=now)
+    at = "" if folder is None else f" --dir {shell_word(folder)}"
+    echo(f"{made.certificate}  the authority's certificate: for every node, and for everybody who asks")
+    echo(f"{made.key}  its private key: it stays here; whoever has it can make certificates")
+    echo(f"valid until {made.until:%Y-%m-%d}. Next:")
+    echo(f"  ingero certs node{at} NAME [ADDRESS...]   for each node, by every name that clients call it by")
+    echo(f"  ingero certs client{at} NAME              for each who asks")
+
+
+@command.command("node")
+@click.argument("name")
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
+@_folder
+@_days
+@_force
+def node(name: str, addresses: tuple[str, ...], folder: Path | None, days: int, force: bool) -> None:
+    """Make a node's certificate.
+
+    NAME is that of the node, or a list such as gpu[001-512], a certificate each. ADDRESS: more names and IP addresses
+    that clients call it by.
+    """
+    _require()
+    from ingero.fleet.node_lists import expand  # noqa: PLC0415  # as above
+
+    names = expand(name)
+    if len(names) != 1 and addresses:
+        raise CertificateNameError(
+            "addresses are of one node", hint="leave them out, or make a certificate for each node"
+        )
+    made = [_made(folder, one, (one, *addresses), is_server=True, days=days, force=force) for one in names]
+    for one in made:
+        echo(f"{one.certificate}, {one.key.name}  for {', '.join(one.names)}; valid until {one.until:%Y-%m-%d}")
+    first = made[0]
+    pair = f"--tls-cert {_ON_NODE}/{first.certificate.name} --tls-key {_ON_NODE}/{first.key.name}"
+    files = " ".join(shell_word(one) for one in (_ca(folder), first.certificate, first.key))
+    _say_lines((
+        f"copy to {first.names[0]}, into {_ON_NODE}, readable by who runs ingero there only:",
+        f"  scp -p {files} {first.names[0]}:{_ON_NODE}/",
+        *((f"and so on, each its own; {len(made):,} in all",) if len(made) > 1 else ()),
+        "and on it:",
+        f"  ingero dashboard --addr 0.0.0.0:8080 {pair} --client-ca {_ON_NODE}/ca.pem",
+    ))  # fmt: skip
+
+
+@command.command("client")
+@click.argument("name")
+@_folder
+@_days
+@_force
+def client(name: str, folder: Path | None, days: int, force: bool) -> None:
+    """Make a certificate for somebody who asks nodes."""
+    _require()
+    made = _made(folder, name, (name,), is_server=False, days=days, force=force)
+    echo(f"{made.certificate}, {made.key.name}  for {name}; valid until {made.until:%Y-%m-%d}")
+    files = [shell_word(one) for one in (_ca(folder), made.certificate, made.key)]
+    _say_lines((
+        f"copy these to whoever asks; the key for their eyes only:  {' '.join(files)}",
+        f"  ingero query --nodes gpu-01,gpu-02 --ca-cert {files[0]} --client-cert {files[1]} --client-key {files[2]} "
+        '"SELECT node, count(*) FROM events GROUP BY node"',
+    ))  # fmt: skip
+
+
+def _made(folder: Path | None, name: str, names: Sequence[str], *, is_server: bool, days: int, force: bool) -> Made:
+    from ingero.fleet.authority import make_certificate  # noqa: PLC0415  # an optional library
+    from ingero.fleet.node_lists import is_host  # noqa: PLC0415  # as above
+
+    wrong = next((one for one in names if not is_host(one)), None)
+    if wrong is not None or name == "ca":
+        raise CertificateNameError(f"{wrong or name!r} is no name for it", hint="use letters, digits, dots and dashes")
+    now = datetime.now(timezone.utc)
+    return make_certificate(_place(folder), name, names=names, is_server=is_server, days=days, replaces=force, now=now)
+
+
+def _place(folder: Path | None) -> Path:
+    return folder or invoking_user(os.environ, uid=os.getuid()).home / ".ingero" / "certs"
+
+
+def _ca(folder: Path | None) -> Path:
+    return _place(folder) / "ca.pem"
+
+
+def _say_lines(lines: Sequence[str]) -> None:
+    for line in lines:
+        echo(line)
+
+
+def _require() -> None:
+    if not find_spec("cryptography"):
+        raise NotInstalledError("certificates need the package cryptography", hint="pip install 'ingero[fleet]'")

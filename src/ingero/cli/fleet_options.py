@@ -1,0 +1,181 @@
+"""Options of the commands that ask many nodes: which nodes, how they are reached, how long each may take."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import rich_click as click
+
+from ingero.cli.config_file import CONFIG_VARIABLE, FLEET, ConfigError, find_config, read_config
+from ingero.errors import IngeroError
+from ingero.store.locations import DATABASE_VARIABLE, invoking_user
+from ingero.units import parse_duration_s
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ingero.fleet.access import Access
+    from ingero.fleet.node_lists import Node
+
+TOKEN_VARIABLE = "INGERO_FLEET_TOKEN"
+TIMEOUT = "5s"  # of a node
+_LONGEST_S = 3600.0  # where a timeout of 0 asks for no end
+_KEYS = ("nodes", "ca-cert", "client-cert", "client-key", "token-file")
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class FleetOptionError(IngeroError):
+    """What was asked of many nodes does not go together."""
+
+
+class NotInstalledError(IngeroError):
+    """What asks nodes is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Nodes to ask, and how. origin: the file that names them; "": the command line. timeout_s: of a node."""
+
+    nodes: tuple[Node, ...]
+    access: Access
+    context: ssl.SSLContext | None
+    timeout_s: float
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFlags:
+    """What the command line says of it."""
+
+    nodes: tuple[str, ...] = ()
+    ca_cert: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    token_file: Path | None = None
+    no_tls: bool = False
+    trusted_network: bool = False
+
+
+def fleet_options(command: _Command) -> _Command:
+    """Adds the options; the command gets their values as `fleet`, a FleetFlags."""
+
+    def wrapped(*arguments: Any, **values: Any) -> Any:
+        flags = FleetFlags(**{name: values.pop(name) for name in FleetFlags.__dataclass_fields__})
+        return command(*arguments, fleet=flags, **values)
+
+    wrapped.__doc__ = command.__doc__
+    wrapped.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]  # click's own
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]  # click calls it with names
+
+
+_OPTIONS = (
+    click.option(
+        "--nodes", multiple=True, metavar="N,N",
+        help="Ask these nodes, each a dashboard: gpu-01,gpu-02:8081, gpu[001-512], @FILE; instead of a recording.",
+    ),
+    click.option("--ca-cert", type=_FILE, metavar="F", help="Who signs the certificates of nodes, PEM."),
+    click.option("--client-cert", type=_FILE, metavar="F", help="This client's certificate for nodes, PEM."),
+    click.option("--client-key", type=_FILE, metavar="F", help="Its key, PEM."),
+    click.option("--token-file", type=_FILE, metavar="F", help="File with the token that nodes ask for."),
+    click.option("--no-tls", is_flag=True, help="Plain HTTP to nodes; of this machine."),
+    click.option("--trusted-network", is_flag=True, help="Allow --no-tls to other machines, too."),
+)  # fmt: skip
+
+
+def fleet_of(
+    flags: FleetFlags, *, db: Path | None, timeout: str | None, environ: Mapping[str, str], uid: int
+) -> Fleet | None:
+    """The nodes to ask; None: a recording is asked, because one was named, or no nodes are.
+
+    Raises:
+        IngeroError: the options do not go together, or cannot be used.
+    """
+    if flags.nodes and db is not None:
+        raise FleetOptionError("--nodes and --db exclude each other", hint="ask nodes, or a recording")
+    names_recording = db is not None or bool(environ.get(DATABASE_VARIABLE))
+    if names_recording and not flags.nodes:
+        _refuse_alone(flags)
+        return None
+    return fleet_beside(flags, timeout=timeout, environ=environ, uid=uid)
+
+
+def fleet_beside(
+    flags: FleetFlags, *, timeout: str | None = None, environ: Mapping[str, str], uid: int
+) -> Fleet | None:
+    """The nodes that are named on the command line or configured, whatever recording is asked beside them.
+
+    Raises:
+        IngeroError: the options do not go together, or cannot be used.
+    """
+    path, given = _configured(environ, uid=uid)
+    lists = list(flags.nodes) or given.get("nodes", [])
+    if not lists:
+        _refuse_alone(flags)
+        return None
+    if not find_spec("httpx2"):
+        raise NotInstalledError("asking nodes needs the package httpx2", hint="pip install 'ingero[fleet]'")
+    from ingero.fleet.access import check_access, client_context  # noqa: PLC0415  # needless for a recording
+    from ingero.fleet.node_lists import parse_nodes  # noqa: PLC0415  # as above
+
+    nodes = parse_nodes(lists)
+    access = _access(flags, given, environ)
+    check_access(access, nodes)
+    timeout_s = parse_duration_s(timeout or TIMEOUT) or _LONGEST_S
+    origin = "" if flags.nodes or path is None else str(path)
+    return Fleet(nodes=nodes, access=access, context=client_context(access), timeout_s=timeout_s, origin=origin)
+
+
+def _refuse_alone(flags: FleetFlags) -> None:
+    if flags != FleetFlags():
+        raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
+
+
+def _access(flags: FleetFlags, given: Mapping[str, list[str]], environ: Mapping[str, str]) -> Access:
+    from ingero.fleet.access import Access  # noqa: PLC0415  # as above
+    from ingero.serve.token_file import read_token  # noqa: PLC0415  # as above
+
+    def file(flag: Path | None, key: str) -> Path | None:
+        return flag or (Path(given[key][0]).expanduser() if key in given and not flags.no_tls else None)
+
+    client_cert, client_key = flags.client_cert, flags.client_key
+    if client_cert is None and client_key is None:  # a pair is of one source
+        client_cert, client_key = file(None, "client-cert"), file(None, "client-key")
+    token_file = flags.token_file
+    if token_file is None and not environ.get(TOKEN_VARIABLE) and "token-file" in given:
+        token_file = Path(given["token-file"][0]).expanduser()
+    return replace(
+        Access(),
+        ca_cert=file(flags.ca_cert, "ca-cert"),
+        client_cert=client_cert,
+        client_key=client_key,
+        token=read_token(token_file) if token_file else environ.get(TOKEN_VARIABLE, ""),
+        has_tls=not flags.no_tls,
+        is_trusted_network=flags.trusted_network,
+    )
+
+
+def _configured(environ: Mapping[str, str], *, uid: int) -> tuple[Path | None, dict[str, list[str]]]:
+    """What ingero.yaml of the user, or else of /etc, says below `fleet`; that of the current folder is not read."""
+    path = find_config(environ.get(CONFIG_VARIABLE), invoking_user(environ, uid=uid).home)
+    found: dict[str, list[str]] = {}
+    for key, (texts, place) in (read_config(path) if path else {}).items():
+        if not key.startswith(f"{FLEET}."):
+            continue
+        name = key.removeprefix(f"{FLEET}.").replace("_", "-")
+        if name not in _KEYS:
+            near = difflib.get_close_matches(name, _KEYS, n=1)
+            hint = f"perhaps {near[0]}" if near else f"one of {', '.join(_KEYS)}"
+            raise ConfigError(f"{place}: there is no option {key!r}", hint=hint)
+        if name != "nodes" and len(texts) != 1:
+            raise ConfigError(f"{place}: {key} is one file", hint="name one")
+        found[name] = texts
+    return path, found

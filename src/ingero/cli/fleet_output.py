@@ -1,0 +1,74 @@
+"""How answers of many nodes are shown, and what is missing of them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ingero.cli.output import echo
+from ingero.errors import IngeroError
+from ingero.serve.json_text import for_programs
+
+if TYPE_CHECKING:
+    from ingero.cli.fleet_options import Fleet
+    from ingero.fleet.fan_out import Missing
+
+EXIT_PARTIAL = 3
+_MOST_REASONS, _MOST_NAMES = 20, 8
+
+
+class NobodyAnsweredError(IngeroError):
+    """No node answered."""
+
+
+def nobody_answered(missing: Sequence[Missing]) -> NobodyAnsweredError:
+    """The error, with the reason of the first; those of the others are said before."""
+    first = missing[0]
+    of = f"none of {len(missing):,} nodes answered; {first.node}" if len(missing) > 1 else str(first.node)
+    if len({one.reason for one in missing}) > 1:
+        for line in _missing_lines(missing):
+            echo(f"  {line}", err=True)
+    return NobodyAnsweredError(f"{of}: {first.reason}", hint=first.hint)
+
+
+def say_asking(fleet: Fleet) -> None:
+    """Says on standard error that nodes are asked, where a file and not the command line names them."""
+    if fleet.origin:
+        echo(f"asking the {len(fleet.nodes):,} nodes of {fleet.origin}; --db asks a recording", err=True)
+
+
+def say_missing(missing: Sequence[Missing], asked: int) -> None:
+    """Which nodes are missing, on standard error: those of one reason together."""
+    if not missing:
+        return
+    echo(f"partial: {len(missing):,} of {asked:,} nodes are missing", err=True)
+    for line in _missing_lines(missing):
+        echo(f"  {line}", err=True)
+
+
+def missing_json(missing: Sequence[Missing]) -> list[dict[str, str]]:
+    """The same for programs."""
+    return [{"node": str(one.node), "reason": one.reason, "hint": one.hint} for one in missing]
+
+
+def print_json(body: object) -> None:
+    """One object on a line; nothing in it acts on a terminal."""
+    sys.stdout.write(for_programs(msgspec.json.encode(body).decode()) + "\n")
+    sys.stdout.flush()
+
+
+def _missing_lines(missing: Sequence[Missing]) -> Iterator[str]:
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for one in missing:
+        by_reason.setdefault((one.reason, one.hint), []).append(str(one.node))
+    groups = sorted(by_reason.items(), key=lambda group: -len(group[1]))
+    for (reason, hint), names in itertools.islice(groups, _MOST_REASONS):
+        more = len(names) - _MOST_NAMES
+        who = ", ".join(names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+        yield f"{who}: {reason}" + (f" ({hint})" if hint else "")
+    if len(groups) > _MOST_REASONS:
+        yield f"and {len(groups) - _MOST_REASONS:,} other reasons"

@@ -1,0 +1,121 @@
+"""Requests of the path were held back by the I/O limit of its own control group, before any device had them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.disk_waits import DiskWaits, Requests, device_number
+from ingero.diagnose.limit_commands import free_io
+from ingero.diagnose.model import Finding, Fix, Link
+from ingero.diagnose.places import waited_at
+from ingero.diagnose.rule import Rule
+from ingero.diagnose.scheduler_facts import SchedulerFacts
+from ingero.diagnose.waits import Segment
+from ingero.diagnose.workers import workers_of
+from ingero.foreign_text import label
+from ingero.units import format_bytes, format_count, format_ns
+
+CAUSE = "io-throttled"
+_IN_DEVICE = 0.5  # of the waits, by requests that were in the queue or in the device: then these are what is slow
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    device: str
+    limit: str
+    path: str
+
+    @property
+    def text(self) -> str:
+        """In words: "20.0 MiB/s read from disk 8:0"."""
+        name, _, value = self.limit.partition("=")
+        doing = "read from" if name.startswith("r") else "written to"
+        number = int(value) if value.isdigit() else 0
+        rate = f"{format_bytes(number)}/s" if name.endswith("bps") else f"{format_count(number)} requests/s"
+        return f"{rate} {doing} disk {self.device}"
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Waits of the path for a disk that has a limit, while hardly a request of its own was in the queue or device."""
+    limits = _limits(case)
+    if not limits:
+        return
+    waits = DiskWaits(case)
+
+    def is_disk(one: Segment) -> bool:
+        return waits.is_disk(one) or (one.state == "io" and one.waker_kind == "block" and waits.is_ours(one))
+
+    segments = [one for one in waits.paths.all() if is_disk(one)]
+    waited_ns = sum(one.duration_ns for one in segments)
+    requests = waits.behind(segments)
+    in_device_ns = (requests.queue_ns + requests.device_ns) * len(requests.events)
+    limit = _of(requests, limits)
+    if not limit or in_device_ns > _IN_DEVICE * waited_ns:
+        return
+    claims = waits.paths.claim(is_disk)
+    if not claims:
+        return
+    lost, main = sum(claims.values()), max(segments, key=lambda one: one.duration_ns)
+    mine = [one for one in segments if one.pid == main.pid]
+    line = waited_at(case.evidence, main.process or case.process.process, case.stretches, mine)
+    yield Finding(
+        cause=CAUSE,
+        resource="io limit",
+        root=limit.path,
+        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] waited for a disk "
+        f"that its own control group {label(limit.path)} limits to {limit.text}",
+        claims=claims,
+        line=line,
+        chain=(
+            Link(
+                text=f"its waits for the disk took {format_ns(waited_ns)}, its requests in queue and device "
+                f"{format_ns(int(in_device_ns))}",
+                seen_ns=waited_ns,
+                expected_ns=int(in_device_ns),
+                structure="the limit that was in force, and the kernel's own times of each request",
+                order="held back by the limit, before they came into the disk's queue",
+            ),
+        ),
+        fixes=(
+            Fix(text="raise the limit, or take it away", command=free_io(limit.path, limit.device, limit.limit)),
+            Fix(
+                text="or read the mapped file whole, or copy it to another disk, before it is used: page by page each "
+                "touch waits"
+                if any(one.is_page_fault for one in requests.events)
+                else "or read less at once: smaller files, what is read twice kept in memory or on another disk"
+            ),
+        ),
+        evidence={"limit": limit.limit, "device": limit.device, "group": limit.path} | requests.facts,
+        waits_for=workers_of(case, segments),
+    )
+
+
+def _limits(case: Case) -> list[_Limit]:
+    """Those of the process and its workers."""
+    facts = SchedulerFacts(case)
+    rows = (facts.in_force(pid, pid) for pid in sorted(case.family))
+    return [_Limit(*map(str, one)) for row in rows if row for one in json.loads(row.io_limits)]
+
+
+def _of(requests: Requests, limits: list[_Limit]) -> _Limit | None:
+    """The limit of the device that the requests were for; of any, where none of them was seen."""
+    device = device_number(requests.device) if requests.events else ""
+    letter = "w" if requests.events and requests.is_write else "r"
+    mine = [one for one in limits if one.device == device or not device]
+    return next((one for one in mine if one.limit.startswith(letter)), None)
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="held back by the I/O limit of its control group",
+    order=17,
+    needs=("epochs", "offcpu", "IO", "scheduling"),
+    shows="waits of the path for a disk, the limit of the control group, and how short its requests were in the queue "
+    "and in the device",
+    limits="that a limit was reached is concluded: the kernel does not say for how long it held a request back; limits "
+    "by latency (io.latency) and by weight or cost (io.weight, io.cost) are not looked at",
+    find=find,
+)

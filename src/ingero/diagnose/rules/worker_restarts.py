@@ -1,0 +1,116 @@
+"""Data workers are made anew for each pass over the data, and the device waits until they have begun to deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.cases import Case
+from ingero.diagnose.model import CodeLine, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.places import RUN, SLEEP, at, empty_spans, spent, stays
+from ingero.diagnose.roles import data_workers
+from ingero.diagnose.rule import Rule
+from ingero.units import format_ns
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CAUSE = "worker-restarts"
+MIN_PASSES = 3  # a loader that is made once, or once more for the evaluation, is none
+_STATES = ("run", "sleep", "io", "kernel_lock", "unknown")  # who had the CPU meanwhile has rules of its own
+_APART_NS = 500_000_000  # between the workers of one pass and those of the next
+_EXITED = 0.5  # of the workers that were born before the last pass: they ended, it is not a growing pool
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Which intervals wait for new workers. longer_ns: of each, beyond those that do not."""
+
+    is_first: Array
+    longer_ns: Array
+    workers: int
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """The time with an empty device in which workers were born, beyond that of other intervals."""
+    passes = _passes(case)
+    if passes is None:
+        return
+    total_ns = float(passes.longer_ns.sum()) * case.scale
+    claims = case.take((Part.EMPTY,), _STATES, total_ns)
+    lost = sum(claims.values())
+    if not lost:
+        return
+    count = int(passes.is_first.sum())
+    times = f", {count} times" if count > 1 else ""
+    each = format_ns(int(passes.longer_ns.sum() / count))
+    line = _line(case, case.epochs[passes.is_first])
+    yield Finding(
+        cause=CAUSE,
+        resource="data",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} making its {passes.workers} data workers anew for each pass over "
+        f"the data{times}, {each} each{at(line)}",
+        claims=claims,
+        is_apart=True,
+        line=line,
+        chain=(
+            Link(
+                text=f"the device was empty for {each} longer whenever workers were born",
+                seen_ns=int(total_ns),
+                expected_ns=0,
+                structure="the births of its workers within the waits, and waits without any beside them",
+                order="the old workers ended, new ones began, then came the first batch",
+            ),
+        ),
+        fixes=(
+            Fix(text="keep the workers from one pass to the next", command="DataLoader(persistent_workers=True)"),
+            Fix(text="or let one pass be longer: a sampler that goes through the data several times"),
+        ),
+        evidence={"passes": count, "workers": passes.workers, "longer (ns per pass)": int(total_ns / count)},
+    )
+
+
+def _passes(case: Case) -> _Passes | None:
+    mine = data_workers(case.evidence, case.process)
+    born = np.array(sorted(one.start_ns for one in mine), np.int64)
+    since_ns = min(case.evidence.window.begin_ns, case.window.begin_ns)
+    born = born[(born >= since_ns) & (born < case.evidence.window.end_ns)]
+    count = 1 + int((np.diff(born) > _APART_NS).sum()) if len(born) else 0
+    before_last = [one for one in mine if len(born) and born[0] <= one.start_ns < born[-1] - _APART_NS]
+    if count < MIN_PASSES or sum(one.exit_ns is not None for one in before_last) < _EXITED * len(before_last):
+        return None
+    begins, ends = case.epochs["a_ns"], case.epochs["a_ns"] + case.epochs["e_ns"]
+    first = np.searchsorted(born, begins) < np.searchsorted(born, ends)
+    if not first.any():
+        return None
+    if case.kind is FindingKind.INCIDENT:
+        beyond = case.excess_ns
+    elif not first.all():
+        beyond = case.epochs["e_ns"] - float(np.median(case.epochs["e_ns"][~first]))
+    else:
+        return None
+    return _Passes(first, np.where(first, np.maximum(beyond, 0), 0), max(round(len(born) / count), 1))
+
+
+def _line(case: Case, first: Array) -> CodeLine | None:
+    """Where the thread that waits for them was."""
+    spans, number = empty_spans(first), case.process.process
+    found = [one for state in (SLEEP, RUN) for one in stays(case.evidence, number, case.stretches, spans, state)]
+    return spent(found).line
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="data workers are made anew for each pass",
+    order=39,
+    needs=("epochs",),
+    wants=("samples",),
+    shows="the births of data workers within the time in which the device was empty, how often, and what those waits "
+    "took longer than others",
+    limits="workers are known by the name that PyTorch gives them; of fewer than three passes in a recording nothing "
+    "is said",
+    find=find,
+)

@@ -1,0 +1,91 @@
+"""How nodes are reached: certificates or a token, TLS 1.3, and plain HTTP only where nobody listens."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingero.errors import IngeroError
+from ingero.fleet.node_lists import Node, listed
+
+_WAY_OUT = "`ingero certs` makes certificates; docs/fleet.md says how"
+
+
+class AccessError(IngeroError):
+    """Nodes cannot be asked so, or should not be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What is shown to nodes, and what they have to show. token: "" for none; no text of the record holds it.
+
+    ca_cert: who signs the certificates of nodes; None: the authorities that this system trusts.
+    """
+
+    ca_cert: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    token: str = field(default="", repr=False)
+    has_tls: bool = True
+    is_trusted_network: bool = False
+
+
+def check_access(access: Access, nodes: Iterable[Node]) -> None:
+    """Refuses what would show a token or a recording to listeners.
+
+    Raises:
+        AccessError: with what would be safe.
+    """
+    if (access.client_cert is None) != (access.client_key is None):
+        raise AccessError("a client's certificate needs its key", hint="give both --client-cert and --client-key")
+    if access.has_tls:
+        return
+    if access.ca_cert or access.client_cert:
+        raise AccessError("without TLS there are no certificates", hint="leave out --no-tls")
+    far = [node for node in nodes if not node.is_loopback]
+    if far and not access.is_trusted_network:
+        raise AccessError(
+            f"--no-tls would show everything to all between here and {listed(far)}",
+            hint="leave out --no-tls; on a network where nobody listens, add --trusted-network",
+        )
+
+
+def client_context(access: Access) -> ssl.SSLContext | None:
+    """TLS 1.3 alone, a node's certificate must be for the name or address that it is called by; None without TLS.
+
+    Raises:
+        AccessError: a file cannot be used.
+    """
+    if not access.has_tls:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        if access.ca_cert is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(access.ca_cert)
+    except (OSError, ssl.SSLError) as error:
+        raise AccessError(f"{access.ca_cert}: {_why(error)}", hint=f"--ca-cert needs a PEM file: {_WAY_OUT}") from error
+    if access.client_cert is not None and access.client_key is not None:
+        try:
+            context.load_cert_chain(access.client_cert, access.client_key, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise AccessError(
+                f"{access.client_cert}, {access.client_key}: {_why(error)}",
+                hint=f"--client-cert and --client-key need a PEM certificate and its own unencrypted key: {_WAY_OUT}",
+            ) from error
+    return context
+
+
+def _no_password() -> str:
+    """Instead of a question on the terminal, which nobody may sit at."""
+    raise ValueError("the key is encrypted")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "it cannot be used").lower().replace("_", " ")
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,55 @@
+"""How much memory the answers of all nodes may take together: who sends most gives way, not who comes last."""
+
+from __future__ import annotations
+
+from ingero.errors import IngeroError
+from ingero.units import format_bytes
+
+MOST_OF_A_NODE_BYTES = 32 << 20  # as Ingero 0.x; the sandbox of SQL answers with 16 MiB at most
+MOST_OF_ALL_BYTES = 96 << 20
+
+
+class TooLargeError(IngeroError):
+    """An answer is larger than it may be."""
+
+
+class Budget:
+    """Counts the bytes of answers that are being read, and of those that are kept."""
+
+    def __init__(self, most_bytes: int = MOST_OF_ALL_BYTES, most_of_a_node_bytes: int = MOST_OF_A_NODE_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._most_of_a_node_bytes = most_of_a_node_bytes
+        self._kept_bytes = 0
+        self._reading: dict[int, int] = {}
+        self._next = 0
+
+    def begin(self) -> int:
+        """A number for an answer."""
+        self._next += 1
+        self._reading[self._next] = 0
+        return self._next
+
+    def take(self, answer: int, size_bytes: int) -> None:
+        """So many more bytes of it have come.
+
+        Raises:
+            TooLargeError: it is larger than one may be, or the largest while all together are.
+        """
+        self._reading[answer] += size_bytes
+        mine = self._reading[answer]
+        if mine > self._most_of_a_node_bytes:
+            raise TooLargeError(
+                f"its answer is larger than {format_bytes(self._most_of_a_node_bytes)}",
+                hint="ask for fewer rows or columns",
+            )
+        if self._kept_bytes + sum(self._reading.values()) > self._most_bytes and mine == max(self._reading.values()):
+            raise TooLargeError(
+                f"all answers are larger than {format_bytes(self._most_bytes)}, and this is the largest",
+                hint="ask for fewer rows or columns, or fewer nodes",
+            )
+
+    def end(self, answer: int, *, is_kept: bool) -> None:
+        """It is read, or given up."""
+        size_bytes = self._reading.pop(answer)
+        if is_kept:
+            self._kept_bytes += size_bytes

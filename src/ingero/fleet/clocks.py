@@ -1,0 +1,248 @@
+"""What a node's clock is worth: its offset from ours, how far that may be off, and which order of events it proves.
+
+An exchange is asked and answered by our clock, received and sent by the node's. Neither message can have arrived before
+it left, which bounds the offset from both sides, whatever the network does and however unequal both ways are. Bounds of
+several exchanges hold together: the fastest message each way says most, and one that waits costs nothing.
+
+Source: K. Marzullo, Maintaining the Time in a Distributed System, 1984; RFC 5905, section 10.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ingero.errors import IngeroError
+from ingero.units import format_ns
+
+EXCHANGES = 8  # docs/measurements/2026-11-26-fleet-clocks.md
+QUERY_SKEW_NS = 10_000_000  # clocks that differ by more are worth a warning where rows of nodes are put together
+MERGE_SKEW_NS = 100_000_000  # and where recordings are, which may have been made without a common clock
+
+# Two quartz clocks, 50 ppm each at the worst; whatever disciplines them to less makes this hold all the more.
+MAX_DRIFT_PPM = 100
+_MOST_NS = 1 << 63
+
+
+class ClockError(IngeroError):
+    """What a node says of its clock cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Four readings of two clocks, unix ns: ours when it was asked and answered, the node's in between."""
+
+    asked_ns: int
+    received_ns: int
+    sent_ns: int
+    answered_ns: int
+
+    @property
+    def least_ns(self) -> int:
+        """The node's clock is ahead of ours by at least this: what was sent cannot have come before."""
+        return self.sent_ns - self.answered_ns
+
+    @property
+    def most_ns(self) -> int:
+        """And by at most this: what was received cannot have been asked later."""
+        return self.received_ns - self.asked_ns
+
+    @property
+    def round_trip_ns(self) -> int:
+        """Time on the way, both ways together; below 0 where a clock was set meanwhile."""
+        return self.most_ns - self.least_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A clock, ours or the node's, was set. at_ns: by our clock, not later. by_ns: how much the offset grew."""
+
+    at_ns: int
+    by_ns: int
+    bound_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The clock of a node at a moment: ahead of ours by offset_ns, more or less by bound_ns at most.
+
+    at_ns: the moment, by our clock. exchanges: how many it is known from. steps: what was set while it was asked.
+    """
+
+    offset_ns: int
+    bound_ns: int
+    at_ns: int
+    exchanges: int
+    steps: tuple[Step, ...] = ()
+
+    def ours(self, node_ns: int) -> int:
+        """A time of the node as our clock would have said it, to `bound_at`."""
+        return node_ns - self.offset_ns
+
+    def bound_at(self, our_ns: int) -> int:
+        """How far the offset may be off at another moment, in ns: it has drifted since, by 100 ppm at most."""
+        return self.bound_ns + drift_ns(our_ns - self.at_ns)
+
+
+OURS = Clock(offset_ns=0, bound_ns=0, at_ns=0, exchanges=0)
+"""Our own clock."""
+
+
+class Order(enum.Enum):
+    """Of two events on different nodes."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    NOT_KNOWN = "order not known"
+
+
+class Kind(enum.Enum):
+    """What became of an offset between two estimates."""
+
+    NONE = "none that can be told"
+    DRIFT = "drift"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From one estimate to a later one. by_ns: how much the offset grew, to bound_ns. ppm: that as a rate."""
+
+    kind: Kind
+    by_ns: int
+    bound_ns: int
+    ppm: float
+
+
+def drift_ns(elapsed_ns: int) -> int:
+    """By how much two clocks may part in a time, in ns."""
+    return -(-abs(elapsed_ns) * MAX_DRIFT_PPM // 1_000_000)
+
+
+def estimate(exchanges: Sequence[Exchange]) -> Clock:
+    """The node's clock from exchanges in the order they were made, `EXCHANGES` of them or more.
+
+    Its bound is never more than half the shortest round trip and the drift within that.
+
+    Raises:
+        ClockError: there are none, or none that can be.
+    """
+    runs: list[list[Exchange]] = []
+    for one in exchanges:
+        if not all(0 <= value < _MOST_NS for value in (one.received_ns, one.sent_ns)):
+            raise ClockError("the node says a time that is none", hint="its clock is not used; ask it for /api/v2/time")
+        if one.round_trip_ns < 0 or one.answered_ns < one.asked_ns:
+            continue  # a clock was set while it was on its way: it belongs to neither side
+        if not runs or _common([*runs[-1], one], one.asked_ns) is None:
+            runs.append([])
+        runs[-1].append(one)
+    if not runs:
+        raise ClockError("no exchange with the node says what its clock is", hint="ask it again")
+    found = [_of_run(run) for run in runs]
+    steps = tuple(
+        Step(
+            at_ns=run[0].answered_ns,
+            by_ns=after.offset_ns - before.offset_ns,
+            bound_ns=before.bound_ns + after.bound_ns,
+        )
+        for before, after, run in zip(found, found[1:], runs[1:], strict=False)
+    )
+    last = found[-1]
+    return Clock(
+        offset_ns=last.offset_ns, bound_ns=last.bound_ns, at_ns=last.at_ns, exchanges=last.exchanges, steps=steps
+    )
+
+
+def _common(run: Sequence[Exchange], at_ns: int) -> tuple[int, int] | None:
+    """The least and the most that all exchanges allow at a moment; None: nothing, so that a clock was set."""
+    least, most = -_MOST_NS, _MOST_NS
+    for one in run:
+        drifted_ns = drift_ns(max(abs(at_ns - one.asked_ns), abs(at_ns - one.answered_ns)))
+        least, most = max(least, one.least_ns - drifted_ns), min(most, one.most_ns + drifted_ns)
+    return (least, most) if least <= most else None
+
+
+def _of_run(run: Sequence[Exchange]) -> Clock:
+    """At the moment of the fastest exchange: what that one allows is the most that the bound can be."""
+    fastest = min(run, key=lambda one: one.round_trip_ns)
+    least, most = _common(run, fastest.asked_ns) or (fastest.least_ns, fastest.most_ns)
+    return Clock(
+        offset_ns=(least + most) // 2, bound_ns=-(-(most - least) // 2), at_ns=fastest.asked_ns, exchanges=len(run)
+    )
+
+
+def change(before: Clock, after: Clock) -> Change:
+    """What became of a node's clock between two estimates: it drifts by 100 ppm at most, more was a step."""
+    by_ns, bound_ns = after.offset_ns - before.offset_ns, before.bound_ns + after.bound_ns
+    elapsed_ns = max(after.at_ns - before.at_ns, 1)
+    kind = Kind.NONE if abs(by_ns) <= bound_ns else Kind.DRIFT
+    if abs(by_ns) > bound_ns + drift_ns(elapsed_ns) or after.steps:
+        kind = Kind.STEP
+    return Change(kind=kind, by_ns=by_ns, bound_ns=bound_ns, ppm=by_ns / elapsed_ns * 1e6)
+
+
+def between(clocks: Sequence[Clock], our_ns: int) -> Clock:
+    """The node's clock at a moment, from estimates in the order of time, of which there is one at least.
+
+    Between two it goes from one to the other at an even rate. Its bound is what both allow at 100 ppm, so that it holds
+    for a rate that is not even. Where a step lies between, each estimate stands for its own side, the bound for both.
+    """
+    before = [clock for clock in clocks if clock.at_ns <= our_ns]
+    after = [clock for clock in clocks if clock.at_ns > our_ns]
+    if not before or not after:
+        nearest = before[-1] if before else after[0]
+        return Clock(
+            offset_ns=nearest.offset_ns, bound_ns=nearest.bound_at(our_ns), at_ns=our_ns, exchanges=nearest.exchanges
+        )
+    first, last = before[-1], after[0]
+    least = max(first.offset_ns - first.bound_at(our_ns), last.offset_ns - last.bound_at(our_ns))
+    most = min(first.offset_ns + first.bound_at(our_ns), last.offset_ns + last.bound_at(our_ns))
+    if least > most or last.steps:  # set in between, and it is not known when
+        nearest = min(first, last, key=lambda clock: abs(clock.at_ns - our_ns))
+        bound_ns = abs(last.offset_ns - first.offset_ns) + max(first.bound_at(our_ns), last.bound_at(our_ns))
+        return Clock(offset_ns=nearest.offset_ns, bound_ns=bound_ns, at_ns=our_ns, exchanges=nearest.exchanges)
+    part_ns, whole_ns = our_ns - first.at_ns, last.at_ns - first.at_ns
+    offset_ns = first.offset_ns + (last.offset_ns - first.offset_ns) * part_ns // whole_ns
+    offset_ns = min(max(offset_ns, least), most)
+    return Clock(
+        offset_ns=offset_ns,
+        bound_ns=max(most - offset_ns, offset_ns - least),
+        at_ns=our_ns,
+        exchanges=first.exchanges + last.exchanges,
+    )
+
+
+def order(one_ns: int, one: Clock, other_ns: int, other: Clock) -> Order:
+    """Which of two events came first, each by the time of its node; known only where the bounds do not overlap."""
+    if one is other:
+        return Order.NOT_KNOWN if one_ns == other_ns else Order.BEFORE if one_ns < other_ns else Order.AFTER
+    mine, theirs = one.ours(one_ns), other.ours(other_ns)
+    overlap_ns = one.bound_at(mine) + other.bound_at(theirs)
+    if abs(theirs - mine) <= overlap_ns:
+        return Order.NOT_KNOWN
+    return Order.BEFORE if mine < theirs else Order.AFTER
+
+
+def warnings(clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS) -> Iterator[str]:
+    """Which clocks are off by more than a threshold, a sentence each, the worst first; and which were set meanwhile.
+
+    Of three nodes or more the median is taken for right, so that a client with a wrong clock does not blame them all.
+    """
+    offsets = {node: clock.offset_ns for node, clock in clocks.items()}
+    right_ns = int(statistics.median(offsets.values())) if len(offsets) > 2 else 0
+    if abs(right_ns) > threshold_ns:
+        yield f"the clock of this machine is {_off(-right_ns)} those of the nodes"
+    for node in sorted(clocks, key=lambda name: (-abs(offsets[name] - right_ns), name)):
+        clock, off_ns = clocks[node], offsets[node] - right_ns
+        if abs(off_ns) - clock.bound_ns > threshold_ns:
+            yield f"the clock of {node} is {_off(off_ns)} the others, to {format_ns(clock.bound_ns)}"
+        elif clock.bound_ns > threshold_ns:
+            yield f"the clock of {node} is known to {format_ns(clock.bound_ns)} only: its answers take that long"
+        for step in clock.steps:
+            yield f"a clock was set while {node} was asked: {node} is now {_off(step.by_ns)} before"
+
+
+def _off(by_ns: int) -> str:
+    return f"{format_ns(abs(by_ns))} {'ahead of' if by_ns > 0 else 'behind'}"

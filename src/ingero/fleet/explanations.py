@@ -1,0 +1,98 @@
+"""What many nodes found, each in its own recording: their chains worst first, and what the others say instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlencode
+
+import msgspec
+
+from ingero.fleet.client import NodeClient
+from ingero.fleet.fan_out import Answered, FleetAnswer, Missing
+from ingero.fleet.names import names_of
+from ingero.serve.row_lines import Identity
+
+_MOST_CHAINS = 10_000
+_SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")
+
+_Line = Annotated[str, msgspec.Meta(max_length=8 << 10)]
+
+
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
+    """One stall with its cause, as a node says it: texts of others."""
+
+    id: _Line
+    severity: _Line
+    summary: _Line
+    root_cause: _Line
+    explanation: _Line = ""
+    recommendations: Annotated[list[_Line], msgspec.Meta(max_length=100)] = []
+    detected_at: _Line = ""
+    lost_ns: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    node: _Line = ""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node answers. diagnosis: as `explain --json` prints it, not looked into."""
+
+    node: Identity
+    headline: _Line
+    chains: Annotated[list[Chain], msgspec.Meta(max_length=_MOST_CHAINS)]
+    diagnosis: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetExplanation:
+    """chains: with the name of their node, worst first. explained: by that name, what each node answered."""
+
+    chains: tuple[tuple[str, Chain], ...]
+    explained: dict[str, Answered[Explanation]]
+    missing: tuple[Missing, ...]
+    notes: tuple[str, ...]
+
+
+async def ask_explanation(client: NodeClient, *, since: str, pid: int | None, cause: str) -> Explanation:
+    """What a node found in the last `since`, about one process and of one cause, if asked.
+
+    Raises:
+        NodeError: there is no answer.
+    """
+    wanted = {"since": since, "pid": pid, "cause": cause}
+    question = urlencode({name: value for name, value in wanted.items() if value})
+    return await client.json(f"/api/v2/explain?{question}", Explanation)
+
+
+def fleet_explanation(found: FleetAnswer[Explanation]) -> FleetExplanation:
+    """All of it together."""
+    names = names_of([(one.node, one.answer.node) for one in found.answered])
+    explained = {names.label[one.node]: one for one in found.answered if one.node in names.label}
+    chains = [
+        (_where(label, one.answer, chain), chain) for label, one in explained.items() for chain in one.answer.chains
+    ]
+    return FleetExplanation(
+        chains=tuple(sorted(chains, key=lambda each: (_rank(each[1].severity), -each[1].lost_ns))),
+        explained=explained,
+        missing=(*found.missing, *names.repeated),
+        notes=names.notes,
+    )
+
+
+def silent(found: FleetExplanation) -> dict[str, list[str]]:
+    """Nodes without a chain, by what they say instead: that nothing was found, or that nothing could be."""
+    said: dict[str, list[str]] = {}
+    for label, one in found.explained.items():
+        if not one.answer.chains:
+            said.setdefault(one.answer.headline, []).append(label)
+    return said
+
+
+def _where(label: str, answer: Explanation, chain: Chain) -> str:
+    """The node of a chain: in a merged recording it says so itself."""
+    own: Sequence[str] = answer.node.nodes
+    return label if len(own) == 1 or chain.node not in own else chain.node
+
+
+def _rank(severity: str) -> int:
+    return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)

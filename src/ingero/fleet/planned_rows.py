@@ -1,0 +1,149 @@
+"""One statement over many nodes: what its plan asks goes to each of them, and their answers become one table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ingero.fleet.client import NodeClient, NodeRows
+from ingero.fleet.fan_out import Answered, FleetAnswer, Missing, Reach, ask_nodes
+from ingero.fleet.names import names_of
+from ingero.fleet.node_lists import Node
+from ingero.fleet.statements import Plan, Result, plan
+from ingero.foreign_text import visible
+from ingero.serve.row_lines import MOST_ROWS, MOST_SECONDS, Identity
+from ingero.serve.sql import first_rows_note
+from ingero.store.sql_text import Row
+
+_EXACT = " Exact: "
+_MOST_NOTES = 8
+_NUMBER = re.compile(r"[0-9][0-9,.]*")
+_OF_ITS_TIME = 0.9  # that a statement may take on the node, so that the node can still say so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRows:
+    """One table of many nodes.
+
+    nodes: names of those whose rows are in it. missing: those whose are not, and why. truncated: names of those that
+    have more rows. is_cut: there are more rows than these. notes: what to know of the numbers.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[Row]
+    nodes: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    truncated: tuple[str, ...]
+    is_cut: bool
+    notes: tuple[str, ...]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether nodes are missing."""
+        return bool(self.missing)
+
+
+def fleet_rows(reach: Reach, sql: str, *, limit: int | None) -> FleetRows:
+    """The answer of all nodes. limit: how many rows of it are wanted.
+
+    A node that is missing once is not asked for the rest, so that all parts of an answer are of the same nodes.
+
+    Raises:
+        SqlError: the statement is refused, means nothing over several nodes, or needs too much.
+    """
+    whole = plan(sql, limit=limit)
+    asking = _Asking(reach)
+    while whole.first:
+        whole = whole.after([asking.result(each) for each in whole.first])
+    result = asking.result(whole)
+    return FleetRows(
+        columns=result.columns,
+        rows=result.rows if result.nodes else [],  # nobody's total is none
+        nodes=result.nodes,
+        missing=tuple(asking.missing),
+        truncated=result.truncated,
+        is_cut=result.is_truncated,
+        notes=(*asking.notes, *result.notes),
+    )
+
+
+class _Asking:
+    """The nodes that have answered everything so far, and the others with the reason."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._nodes: tuple[Node, ...] = reach.nodes
+        self.missing: list[Missing] = []
+        self._names_notes: tuple[str, ...] = ()
+        self._said: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which machines have one name, and what nodes say of their numbers."""
+        return (*self._names_notes, *self._said)
+
+    def result(self, part: Plan) -> Result:
+        """What the nodes answer to a plan."""
+        while part.first:
+            part = part.after([self.result(each) for each in part.first])
+        found = self._ask(part)
+        names = names_of([(one.node, one.answer.who) for one in found.answered])
+        node_of = {mark: node for node, mark in names.mark.items()}
+        result = part.combine(
+            {names.mark[one.node]: one.answer.rows for one in found.answered if one.node in names.mark}
+        )
+        refused = [Missing(node=node_of[mark], reason=reason) for mark, reason in result.refused.items()]
+        self.missing += [*found.missing, *names.repeated, *refused]
+        self._names_notes = names.notes
+        self._said += [note for note in _notes(found.answered) if note not in self._said]
+        gone = {one.node for one in self.missing}
+        self._nodes = tuple(node for node in self._nodes if node not in gone)
+        return _labelled(result, {mark: names.label[node] for mark, node in node_of.items()}, has_node=part.adds_node)
+
+    def _ask(self, part: Plan) -> FleetAnswer[_Answer]:
+        node_s = min(MOST_SECONDS, self._reach.timeout_s * _OF_ITS_TIME)
+        questions = [(one.sql, min(one.max_rows + 1, MOST_ROWS)) for one in part.questions]
+
+        async def ask(client: NodeClient) -> _Answer:
+            found = [await client.rows(sql, limit=most, timeout_s=node_s) for sql, most in questions]
+            who = found[0].header.node if found else await client.json("/api/v2/node", Identity)
+            return _Answer(who, [one.rows for one in found], [note for one in found for note in _own_notes(one)])
+
+        return ask_nodes(self._nodes, self._reach.access, self._reach.context, ask, timeout_s=self._reach.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a node answered to the questions of a plan. who: whose recording it is; a plan may have no question."""
+
+    who: Identity
+    rows: list[list[Row]]
+    notes: list[str]
+
+
+def _labelled(result: Result, label: Mapping[str, str], *, has_node: bool) -> Result:
+    """The result with the nodes called what they are called."""
+    rows = [(label.get(str(row[0]), row[0]), *row[1:]) for row in result.rows] if has_node else result.rows
+    nodes, truncated = ([label[mark] for mark in marks] for marks in (result.nodes, result.truncated))
+    return replace(result, rows=rows, nodes=tuple(nodes), truncated=tuple(truncated))
+
+
+def _own_notes(found: NodeRows) -> Iterator[str]:
+    """What the node says of its numbers, but for what is said of the answer as a whole."""
+    for note in found.header.notes:
+        if note != first_rows_note(found.header.rows):
+            yield note.partition(_EXACT)[0]  # the statement that is exact is that of a part of this one
+
+
+def _notes(answered: Sequence[Answered[_Answer]]) -> list[str]:
+    """Notes of nodes; where they say the same with other numbers, the first, and how many do."""
+    said: dict[str, dict[Node, str]] = {}
+    for one in answered:
+        for note in one.answer.notes:
+            said.setdefault(_NUMBER.sub("#", note), {}).setdefault(one.node, note)
+    found = []
+    for notes in sorted(said.values(), key=len, reverse=True)[:_MOST_NOTES]:
+        others = f" (so or with other numbers on {len(notes)} nodes)" if len(notes) > 1 else ""
+        found.append(visible(next(iter(notes.values()))) + others)
+    return found

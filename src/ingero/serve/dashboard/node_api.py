@@ -1,0 +1,100 @@
+"""What other machines ask of a node: /api/v2, rows that lose nothing, the whole diagnosis, stamps of its clock."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response, StreamingResponse
+
+from ingero import __version__
+from ingero.diagnose.concerned import chosen
+from ingero.serve.dashboard import published
+from ingero.serve.dashboard.details import Since
+from ingero.serve.findings_json import diagnosis_json
+from ingero.serve.findings_text import headline
+from ingero.serve.json_text import for_pages
+from ingero.serve.recording_source import RecordingSource
+from ingero.serve.row_lines import MEDIA_TYPE, MOST_ROWS, MOST_SECONDS, Identity, row_lines
+from ingero.store.reader import open_reader
+
+_MAX_PID = 2**31 - 1
+Pid = Annotated[int | None, Query(ge=1, le=_MAX_PID, description="only what is about this process")]
+Cause = Annotated[str, Query(max_length=64, pattern="^[a-z-]*$", description="only incidents of this cause")]
+
+
+class Statement(BaseModel):
+    """One SELECT over the published views (docs/schema.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+    sql: str = Field(min_length=1, max_length=1 << 16)
+    limit: int = Field(default=1000, ge=1, le=MOST_ROWS, description="at most so many rows")
+    timeout_s: Annotated[float, Field(gt=0, le=MOST_SECONDS, description="what it may take on the node")] = 10.0
+
+
+def add_node_api(app: FastAPI, source: RecordingSource) -> None:
+    """The addresses of /api/v2."""
+
+    @app.get("/api/v2/time")
+    async def time() -> Response:
+        """One exchange of clocks, unix ns: when the question came in, and when the answer left."""
+        received_ns = source.clock()
+        return _json({"received_ns": received_ns, "sent_ns": source.clock()})
+
+    @app.get("/api/v2/node")
+    def node() -> Response:
+        """Whose recording it is, and what this server speaks."""
+        found = identity(source)
+        return _json({
+            "nodes": found.nodes, "machine_id": found.machine_id, "recording": found.recording,
+            "ingero_version": __version__, "api": ["v1", "v2"],
+        })  # fmt: skip
+
+    @app.post("/api/v2/query")
+    def query(statement: Statement) -> StreamingResponse:
+        """The answer to one SELECT as lines of JSON: a header, then a row each; 64-bit integers, blobs as {"b64"}."""
+        answer = source.run_sql(statement.sql, max_rows=statement.limit, timeout_s=statement.timeout_s)
+        return StreamingResponse(_pieces(row_lines(answer, identity(source))), media_type=MEDIA_TYPE)
+
+    @app.get("/api/v2/explain")
+    def explain(since: Since = "", pid: Pid = None, cause: Cause = "") -> Response:
+        """What `ingero explain --json` says here, its headline, and its chains as older versions publish them."""
+        diagnosis = chosen(source.diagnosis(since), pid=pid, rule=cause or None)
+
+        def text() -> bytes:
+            with source.open(since) as (reader, window):
+                found = published.chains(reader, window, diagnosis)
+            body: dict[str, Any] = {"diagnosis": diagnosis_json(diagnosis), "chains": found}
+            about = {"node": identity(source), "headline": headline(diagnosis), "ingero_version": __version__}
+            return for_pages(body | about)
+
+        return Response(source.kept(("explain", since, pid, cause), text), media_type="application/json")
+
+
+def identity(source: RecordingSource) -> Identity:
+    """Whose recording it is."""
+
+    def read() -> Identity:
+        with open_reader(source.path) as reader:  # also of one that has no rows yet
+            nodes, sessions = reader.nodes(), reader.sessions()
+            machines = {machine for (machine,) in reader.connection.execute("SELECT machine_id FROM sessions")}
+        of = "\n".join(sorted(f"{one.uuid} {one.node} {one.started_ns}" for one in sessions))
+        return Identity(
+            nodes=nodes,
+            machine_id=(machines.pop() or "") if len(machines) == 1 else "",
+            recording=hashlib.sha256(of.encode()).hexdigest()[:32],
+        )
+
+    return source.kept(("identity",), read)
+
+
+async def _pieces(pieces: Iterator[bytes]) -> Any:  # an asynchronous iterator, which needs no thread for each piece
+    for piece in pieces:
+        yield piece
+
+
+def _json(body: object) -> Response:
+    return Response(for_pages(body), media_type="application/json")

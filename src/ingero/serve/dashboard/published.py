@@ -1,0 +1,124 @@
+"""What Ingero 0.8 to 0.17 publish under /api/v1, by the names that their clients read. Times in us are whole ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+from ingero.diagnose.model import Diagnosis, Incident
+from ingero.serve.stored_findings import stored
+from ingero.store.reader import Reader
+from ingero.store.records import CausalChain, OpTotals, Snapshot, Window
+
+Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
+
+_MiB = 1 << 20
+
+
+def overview(reader: Reader, found: Sequence[Object]) -> Object:
+    """Counts, the worst chain, the GPU."""
+    sessions = reader.sessions()
+    last = sessions[-1] if sessions else None
+    [(events,)] = reader.connection.execute("SELECT count(*) FROM raw_events")
+    return {
+        "event_count": events,
+        "session_count": len(sessions),
+        "top_chain": found[0] if found else None,
+        "gpu": {"model": last.gpu_model, "driver_version": last.gpu_driver, "cuda_version": last.cuda_ver}
+        if last and last.gpu_model
+        else None,
+    }
+
+
+def machine(snapshot: Snapshot) -> Object:
+    """What the machine did at one moment, beside its CPU."""
+    swap = snapshot.swap_used_bytes
+    return {
+        "mem_percent": snapshot.mem_percent,
+        "swap_mb": None if swap is None else swap // _MiB,
+        "load_avg": snapshot.load_avg,
+    }
+
+
+def op(totals: OpTotals) -> Object:
+    """The names that a row of operations has in older versions; ours stand beside them."""
+    points = {name: getattr(totals, f"{name}_ns") for name in ("p50", "p95", "p99")}
+    return {
+        "operation": totals.name,
+        "avg_us": totals.sum_ns // totals.count // 1000 if totals.count else 0,
+        "max_us": totals.max_ns // 1000,
+    } | {f"{name}_us": None if value is None else int(value // 1000) for name, value in points.items()}
+
+
+def ops_mode(totals: Sequence[OpTotals]) -> str:
+    """Whether they have percentiles."""
+    if not totals:
+        return "empty"
+    return "percentile" if any(one.p50_ns is not None for one in totals) else "aggregate"
+
+
+def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> list[Object]:
+    """Incidents as causal chains, worst first; in a recording of an older version, those that it stored."""
+    if reader.older_version and not diagnosis.incidents:
+        return [_stored(one) for one in stored(reader, window).chains]
+    nodes = reader.nodes()
+    only = nodes[0] if len(nodes) == 1 else ""  # incidents say their node where there are several
+    return [_chain(one, one.node or only) for one in diagnosis.incidents]
+
+
+def _chain(incident: Incident, node: str) -> Object:
+    said = [f"{fix.text}: {fix.command}" if fix.command else fix.text for fix in incident.fixes]
+    return {
+        "id": str(incident.number),
+        "detected_at": _moment(incident.start_ns),
+        "severity": incident.severity.name,
+        "summary": incident.summary,
+        "root_cause": incident.cause,
+        "explanation": "; ".join(link.text for link in incident.chain),
+        "recommendations": said,
+        "cuda_op": "",
+        "cuda_p99_us": 0,
+        "cuda_p50_us": 0,
+        "tail_ratio": 0.0,
+        "timeline": [{"layer": incident.kind.value, "detail": link.text} for link in incident.chain],
+        "node": node,
+        "lost_ns": incident.lost_ns,
+    }
+
+
+def _stored(chain: CausalChain) -> Object:
+    return {
+        "id": chain.chain_id,
+        "detected_at": _moment(chain.detected_ns),
+        "severity": chain.severity,
+        "summary": chain.summary,
+        "root_cause": chain.root_cause,
+        "explanation": chain.explanation,
+        "recommendations": [str(one) for one in _listed(chain.recommendations)],
+        "cuda_op": chain.cuda_op,
+        "cuda_p99_us": chain.cuda_p99_us or 0,
+        "cuda_p50_us": chain.cuda_p50_us or 0,
+        "tail_ratio": chain.tail_ratio or 0.0,
+        "timeline": _listed(chain.timeline),
+        "node": chain.node,
+        "lost_ns": 0,
+    }
+
+
+def _listed(text: str) -> list[Any]:
+    """A stored list of JSON; empty where a file holds something else."""
+    try:
+        found = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _moment(unix_ns: int) -> str:
+    """RFC 3339."""
+    try:
+        return datetime.fromtimestamp(unix_ns / 1e9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # a file may say any number
+        return ""

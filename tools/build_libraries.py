@@ -1,0 +1,219 @@
+"""Builds the libbpf.so.1 and libelf.so.1 that a wheel brings along, for the machines named.
+
+Sources: the crate libbpf-sys, which holds libbpf, elfutils' libelf and zlib as their makers released them; `cargo`
+fetches it, and its checksum is compared with the one here. Compiler: zig, which links against the symbols of any glibc.
+libelf (LGPL-3.0-or-later or GPL-2.0-or-later) stays a library of its own that its user may replace; zlib is hidden in
+both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+CRATE, VERSION = "libbpf-sys", "1.7.0+v1.7.0"
+CRATE_SHA256 = "a109478760b2900aa2a6f2087e9d0de1d9c535b1758602af2845d5d2ccfaed7c"
+GLIBC = "2.17"  # the oldest that works; manylinux_2_17
+MACHINES = ("x86_64", "aarch64")
+LIBRARIES = ("libbpf.so.1", "libelf.so.1")
+LICENSES = {
+    "libbpf.BSD-2-Clause": "libbpf/LICENSE.BSD-2-Clause",
+    "libelf.LGPL-3.0": "elfutils/COPYING-LGPLV3",
+    "libelf.GPL-2.0": "elfutils/COPYING-GPLV2",
+    "zlib": "zlib/LICENSE",
+}
+COMPONENTS = (
+    ("libbpf", "1.7.0", "BSD-2-Clause"),
+    ("elfutils", "0.191", "LGPL-3.0-or-later OR GPL-2.0-or-later"),
+    ("zlib", "1.2.13", "Zlib"),
+)
+FOLDER = Path(__file__).resolve().parent.parent / "build" / "libraries"  # one folder a machine
+
+_ZLIB = "adler32 crc32 deflate inffast inflate inftrees trees zutil compress uncompr gzclose gzlib gzread gzwrite"
+_CONFIG = """#define PACKAGE_VERSION "0.191"
+#define PACKAGE_NAME "elfutils"
+#define PACKAGE_BUGREPORT ""
+#define HAVE_DECL_RAWMEMCHR 1
+#define HAVE_DECL_POWEROF2 1
+#define HAVE_DECL_MEMPCPY 1
+#define HAVE_DECL_MEMRCHR 1
+#define HAVE_DECL_REALLOCARRAY 0
+#define HAVE_VISIBILITY 1
+#define HAVE_ERROR_H 1
+#define HAVE_ERR_H 1
+#define HAVE_STRERROR_R 1
+#define _GNU_SOURCE 1
+#define _FILE_OFFSET_BITS 64
+#include <eu-config.h>
+"""
+_MANIFEST = """[package]
+name = "sources"
+version = "0.0.0"
+edition = "2021"
+[lib]
+path = "lib.rs"
+[dependencies]
+{crate} = "={version}"
+"""
+
+
+def bill_of_materials() -> dict[str, Any]:
+    """What is inside, in the form of CycloneDX 1.5."""
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "components": [
+            {
+                "type": "library",
+                "name": name,
+                "version": version,
+                "licenses": [{"expression": license_}],
+                "purl": f"pkg:cargo/{CRATE}@{VERSION.partition('+')[0]}#{name}",
+                "hashes": [{"alg": "SHA-256", "content": CRATE_SHA256}],
+            }
+            for name, version, license_ in COMPONENTS
+        ],
+    }
+
+
+def fetched() -> Path:
+    """The unpacked sources; downloaded once."""
+    target = FOLDER / "sources" / f"{CRATE}-{VERSION}"
+    if not target.exists():
+        if not shutil.which("cargo"):
+            sys.exit("no cargo to fetch the sources of libbpf with: apt-get install cargo")
+        with TemporaryDirectory() as scratch:
+            manifest = Path(scratch, "Cargo.toml")
+            manifest.write_text(_MANIFEST.format(crate=CRATE, version=VERSION.partition("+")[0]))
+            Path(scratch, "lib.rs").touch()
+            vendor = ["cargo", "vendor", "--quiet", "--versioned-dirs", "--manifest-path", str(manifest)]
+            subprocess.run([*vendor, str(Path(scratch, "vendor"))], check=True, stdout=subprocess.DEVNULL)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(Path(scratch, "vendor", target.name), target)
+    found = json.loads((target / ".cargo-checksum.json").read_text())["package"]
+    if found != CRATE_SHA256:
+        sys.exit(
+            f"{target} is not what it was: its checksum is {found}, expected {CRATE_SHA256}; remove it and try again"
+        )
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """zig for one machine. source: whose path is in no object; objects: where they go."""
+
+    machine: str
+    source: Path
+    objects: Path
+
+    @property
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "ziglang", "cc", "-target", f"{self.machine}-linux-gnu.{GLIBC}"]
+
+    def compile(self, group: str, files: Iterable[Path], *flags: str) -> list[Path]:
+        """Objects of some files, in their order."""
+        folder = self.objects / group
+        folder.mkdir()
+        maps = (f"-ffile-prefix-map={self.source}=.", f"-ffile-prefix-map={self.objects}=.")
+        small = ("-Os", "-ffunction-sections", "-fdata-sections")
+        always = (*small, "-fPIC", "-g0", "-fno-sanitize=undefined", "-w", *maps)
+
+        def one(file: Path) -> Path:
+            target = folder / f"{file.stem}.o"
+            subprocess.run([*self._command, *always, *flags, "-c", str(file), "-o", str(target)], check=True)
+            return target
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(one, sorted(files)))
+
+    def link(self, target: Path, objects: Sequence[Path], *flags: str) -> None:
+        """A shared library without symbols that nobody asks for."""
+        always = ("-shared", f"-Wl,-soname,{target.name}", "-Wl,-s", "-Wl,--gc-sections", "-Wl,--build-id=none")
+        subprocess.run([*self._command, *always, *map(str, objects), *flags, "-o", str(target)], check=True)
+
+
+def build(machine: str, *, force: bool = False) -> Path:
+    """The folder with both libraries of a machine, and their licenses."""
+    target = FOLDER / machine
+    if not force and all((target / name).exists() for name in (*LIBRARIES, *LICENSES)):
+        return target
+    source = fetched()
+    with _scratch() as objects:
+        compiler = _Compiler(machine, source, objects)
+        zlib = compiler.compile(
+            "zlib",
+            (source / "zlib" / f"{name}.c" for name in _ZLIB.split()),
+            "-fvisibility=hidden",
+            "-DHAVE_HIDDEN",
+            "-DHAVE_UNISTD_H",
+        )
+        target.mkdir(parents=True, exist_ok=True)
+        libelf = _libelf(compiler, zlib, target)
+        _libbpf(compiler, [*zlib, libelf], target)
+    for name, path in LICENSES.items():
+        shutil.copy(source / path, target / name)
+    return target
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="ingero-libraries-") as folder:
+        yield Path(folder).resolve()
+
+
+def _libelf(compiler: _Compiler, zlib: Sequence[Path], target: Path) -> Path:
+    source, config = compiler.source / "elfutils", compiler.objects / "config"
+    config.mkdir()
+    (config / "config.h").write_text(_CONFIG)
+    objects = compiler.compile(
+        "libelf",
+        (source / "libelf").glob("*.c"),
+        "-std=gnu99",
+        *("-DHAVE_CONFIG_H", "-DPIC", "-DSHARED", "-D_GNU_SOURCE"),
+        *(f"-I{path}" for path in (config, compiler.source / "zlib", source / "lib", source / "libelf")),
+    )
+    compiler.link(target / "libelf.so.1", [*objects, *zlib])
+    return target / "libelf.so.1"
+
+
+def _libbpf(compiler: _Compiler, others: Sequence[Path], target: Path) -> None:
+    source, headers = compiler.source / "libbpf", compiler.objects / "headers"
+    headers.mkdir()
+    for name in ("libelf", "gelf", "elf", "nlist"):
+        shutil.copy(compiler.source / "elfutils" / "libelf" / f"{name}.h", headers)
+    objects = compiler.compile(
+        "libbpf",
+        (source / "src").glob("*.c"),
+        *("-D_LARGEFILE64_SOURCE", "-D_FILE_OFFSET_BITS=64", "-fvisibility=hidden"),
+        *(f"-I{path}" for path in (headers, compiler.source / "zlib")),
+        *(f"-I{source / path}" for path in ("include", "include/uapi", "src")),
+    )
+    script = f"-Wl,--version-script={source / 'src' / 'libbpf.map'}"
+    compiler.link(target / "libbpf.so.1", [*objects, *others], script, "-Wl,-rpath,$ORIGIN")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; default: all")
+    parser.add_argument("--force", action="store_true", help="build even what is there")
+    options = parser.parse_args()
+    for machine in options.machines or MACHINES:
+        folder = build(machine, force=options.force)
+        print(*(f"{folder / name}: {(folder / name).stat().st_size:,} bytes" for name in LIBRARIES), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
