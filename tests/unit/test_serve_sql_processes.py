@@ -11,7 +11,7 @@ import pytest
 
 from ingero.errors import IngeroError
 from ingero.serve.recording_source import RecordingSource
-from ingero.serve.sql import SizeLimitError, SqlError, SqlRefusedError, TimeLimitError, run_sql
+from ingero.serve.sql import SqlError, SqlRefusedError, TimeLimitError, run_sql
 from ingero.serve.sql_processes import SqlProcesses
 from ingero.store import guard
 from ingero.store.errors import NoDatabaseError
@@ -82,16 +82,16 @@ def test_eight_clients_take_no_more_time_and_room_than_they_may(recorded: Path, 
 
 
 def test_what_sqlite_does_not_end_is_ended(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the guard's limits on patterns and texts: one step of SQLite that takes minutes."""
+    """Without the guard's limits on patterns and texts: one step of SQLite that takes half a minute and more."""
     del tmp_path
     monkeypatch.setattr(guard, "_SLOW_FUNCTIONS", frozenset())
     monkeypatch.setitem(guard._LIMITS, next(iter(guard._LIMITS)), 1 << 26)
-    sql = f"SELECT printf('%.1000000c', 'a') LIKE '%{'a' * 45}%{'a' * 400}b'"
+    sql = f"SELECT printf('%.10000000c', 'a') LIKE '%{'a' * 990}b'"
     with SqlProcesses() as unguarded:
         begin_s = time.monotonic()
-        with pytest.raises((TimeLimitError, SizeLimitError)):
+        with pytest.raises(TimeLimitError):
             unguarded.run(recorded, sql, max_rows=1, timeout_s=1)
-        assert time.monotonic() - begin_s < 2
+        assert time.monotonic() - begin_s < 5  # 1.7 s, and what a busy machine adds
         assert unguarded.run(recorded, "SELECT 1", max_rows=1, timeout_s=10).rows == [(1,)]
 
 
