@@ -83,9 +83,9 @@ def first_uses(evidence: Evidence) -> Iterator[FirstUse]:
 
 
 def _busy(evidence: Evidence) -> set[int]:
-    """Processes that have run for as long as is worth telling; short-lived ones by the hundred cost no question each."""
+    """Processes that have run for as long as is worth telling: of hundreds of short-lived ones nothing is asked."""
     totals = evidence.clock_totals(evidence.window)
-    return {one.process for one in totals if one.clocks.run_ns >= WORTH_NS} & evidence.processes.keys()
+    return evidence.processes.keys() & {one.process for one in totals if one.clocks.run_ns >= WORTH_NS}
 
 
 def _sampled(evidence: Evidence, number: int, pid: int) -> FirstUse | None:
