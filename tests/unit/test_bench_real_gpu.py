@@ -14,7 +14,7 @@ from bench.overhead import GOVERNED
 from bench.real_gpu.__main__ import Result, _parse, _shortly, main, require_cuda, table
 from bench.real_gpu.plan import LOOPS, Fault
 from bench.real_gpu.score import Lengths, Marks, Said, lengths, said, score_steps
-from tests.unit.test_real_gpu import DATA, recorded
+from tests.unit.test_real_gpu import TRUTHS, recorded
 
 MS = 1_000_000
 STEPS = 100
@@ -99,7 +99,7 @@ def test_no_step_in_an_interval_is_an_error() -> None:
 def test_steps_and_causes_of_a_real_recording_are_scored(tmp_path: Path) -> None:
     truth = recorded("item").truth
     database = tmp_path / "run.db"
-    database.write_bytes(lzma.decompress((DATA / "item.db.xz").read_bytes()))
+    database.write_bytes(lzma.decompress(TRUTHS["item"].with_name("item.db.xz").read_bytes()))
     marks = Marks(pid=truth.pid, unix_minus_mono_ns=0, marks_ns=truth.marks_ns.tolist())
     scored = score_steps(database, marks)
     assert scored is not None

@@ -97,7 +97,7 @@ def test_the_device_is_known_when_the_size_limit_has_taken_the_epochs(tmp_path: 
     db.execute("UPDATE raw_epoch_digest SET device = 3")
     db.close()
     (incident,) = without(tmp_path / "scene.db", "raw_epochs").incidents
-    assert (incident.cause, incident.root) == ("gpu-slower", "3")
+    assert (incident.cause, incident.root) == ("gpu-slower", "100 device 3")
 
 
 def test_a_sample_of_a_long_stretch_names_the_line_that_computed_in_all_of_it(

@@ -120,8 +120,8 @@ def test_explain_names_the_node_with_each_incident_and_process(samples: dict[str
     assert done.exit_code == 1
     assert "3 nodes: gpu-node-01, gpu-node-02, gpu-node-03" in done.stdout
     assert "HIGH  cpu-contention on gpu-node-02  [incident 1]" in done.stdout
-    for node in NODES:
-        assert f"python [4100] on {node}: " in done.stdout
+    for rank, node in enumerate(NODES):
+        assert f"python [4100] rank {rank} on {node}: " in done.stdout
         assert f"=== {node} ===" in done.stdout
 
 

@@ -20,9 +20,9 @@ from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
 USUAL = Step(is_unseen=True)
 HOST_MS, WAIT_MS = USUAL.empty_ms + USUAL.enqueue_ms, USUAL.busy_ms - USUAL.enqueue_ms
 
-NEED_THE_GPUS_TIME = {"gpu-slower", "gpu-shared", "gpu-throttled"}
+NEED_THE_GPUS_TIME = {"gpu-slower", "gpu-throttled", "pcie-link"}
 NEED_LAUNCHES = {"launch-bound", "hidden-synchronisation", "cuda-graph-unused"}
-WANT_LAUNCHES = {"call-in-flight", "cold-start", "driver-lock"}
+WANT_LAUNCHES = {"call-in-flight", "cold-start", "driver-lock", "gpu-shared"}
 
 
 def unseen(folder: Path, step: Step, *, hog_ms: float = 0.0, seen_s: float = 0.0) -> Diagnosis:

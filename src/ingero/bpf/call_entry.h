@@ -101,7 +101,7 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = thread_of(task);
 	struct process *process = thread ? process_of(thread, task) : NULL;
-	bool is_counted_here, is_marker;
+	bool is_counted_here;
 	struct open_call *call, *outer;
 	struct settings *set;
 	struct lane *first;
@@ -133,8 +133,9 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 			return 1;
 		}
 		count_nested(slot, cookie);
-		if (unlikely(outer->watch & (WATCH_DRIVER_MARKER | WATCH_INNER_MARKER)) && COOKIE_KIND(cookie) & KIND_LAUNCH)
-			look_at_inner_launch(context, thread, outer, cookie);
+		if (unlikely(outer->watch & (WATCH_DRIVER_MARKER | WATCH_INNER_MARKER)) &&
+		    COOKIE_KIND(cookie) & KIND_LAUNCH && closes_step_inside(context, thread, outer, cookie))
+			end_step(thread, outer, slot);
 		if (likely(!(COOKIE_KIND(cookie) & (KIND_MEMORY | KIND_CONTEXT))))
 			return 1;
 		if (COOKIE_KIND(cookie) & KIND_MEMORY)
@@ -149,9 +150,8 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	note_arguments(call, context, thread, slot);
 	call->worst_culprit_ns = 0;
 	call->watch = process ? READ_ONCE(process->watch) : 0;
-	is_marker = call->watch & WATCH_MARKER && is_step_marker(slot, call, task->pid);
-	if (!is_marker)
-		call->watch &= ~WATCH_DRIVER_MARKER;
+	if (call->watch & WATCH_MARKER && !is_step_marker(slot, call, task->pid))
+		call->watch &= ~(WATCH_MARKER | WATCH_DRIVER_MARKER); /* of a call: whether it is the marker */
 	first = begin_streams(call, slot, thread, task->pid);
 	if (is_counted_here) {
 		if (COOKIE_KIND(cookie) & KIND_LAUNCH)
@@ -160,14 +160,14 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 		count_at_entry(call, slot);
 		if (unlikely(COOKIE_KIND(cookie) & KIND_MEMORY) && !is_entry_only)
 			count_memory_at_entry(call, slot);
-		if (!first && !is_marker && !(call->watch & WATCH_SEQUENCE))
+		if (!first && !(call->watch & (WATCH_MARKER | WATCH_SEQUENCE)))
 			return 1;
 	}
 	/* last, so that as little as possible of this program lies inside the call's account */
 	note_beginning(thread, call);
 	if (unlikely(first))
 		note_first_enqueue(first, task->pid, call);
-	if (unlikely(is_marker))
+	if (unlikely(call->watch & WATCH_MARKER))
 		end_step(thread, call, slot);
 	if (is_counted_here) {
 		if (unlikely(call->watch & WATCH_SEQUENCE))

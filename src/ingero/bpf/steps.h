@@ -313,7 +313,7 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
  * runtime's launches are not traced. A marker that was found while they were not is itself inside one when they are
  * again, and that one is called in its place.
  */
-NOINLINE int look_at_inner_launch(struct pt_regs *context, struct thread *thread, struct open_call *outer, u64 cookie)
+NOINLINE int closes_step_inside(struct pt_regs *context, struct thread *thread, struct open_call *outer, u64 cookie)
 {
 	u32 slot = thread->process_slot & (MAX_PROCESSES - 1);
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
@@ -326,12 +326,11 @@ NOINLINE int look_at_inner_launch(struct pt_regs *context, struct thread *thread
 	if (outer->watch & WATCH_DRIVER_MARKER) {
 		WRITE_ONCE(process->driver_marker_function, function);
 		WRITE_ONCE(process->driver_marker_op, COOKIE_OP(cookie));
-	} else if (COOKIE_OP(cookie) == process->marker_op && function == process->marker_function &&
-		   (u32)bpf_get_current_pid_tgid() == process->marker_tid &&
-		   (!process->marker_caller || process->marker_caller == arguments.return_address)) {
-		end_step(thread, outer, slot);
+		return 0;
 	}
-	return 0;
+	return COOKIE_OP(cookie) == process->marker_op && function == process->marker_function &&
+	       (u32)bpf_get_current_pid_tgid() == process->marker_tid &&
+	       (!process->marker_caller || process->marker_caller == arguments.return_address);
 }
 
 /* One call of a learning window: who enqueued or waited for what, and when. `end_ns` 0: its return is not seen. */

@@ -22,8 +22,13 @@ _OF_THE_DEVICE = frozenset({ENQUEUES, "GPU", "gpu_samples", "NCCL", "communicato
 
 
 def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvaluated]:
-    """Causes whose evidence, or a part of it, is not in the recording, or not in all of it."""
-    for rule in (one for one in rules if GPU_ACTIVITIES not in one.needs):  # for profiles there is a word of its own
+    """Causes whose evidence, or a part of it, is not in the recording, or not in all of it.
+
+    Of rules that name the same cause the first speaks: another one finds it where that cannot.
+    """
+    asked = [one for one in rules if GPU_ACTIVITIES not in one.needs]  # for profiles there is a word of its own
+    first = {one.cause: one for one in sorted(asked, key=lambda one: -one.order)}
+    for rule in (one for one in asked if first[one.cause] is one):
         if reason := evidence.missing(rule.needs):
             yield NotEvaluated(cause=rule.cause, reason=reason)
             continue

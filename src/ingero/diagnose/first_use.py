@@ -74,11 +74,18 @@ def first_uses(evidence: Evidence) -> Iterator[FirstUse]:
             )
             found.setdefault(call.process, one)  # the oldest of nested ones comes first
     yield from found.values()
-    for number, process in evidence.processes.items():
-        if process.is_target and number not in found and not _has_stepped(evidence, number, evidence.window.end_ns):
+    for number in sorted(_busy(evidence) - found.keys()):
+        process = evidence.processes[number]
+        if process.is_target and not _has_stepped(evidence, number, evidence.window.end_ns):
             sampled = _sampled(evidence, number, process.pid)
             if sampled and not has_passed(evidence, number, sampled.seen_ns):
                 yield sampled
+
+
+def _busy(evidence: Evidence) -> set[int]:
+    """Processes that have run for as long as is worth telling: of hundreds of short-lived ones nothing is asked."""
+    totals = evidence.clock_totals(evidence.window)
+    return evidence.processes.keys() & {one.process for one in totals if one.clocks.run_ns >= WORTH_NS}
 
 
 def _sampled(evidence: Evidence, number: int, pid: int) -> FirstUse | None:

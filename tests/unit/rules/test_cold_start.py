@@ -144,6 +144,8 @@ def test_a_compiler_that_ran_before_anybody_could_see_its_call_is_told_by_sample
             where = [("/app/train.py", 7, "main")]
             native = ("libnvidia-ptxjitcompiler.so.1:compile", "libcuda.so.1:cuModuleLoadData")
             scene.sample(trainer, tick / 10, where, ms=100, native=native)
+        for second in range(1, int(LENGTH_S)):
+            scene.second(trainer, second, run=1000)
     (incident,) = diagnosed_file(tmp_path / "sampled.db").incidents
     assert (incident.cause, incident.severity, str(incident.line)) == (
         "cold-start",

@@ -52,7 +52,7 @@ def find(case: Case) -> Iterator[Finding]:
         resource="gpu",
         root=root,
         summary=f"{case.who} lost {case.amount(lost)} because {name}{or_link} took "
-        f" {seen / max(usual, 1):.1f} times as long for the same work, and the host did not cause it",
+        f"{seen / max(usual, 1):.1f} times as long for the same work, and the host did not cause it",
         claims=claims,
         chain=(
             Link(
@@ -75,12 +75,18 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _over_the_link(case: Case, lost_ns: int) -> str:
     """What is copied over it in a step, where a link that is slower than most could account for the loss; else ""."""
-    size, link = pcie.copied_bytes(case), pcie.link_of(case, [case.window])
+    size, link = _bytes_within(case), pcie.link_of(case, [case.window])
     rate = link.bytes_per_ns if link and link.bytes_per_ns else _USUAL_BYTES_PER_NS
     if _SLOWEST_LINK * size / rate < lost_ns / max(case.epoch_count, 1):
         return ""
     known = f", of {link.text} as before" if link and link == pcie.link_of(case, case.baselines) else ""
     return f" ({format_bytes(int(size))} are copied in each step{known})"
+
+
+def _bytes_within(case: Case) -> float:
+    """What is copied in an epoch, on average, as part of the device's time: a copy that slept first is not."""
+    flags, sizes = case.epochs["flags"] & _POLLED_COPY, case.epochs["bytes"]
+    return float(np.where(flags == int(EpochFlag.BEFORE_COPY), 0, sizes).mean()) if len(sizes) else 0.0
 
 
 def _may_be_the_link(case: Case) -> bool:
