@@ -14,7 +14,7 @@ from typing import Any
 
 # Function -> the phase that ends with its return.
 _PHASES = {
-    "ingero.cli.trace:resolve": "imports",
+    "ingero.cli.plan:refuse_if_blocked": "imports",
     "ingero.attach.kernel_side:KernelSide.__init__": "objects loaded",
     "ingero.capture.recorder:Recorder.__init__": "recorder made",
     "ingero.attach.kernel_side:KernelSide.start": "clocks attached",

@@ -38,11 +38,14 @@ class Source(Protocol):
 
 
 class FileSource:
-    """A file. Raises OSError where it cannot be opened."""
+    """A file. Raises OSError where it cannot be opened. descriptor: of a file that is open already, and stays so."""
 
-    def __init__(self, path: Path) -> None:
-        # not to hang on a FIFO that somebody named like a library
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
+        if descriptor is not None:
+            self._descriptor = os.dup(descriptor)
+        else:
+            # not to hang on a FIFO that somebody named like a library
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def fileno(self) -> int:
         """The descriptor of the open file."""

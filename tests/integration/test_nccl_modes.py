@@ -19,18 +19,19 @@ FORCED_TRACE = """
 import sys
 from functools import partial
 import ingero.cli.trace as trace
+import ingero.cli.trace_recording as recording
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.libraries import LibraryProbes
 from ingero.attach.probes import ProbeMode
 from dataclasses import replace
 
-trace.KernelSide = partial(KernelSide, mode=ProbeMode[sys.argv.pop(1)])
-all_sites = LibraryProbes._sites
-def nccl_sites(probes, copy):
-    report = all_sites(probes, copy)
+recording.KernelSide = partial(KernelSide, mode=ProbeMode[sys.argv.pop(1)])
+all_sites = LibraryProbes._wanted_sites
+def nccl_sites(probes, copy, found):
+    report = all_sites(probes, copy, found)
     chosen = ("ncclAllReduce", "ncclGroupStart", "ncclGroupEnd")
     return replace(report, sites=tuple(site for site in report.sites if site.op.name in chosen))
-LibraryProbes._sites = nccl_sites  # perf-event uprobes are detached one by one, at 0.1 s each
+LibraryProbes._wanted_sites = nccl_sites  # perf-event uprobes are detached one by one, at 0.1 s each
 trace.command()
 """
 

@@ -45,17 +45,18 @@ import os, sys
 from dataclasses import replace
 from functools import partial
 import ingero.cli.trace as trace
+import ingero.cli.trace_recording as recording
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
 from ingero.capture.libraries import LibraryProbes
 
-trace.KernelSide = partial(KernelSide, mode=ProbeMode[sys.argv.pop(1)])
-all_sites, chosen = LibraryProbes._sites, os.environ["OPERATIONS"].split()
+recording.KernelSide = partial(KernelSide, mode=ProbeMode[sys.argv.pop(1)])
+all_sites, chosen = LibraryProbes._wanted_sites, os.environ["OPERATIONS"].split()
 if chosen:
-    def chosen_sites(probes, copy):
-        report = all_sites(probes, copy)
+    def chosen_sites(probes, copy, found):
+        report = all_sites(probes, copy, found)
         return replace(report, sites=tuple(site for site in report.sites if site.op.name in chosen))
-    LibraryProbes._sites = chosen_sites
+    LibraryProbes._wanted_sites = chosen_sites
 trace.command()
 """
 

@@ -17,6 +17,7 @@ import pytest
 
 from bench.export import make_recording as make_large_recording
 from ingero.cli.main import main
+from ingero.serve.export import formats
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
 from ingero.serve.export.rows import Rows
@@ -297,3 +298,15 @@ def test_a_begin_long_ago_is_the_begin_of_the_recording(run: Run, database: Path
     assert run("--format", "chrome", "-o", output, "-d", database, "--from", "0002-01-01")[0] == 0
     run("--format", "chrome", "-o", everything, "-d", database)
     assert calls(output) == calls(everything)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_that_outgrows_its_recording_ends_and_leaves_nothing(
+    run: Run, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(formats, "_LEAST_BYTES", 100)
+    monkeypatch.setattr(formats, "_MOST_GROWTH", 0)
+    code, _, error = run("--format", form, "-o", tmp_path / "out", "--db", database)
+    assert code == 2
+    assert "becomes larger than" in error
+    assert list(tmp_path.iterdir()) == []

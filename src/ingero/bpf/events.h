@@ -98,7 +98,7 @@ enum loss {
 	LOSS_LIBRARY_UNREADABLE,     /* counted by the agent */
 	LOSS_STACKS_RING_FULL,	     /* the call's record has no stack */
 	LOSS_PYTHON_CODE_RING_FULL,
-	LOSS_PYTHON_CODE_UNREADABLE, /* these four are counted by the agent */
+	LOSS_PYTHON_CODE_UNREADABLE, /* these three are counted by the agent */
 	LOSS_STACK_PARTS_MISSING,
 	LOSS_STACKS_NOT_RESOLVED,
 	LOSS_KERNEL_NAMES_RING_FULL,
@@ -113,9 +113,12 @@ enum loss {
 	LOSS_STEPS_RING_FULL,
 	LOSS_MARKS_RING_FULL,
 	LOSS_SEQUENCE_RING_FULL,
-	LOSS_RECORDS_NOT_UNDERSTOOD, /* these four are counted by the agent */
+	LOSS_RECORDS_NOT_UNDERSTOOD, /* these seven are counted by the agent */
 	LOSS_PARTS_NOT_UNDERSTOOD,
 	LOSS_LOOP_STOOD_STILL_NS,
+	LOSS_LIBRARY_FILES_GIVEN_UP,
+	LOSS_NATIVE_FILES_GIVEN_UP,
+	LOSS_NATIVE_STACKS_GIVEN_UP,
 	LOSS_HALTS_NOT_READ,
 	LOSS_COUNT,
 };

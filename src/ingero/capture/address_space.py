@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
-from ingero.decode.native.machines import MACHINES
+from ingero.capture.native_reader import MappedImage, NativeReader
 from ingero.decode.native.unwinder import Module
 from ingero.discover.mappings import Mapping, parse_maps, read_maps
 from ingero.discover.processes import PROC
-from ingero.elf import ElfImage, FileSource, MemorySource, UnreadableImageError
+from ingero.elf import ElfImage, UnreadableImageError
 
 logger = logging.getLogger(__name__)
 
@@ -27,16 +29,22 @@ class Images:
     They are open, which keeps deleted files on the disk and the mounts of ended containers alive: see `let_go`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: NativeReader | None = None) -> None:
+        self.reader = reader or NativeReader()
         self._images: dict[tuple[int, int], ElfImage | None] = {}
         self.unreadable: dict[str, str] = {}
 
     def of_mapping(self, pid: int, mapping: Mapping, proc: Path = PROC) -> ElfImage | None:
         """The very file behind a mapping, even if it is deleted or lies in another root."""
-        key = (mapping.device, mapping.inode)
-        if key not in self._images:
-            self._images[key] = self._open(proc / str(pid), mapping)
-        return self._images[key]
+        self.prepare(pid, [mapping], proc)
+        return self._images[mapping.device, mapping.inode]
+
+    def prepare(self, pid: int, mappings: Iterable[Mapping], proc: Path = PROC) -> None:
+        """Opens the files of these mappings that are not open yet."""
+        new = {(one.device, one.inode): one for one in mappings if (one.device, one.inode) not in self._images}
+        found = self.reader.open_mapped(proc / str(pid), list(new.values())) if new else []
+        for (key, mapping), image in zip(new.items(), found, strict=True):
+            self._images[key] = self._usable(mapping, image)
 
     def let_go(self, spaces: Iterable[ProcessAddressSpace]) -> frozenset[int]:
         """Forgets the files that none of these maps; answers the `id` of each image that stays in use.
@@ -48,27 +56,26 @@ class Images:
         self.unreadable.clear()
         return used
 
-    def _open(self, process: Path, mapping: Mapping) -> ElfImage | None:
-        try:
-            image = ElfImage(_source(process, mapping))
-            if image.machine not in MACHINES:
-                raise UnreadableImageError(f"it is for {image.machine}, which is not supported")
+    def _usable(self, mapping: Mapping, image: ElfImage | str) -> ElfImage | None:
+        if isinstance(image, ElfImage):
             return image
-        except (OSError, UnreadableImageError) as error:
-            self.unreadable[mapping.path] = str(error)
-            logger.info("%s cannot be unwound through: %s", mapping.path, error)
-            return None
+        self.unreadable[mapping.path] = image
+        logger.info("%s cannot be unwound through: %s", mapping.path, image)
+        return None
 
 
-def _source(process: Path, mapping: Mapping) -> FileSource:
-    """The mapped file; by its path only where its mapping may not be opened (it takes CAP_CHECKPOINT_RESTORE)."""
-    try:
-        return FileSource(process / "map_files" / mapping.range_name)
-    except PermissionError:
-        path = process / "root" / mapping.path.lstrip("/")
-        if path.stat().st_ino != mapping.inode:
-            raise
-        return FileSource(path)
+_versions = itertools.count(1)
+
+
+def _has_file(mapping: Mapping) -> bool:
+    return bool(mapping.inode) and mapping.path not in (_TRAMPOLINE, _VDSO)
+
+
+def _told_of(module: Module | None) -> list[Any] | None:
+    if module is None:
+        return None
+    number = module.image.number if isinstance(module.image, MappedImage) else 0
+    return [number, module.bias, module.name, module.is_trampoline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,8 @@ class ProcessAddressSpace:
     """
 
     def __init__(self, pid: int, images: Images, proc: Path = PROC) -> None:
-        self._pid, self._images, self._proc = pid, images, proc
+        self.pid, self._images, self._proc = pid, images, proc
+        self.version = next(_versions)  # of its ranges
         self._starts: list[int] = []
         self._ranges: list[_Range] = []
         self._modules: dict[tuple[int, int, str], Module] = {}
@@ -113,11 +121,28 @@ class ProcessAddressSpace:
     def inherit(self, parent: ProcessAddressSpace) -> None:
         """After fork: the same files at the same places."""
         self._starts, self._ranges = parent._starts, parent._ranges  # never changed in place
+        self.version = parent.version
 
     def forget(self) -> None:
         """After exec, or when a library may have been unloaded: addresses mean something else now."""
         self._starts, self._ranges = [], []
+        self.version = next(_versions)
         self._unknown.clear()
+
+    def finds_more(self, unknown: Iterable[int]) -> bool:
+        """Looks again where addresses lie in nothing that was known; whether anything else is known now."""
+        before = self.version
+        for address in unknown:
+            self.module_at(address)
+        return self.version != before
+
+    def module_of(self, index: int) -> Module | None:
+        """What is mapped in one of the ranges of `told`."""
+        return self._ranges[index].module if 0 <= index < len(self._ranges) else None
+
+    def told(self) -> list[Any]:
+        """Its ranges as `capture/native_tasks.py` wants them."""
+        return [[one.start, one.end, _told_of(one.module)] for one in self._ranges]
 
     def _find(self, address: int) -> _Range | None:
         index = bisect.bisect_right(self._starts, address) - 1
@@ -127,11 +152,14 @@ class ProcessAddressSpace:
 
     def _read(self) -> None:
         try:
-            raw = read_maps(self._pid, self._proc)
+            raw = read_maps(self.pid, self._proc)
         except OSError:  # it has ended: what was known stays
             return
-        ranges = [_Range(one.start, one.end, self._module(one)) for one in parse_maps(raw) if "x" in one.permissions]
-        if ranges:
+        mappings = [one for one in parse_maps(raw) if "x" in one.permissions]
+        self._images.prepare(self.pid, (one for one in mappings if _has_file(one)), self._proc)
+        ranges = [_Range(one.start, one.end, self._module(one)) for one in mappings]
+        if ranges and ranges != self._ranges:
+            self.version = next(_versions)
             self._ranges = ranges
             self._starts = [one.start for one in ranges]
 
@@ -149,8 +177,8 @@ class ProcessAddressSpace:
             return Module(_TRAMPOLINE, mapping.start, None, is_trampoline=True)
         if mapping.path == _VDSO:
             image = self._vdso(mapping)
-        elif mapping.inode:
-            image = self._images.of_mapping(self._pid, mapping, self._proc)
+        elif _has_file(mapping):
+            image = self._images.of_mapping(self.pid, mapping, self._proc)
         else:
             return None
         bias = image.bias(mapping.start, mapping.offset) if image else None
@@ -160,12 +188,12 @@ class ProcessAddressSpace:
 
     def _vdso(self, mapping: Mapping) -> ElfImage | None:
         try:
-            descriptor = os.open(self._proc / str(self._pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._proc / str(self.pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 data = os.pread(descriptor, mapping.end - mapping.start, mapping.start)
             finally:
                 os.close(descriptor)
-            return ElfImage(MemorySource(data))
+            return self._images.reader.of_bytes(data)
         except (OSError, UnreadableImageError) as error:
-            logger.info("the vDSO of process %d cannot be read: %s", self._pid, error)
+            logger.info("the vDSO of process %d cannot be read: %s", self.pid, error)
             return None

@@ -15,6 +15,7 @@ import numpy as np
 
 from ingero.capture.clocks import WallClock
 from ingero.capture.mapped_files import MappedFiles
+from ingero.capture.native_reader import NativeReader
 from ingero.capture.process_kernels import KernelName, NameSource, ProcessKernels
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
@@ -34,12 +35,14 @@ _Kernel = tuple[int, int, int]  # process number, function, generation
 class KernelNames:
     """Resolves the kernels of a recording, while its `worker` is entered; leaving that stores what is still waiting.
 
-    store: takes rows of `raw_kernels`, from the worker's thread.
+    store: takes rows of `raw_kernels`, from the worker's thread. reader: reads the files that processes map.
     """
 
-    def __init__(self, store: Callable[[Sequence[Row]], object], clock: WallClock) -> None:
+    def __init__(
+        self, store: Callable[[Sequence[Row]], object], clock: WallClock, reader: NativeReader | None = None
+    ) -> None:
         self._store, self._clock = store, clock
-        self._files = MappedFiles()
+        self._files = MappedFiles(reader)
         self._processes: dict[int, ProcessKernels] = {}
         self._wanted: dict[_Kernel, tuple[float, int]] = {}  # since when; launched after, unix ns
         self._stored: dict[_Kernel, str] = {}

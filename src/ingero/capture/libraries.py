@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import CallSite
-from ingero.discover.driver_offsets import driver_offsets
-from ingero.discover.elf import UnreadableElfError
-from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner
-from ingero.discover.sites import MissingSite, Site, SiteReport, communicator_sites, kernel_name_sites, probe_sites
+from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner, PutOffError
+from ingero.discover.library_reader import FileKey, Held, LibraryReader, LibrarySites
+from ingero.discover.sites import MissingSite, Site, SiteReport
+from ingero.errors import IngeroError
 from ingero.ops import Kind, Library
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 # A nested call is told by the open outer one, so the outer library must be probed first.
 _OUTER_FIRST = (Library.NCCL, Library.CUDART, Library.CUDA)
 _LOOKS_UNTIL_DROPPED = 10  # without a user and without a path: a container that is started again finds its probes
-_FileState = tuple[int, int, int]  # inode, size, time of the last change in ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +44,7 @@ class LibraryProbes:
     launches_at_driver_only: the runtime's launch calls get no probe, which saves a quarter of what tracing costs; the
     driver's still count every launch, only the runtime's caller is lost.
     libraries: which of them are probed. given_files: files with names of their own, probed before anybody maps them.
+    reader: reads their files.
     """
 
     def __init__(
@@ -54,18 +54,31 @@ class LibraryProbes:
         launches_at_driver_only: bool = False,
         libraries: Collection[Library] = frozenset(Library),
         given_files: Sequence[Path] = (),
+        reader: LibraryReader | None = None,
     ) -> None:
         self._kernel, self._libraries = kernel, libraries
         self._launches_at_driver_only = launches_at_driver_only
-        self._scanner = LibraryScanner(given_files=given_files)
+        self._reader = reader or LibraryReader()
+        self._scanner = LibraryScanner(given_files=given_files, reader=self._reader)
+        self._put_off: dict[int, int] = {}  # copies that are not probed yet: the process on whose behalf
+        self._held: dict[int, Held] = {}  # the files of those that are
         self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
-        self._probed: dict[int, _FileState | None] = {}  # as it was when it was probed
+        self._probed: dict[int, FileKey | None] = {}  # as it was when it was probed
         self._unused: dict[int, int] = {}  # looks at which a probed copy had neither a user nor a path
         self.copies: list[LibraryCopy] = []
 
-    def scan(self) -> LibraryScan:
-        """Which processes use which copies right now; cheap when nothing has changed."""
-        return self._wanted(self._scanner.scan())
+    def scan(self, pids: Collection[int] | None = None) -> LibraryScan:
+        """Which processes use which copies right now; cheap when nothing has changed. pids: looks at no others."""
+        return self._wanted(self._scanner.scan(pids))
+
+    def put_off(self) -> set[int]:
+        """The processes that are to be looked at again, and may be."""
+        return {pid for pid in {*self._scanner.put_off, *self._put_off.values()} if self._reader.may_read(pid)}
+
+    @property
+    def may_search(self) -> bool:
+        """Whether copies on disk may be looked at now."""
+        return self._reader.may_read(0)
 
     def look_again(self, pids: Iterable[int]) -> LibraryScan:
         """The same after a look at these processes only."""
@@ -76,8 +89,9 @@ class LibraryProbes:
 
     def on_disk(self, paths: Iterable[Path]) -> list[LibraryCopy]:
         """The copies at these paths that are not probed yet; what cannot be read there harms nobody."""
-        for problem in self._scanner.add_on_disk(paths):
-            logger.info("%s: %s", problem.mapped_path, problem.reason)
+        with self._reader.on_behalf_of(0):
+            for problem in self._scanner.add_on_disk(paths):
+                logger.info("%s: %s", problem.mapped_path, problem.reason)
         known = [copy for copy in self._scanner.known() if copy.file.library in self._libraries]
         return [copy for copy in known if copy.number not in self._probed]
 
@@ -86,20 +100,21 @@ class LibraryProbes:
 
         The kernel keeps the instructions it has replaced: a process that maps changed code anew would run old ones.
         """
-        for copy in self._scanner.known():
-            if copy.number in self._probed and self._is_gone(copy):
+        probed = [copy for copy in self._scanner.known() if copy.number in self._probed]
+        for copy, now in zip(probed, self._reader.keys(copy.file.path for copy in probed), strict=True):
+            if self._is_gone(copy, now):
                 logger.info("%s: probes removed: the file is gone or another one", copy.mapped_path)
                 self._kernel.detach_file(copy.number)
                 self._scanner.forget(copy.number)
                 del self._probed[copy.number], self.probed_ns[copy.number]
+                self._held.pop(copy.number, None)
                 self._unused.pop(copy.number, None)
                 self.copies = [one for one in self.copies if one.number != copy.number]
 
-    def _is_gone(self, copy: LibraryCopy) -> bool:
-        now = _file_state(copy.file.path)
+    def _is_gone(self, copy: LibraryCopy, now: FileKey | None) -> bool:
         if now is not None and now != self._probed[copy.number]:
             # changed in place, or replaced and not in use any more
-            return now[0] == copy.file.inode or not copy.pids
+            return now[1] == copy.file.inode or not copy.pids
         self._unused[copy.number] = self._unused.get(copy.number, 0) + 1 if now is None and not copy.pids else 0
         return self._unused[copy.number] >= _LOOKS_UNTIL_DROPPED
 
@@ -109,23 +124,42 @@ class LibraryProbes:
         new = [copy for copy in wanted.values() if copy.number not in self._probed]
         results: list[ProbeResult] = []
         for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
-            self._probed[copy.number] = _file_state(copy.file.path)
-            self.copies.append(copy)
-            results += self._attach(copy)
-            self.probed_ns[copy.number] = time.monotonic_ns()
+            pid = next(iter(copy.pids), 0)
+            self._put_off.pop(copy.number, None)
+            try:
+                with self._reader.on_behalf_of(pid):
+                    results += self._attach(copy)
+            except PutOffError:
+                self._put_off[copy.number] = pid
         return results
 
     def _attach(self, copy: LibraryCopy) -> list[ProbeResult]:
+        key = next(iter(self._reader.keys([copy.file.path])))
         try:
-            report = self._sites(copy)
-        except (OSError, UnreadableElfError) as error:
-            reason = f"{copy.file.path} cannot be read: {error}"
-            return [ProbeResult(copy=copy, site=None, missing=None, reason=reason)]
-        if copy.file.library is Library.NCCL:
-            self._attach_communicators(copy)
-        else:
-            self._attach_kernel_names(copy)
-        calls = {CallSite(path=str(copy.file.path), offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
+            found, problem = self._reader.sites(copy.file), None
+        except PutOffError:
+            raise
+        except (OSError, IngeroError) as error:
+            found, problem = None, error
+        self._probed[copy.number] = key
+        self.copies.append(copy)
+        results = self._attached(copy, found) if found else [self._unreadable(copy, problem)]
+        self.probed_ns[copy.number] = time.monotonic_ns()
+        return results
+
+    @staticmethod
+    def _unreadable(copy: LibraryCopy, problem: Exception | None) -> ProbeResult:
+        reason = f"{copy.file.path} cannot be read: {problem}"
+        return ProbeResult(copy=copy, site=None, missing=None, reason=reason)
+
+    def _attached(self, copy: LibraryCopy, found: LibrarySites) -> list[ProbeResult]:
+        if found.held:
+            self._held[copy.number] = found.held
+        if found.failure:
+            logger.info("%s: only its exported symbols are probed: %s", copy.mapped_path, found.failure)
+        report = self._wanted_sites(copy, found.report)
+        self._attach_telling(copy, found)
+        calls = {CallSite(path=found.path, offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
         failed = self._kernel.attach_calls(list(calls), copy.number)
         logger.info("%s: %d probes, %d failed", copy.mapped_path, len(calls) - len(failed), len(failed))
         attached = [
@@ -134,37 +168,18 @@ class LibraryProbes:
         missing = [ProbeResult(copy=copy, site=None, missing=one, reason=one.reason) for one in report.missing]
         return attached + missing
 
-    def _attach_communicators(self, copy: LibraryCopy) -> None:
-        path = str(copy.file.path)
-        sites = communicator_sites(copy.file).items()
-        calls = [CallSite(path=path, offset=at, cookie=tells) for at, tells in sites]
-        for site, reason in self._kernel.attach_communicators(calls, copy.number).items():
-            logger.warning("%s+%#x: communicators are not seen: %s", copy.mapped_path, site.offset, reason)
+    def _attach_telling(self, copy: LibraryCopy, found: LibrarySites) -> None:
+        is_nccl = copy.file.library is Library.NCCL
+        attach = self._kernel.attach_communicators if is_nccl else self._kernel.attach_kernel_names
+        what = "communicators" if is_nccl else "names of kernels"
+        calls = [CallSite(path=found.path, offset=at, cookie=tells) for at, tells in found.telling.items()]
+        for site, reason in attach(calls, copy.number).items():
+            logger.warning("%s+%#x: %s are not seen: %s", copy.mapped_path, site.offset, what, reason)
 
-    def _attach_kernel_names(self, copy: LibraryCopy) -> None:
-        sites = kernel_name_sites(copy.file).items()
-        calls = [CallSite(path=str(copy.file.path), offset=at, cookie=tells) for at, tells in sites]
-        for site, reason in self._kernel.attach_kernel_names(calls, copy.number).items():
-            logger.warning("%s+%#x: names of kernels are not seen: %s", copy.mapped_path, site.offset, reason)
-
-    def _sites(self, copy: LibraryCopy) -> SiteReport:
-        report = probe_sites(copy.file)
+    def _wanted_sites(self, copy: LibraryCopy, report: SiteReport) -> SiteReport:
         if self._launches_at_driver_only and copy.file.library is Library.CUDART:
             return _without_launches(report)
-        if copy.file.library is not Library.CUDA:
-            return report
-        answer = driver_offsets(copy.file, report.sites)
-        if answer.failure:
-            logger.info("%s: only its exported symbols are probed: %s", copy.mapped_path, answer.failure)
-        return answer.added_to(report)
-
-
-def _file_state(path: Path) -> _FileState | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+        return report
 
 
 def _without_launches(report: SiteReport) -> SiteReport:

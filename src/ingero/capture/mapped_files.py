@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from ingero.capture.address_space import Images, ProcessAddressSpace
+from ingero.capture.native_reader import NativeReader
 from ingero.capture.process_stacks import Symbols
 
 _CLOSE_S = 10.0  # between two looks for files that nobody maps: through what 256 processes map it takes 10 ms
 
 
 class MappedFiles:
-    """Address spaces by process number. One thread."""
+    """Address spaces by process number. One thread. reader: reads the files."""
 
-    def __init__(self) -> None:
-        self._images, self.symbols = Images(), Symbols()
+    def __init__(self, reader: NativeReader | None = None) -> None:
+        self.reader = reader or NativeReader()
+        self._images, self.symbols = Images(self.reader), Symbols(self.reader)
         self._spaces: dict[int, ProcessAddressSpace] = {}
         self._has_forgotten = False  # a process, since the last look
         self._looked_s = 0.0

@@ -23,7 +23,7 @@ from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.targets import Target, Targets
 from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
 from ingero.discover.library_files import may_be_traced
-from ingero.discover.processes import ProcessId, descendants, list_pids, list_processes, real_uid
+from ingero.discover.processes import ProcessId, descendants, list_pids, parent_of, parents, real_uid
 from ingero.events import LifecycleKind
 from ingero.foreign_text import decoded
 from ingero.units import format_counted
@@ -168,14 +168,24 @@ class Pickup:
         mapped = self._events.read() if self._events else None
         if mapped and not mapped.are_all:
             self._scanned_ns = 0
-        elif mapped and mapped.pids:
-            for target in filter(None, map(self._targets.of_pid, mapped.pids)):
-                target.callers.read_mappings()
-            scan = self.libraries.look_again(mapped.pids)
+        changed = set(filter(self._is_of_interest, mapped.pids)) if mapped and mapped.are_all else set()
+        for target in filter(None, map(self._targets.of_pid, changed)):
+            target.callers.read_mappings()
+        changed |= self.libraries.put_off()
+        if changed:
+            scan = self.libraries.look_again(changed)
             self._probe(scan)
             if not self._wanted.pids:
-                self._enroll_users(sorted(mapped.pids.intersection(scan.pids)))
-        self._probe_one_on_disk()
+                self._enroll_users(sorted(changed.intersection(scan.pids)))
+        if self.libraries.may_search:
+            self._probe_one_on_disk()
+
+    def _is_of_interest(self, pid: int) -> bool:
+        """Whether it is asked for: where pids are given, their children may not be known yet, and nobody else is."""
+        if not self._wanted.pids or pid in self._wanted.pids or self._targets.of_pid(pid):
+            return True
+        parent = parent_of(pid)
+        return parent is not None and self._targets.of_pid(parent) is not None
 
     def tick(self) -> None:
         """Once a second: makes sure that nothing was missed."""
@@ -193,7 +203,7 @@ class Pickup:
 
     def _scan(self) -> LibraryScan:
         self._scanned_ns = time.monotonic_ns()
-        scan = self.libraries.scan()
+        scan = self.libraries.scan(set(self._of_interest()) if self._wanted.pids else None)
         self._note_left_out(scan.pids)
         return scan
 
@@ -235,7 +245,7 @@ class Pickup:
             return [pid for pid in list_pids() if self._wanted.uid is None or real_uid(pid) == self._wanted.uid]
         if len(self._targets):
             return [target.pid for target in self._targets]
-        return [*self._wanted.pids, *descendants(self._wanted.pids, list_processes())]
+        return [*self._wanted.pids, *descendants(self._wanted.pids, parents())]
 
     def _probe_one_on_disk(self) -> None:
         """One copy at a time, so that the rings are not left alone for long."""
@@ -258,7 +268,7 @@ class Pickup:
         """
         wanted: Sequence[int] = self._wanted.pids
         while [pid for pid in wanted if self._targets.of_pid(pid) is None and self._add(pid)]:
-            wanted = descendants(self._wanted.pids, list_processes())
+            wanted = descendants(self._wanted.pids, parents())
             drain()  # makes known what the kernel has already followed
 
     def _add(self, pid: int) -> bool:

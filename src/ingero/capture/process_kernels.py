@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 
 from ingero.capture.process_stacks import Symbols
-from ingero.decode.native.names import demangle, shorten
+from ingero.decode.native.names import shorten
 from ingero.decode.native.unwinder import AddressSpace, Module
 
 _MOST_SOURCES = 4  # a handle is made from a handle that is made from a host stub; more is a circle
@@ -107,13 +107,13 @@ class ProcessKernels:
             if found.source is not NameSource.UNTOLD:
                 return found
         if told and told.name is not None:
-            return KernelName(_readable(told.name, told.is_cut), "", NameSource.HANDLE)
+            return KernelName(self._readable(told.name, told.is_cut), "", NameSource.HANDLE)
         module = self._space.module_at(function) if generation == 0 else None
         if module:
             return self._of_stub(function, module)
         registered = self._registered.get(function) if generation == 0 else None
         if registered is not None:  # any address will do for the runtime: a program may have no stubs
-            return KernelName(_readable(*registered), "", NameSource.REGISTERED)
+            return KernelName(self._readable(*registered), "", NameSource.REGISTERED)
         return KernelName(None, "", NameSource.UNTOLD)
 
     def _of_stub(self, address: int, module: Module) -> KernelName:
@@ -121,14 +121,13 @@ class ProcessKernels:
             return KernelName(None, module.name, NameSource.AMBIGUOUS)
         symbol = self._symbols.of(module.image).at(address - module.bias) if module.image else None
         if symbol:
-            return KernelName(demangle(symbol.name), module.name, NameSource.SYMBOL)
+            return KernelName(self._symbols.reader.demangle(symbol.name), module.name, NameSource.SYMBOL)
         registered = self._registered.get(address)
         if registered is not None:
-            return KernelName(_readable(*registered), module.name, NameSource.REGISTERED)
+            return KernelName(self._readable(*registered), module.name, NameSource.REGISTERED)
         return KernelName(f"{module.name}+{address - module.bias:#x}", module.name, NameSource.ADDRESS)
 
-
-def _readable(name: str, is_cut: bool) -> str:
-    """Demangled; a name whose end was cut off, and that is none without it, is marked."""
-    text = demangle(name)
-    return f"{text}…" if is_cut and text == name else text
+    def _readable(self, name: str, is_cut: bool) -> str:
+        """Demangled; a name whose end was cut off, and that is none without it, is marked."""
+        text = self._symbols.reader.demangle(name)
+        return f"{text}…" if is_cut and text == name else text

@@ -11,10 +11,11 @@ import numpy as np
 
 from ingero.capture.address_space import ProcessAddressSpace
 from ingero.capture.deciding_words import DecidingWords
+from ingero.capture.native_reader import NativeReader
 from ingero.capture.stack_frames import NativeFrame, NativeFrames, PythonFrame
 from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
-from ingero.decode.native.unwinder import Frame, NativeStack, ThreadCopy, unwind
+from ingero.decode.native.unwinder import Frame, NativeStack, ThreadCopy
 from ingero.decode.python_code import CodeObject, from_memory, from_record
 from ingero.discover.interpreters import Interpreter
 from ingero.discover.memory import ProcessMemory
@@ -28,19 +29,22 @@ _PYTHON_ENDINGS = {  # enum python_flag
 }
 _MAX_PYTHON = 1 << 14  # stacks, 0.6 KB each; they are stored seconds after they came, and then no longer needed
 _MAX_NATIVE = 1 << 12  # 3 KB each, most of them under two keys
+_MAX_CODE, _MAX_TABLE_BYTES = 1 << 16, 16 << 20  # code objects; PyTorch's own have tables of 8 MB
+_MAX_LINES = 1 << 14
 _UNKNOWN_CODE = CodeObject("?", "?", 0, b"")
 
 
 class Symbols:
     """Symbol tables by file, read on the first question and shared by all processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: NativeReader | None = None) -> None:
+        self.reader = reader or NativeReader()
         self._tables: dict[int, tuple[ElfImage, SymbolTable]] = {}
 
     def of(self, image: ElfImage) -> SymbolTable:
         """The table of one file."""
         if id(image) not in self._tables:
-            self._tables[id(image)] = (image, SymbolTable(image))
+            self._tables[id(image)] = (image, self.reader.table(image))
         return self._tables[id(image)][1]
 
     def keep(self, images: Collection[int]) -> None:
@@ -68,6 +72,8 @@ class ProcessStacks:
         self.interpreter: Interpreter | None = None
         self.layout: dict[str, int] = {}
         self._code: dict[tuple[int, int], CodeObject] = {}
+        self._table_bytes = 0
+        self._lines: dict[tuple[int, int], tuple[CodeObject, int]] = {}  # by code object and instruction
         self._python: dict[int, np.ndarray[Any, Any]] = {}
         self._python_endings: dict[int, str] = {}
         self._native: dict[int, NativeStack] = {}
@@ -78,7 +84,7 @@ class ProcessStacks:
         key, address = int(record["key"]), int(record["code"])
         code = from_record(record, self.layout.get("string_state_shift", 2)) or self._from_memory(address, key)
         if code:
-            self._code[key, address] = code
+            self._keep_code((key, address), code)
 
     def add_python(self, record: Any) -> None:
         """A Python stack (`struct python_stack_record`)."""
@@ -104,7 +110,7 @@ class ProcessStacks:
             stack=record["stack"][: int(record["stack_bytes"])].tobytes(),
             probed=dict(zip(record["probed_sp"].tolist(), record["probed_caller"].tolist(), strict=True)),
         )
-        stack, key = unwind(copy, self._space), int(record["key"])
+        stack, key = self._symbols.reader.unwind(copy, self._space), int(record["key"])
         kept = replace(stack, words=())
         self._keep(key, kept)
         shown = self._shown(stack) if record["has_python"] else len(stack.words)
@@ -124,7 +130,7 @@ class ProcessStacks:
 
     def unwound(self, copy: ThreadCopy) -> NativeFrames:
         """The native frames of a copied thread, with their names."""
-        return self._with_names(unwind(copy, self._space))
+        return self._with_names(self._symbols.reader.unwind(copy, self._space))
 
     def _shown(self, stack: NativeStack) -> int:
         """How many words decide the frames up to the interpreter: what comes behind it is told by the Python frames."""
@@ -157,9 +163,27 @@ class ProcessStacks:
         code = self._code.get(place)
         if code is None:
             code = self._from_memory(place[1], place[0]) or _UNKNOWN_CODE
-            self._code[place] = code
-        line = code.line(version, int(frame["instruction"])) if code is not _UNKNOWN_CODE else None
-        return PythonFrame(code.file, line or 0, code.name)
+            self._keep_code(place, code)
+        return PythonFrame(code.file, self._line(code, version, int(frame["instruction"])), code.name)
+
+    def _keep_code(self, place: tuple[int, int], code: CodeObject) -> None:
+        before = self._code.pop(place, None)
+        self._table_bytes += len(code.table) - (len(before.table) if before else 0)
+        self._code[place] = code
+        while self._table_bytes > _MAX_TABLE_BYTES or len(self._code) > _MAX_CODE:
+            oldest = next(iter(self._code))
+            self._table_bytes -= len(self._code.pop(oldest).table)
+
+    def _line(self, code: CodeObject, version: tuple[int, int], instruction: int) -> int:
+        """Read once for each instruction: a table has to be read from its beginning."""
+        place = id(code), instruction
+        known = self._lines.get(place)
+        if known is None or known[0] is not code:
+            line = code.line(version, instruction) if code is not _UNKNOWN_CODE else None
+            if len(self._lines) >= _MAX_LINES:
+                self._lines.clear()
+            known = self._lines[place] = (code, line or 0)
+        return known[1]
 
     def _from_memory(self, address: int, key: int) -> CodeObject | None:
         try:
@@ -176,4 +200,5 @@ class ProcessStacks:
         if module is None:
             return NativeFrame(frame.address, "[anonymous]", "", frame.address)
         symbol = self._symbols.of(module.image).at(frame.lookup) if module.image else None
-        return NativeFrame(frame.address, module.name, symbol.name if symbol else "", frame.address - module.bias)
+        name = self._symbols.reader.demangle(symbol.name) if symbol else ""
+        return NativeFrame(frame.address, module.name, name, frame.address - module.bias)

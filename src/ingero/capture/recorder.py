@@ -18,6 +18,7 @@ from ingero.capture.calibration import calibrate
 from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.communicators import CommunicatorRows
 from ingero.capture.drainer import Drainer
+from ingero.capture.foreign import Foreign
 from ingero.capture.governor import Governor
 from ingero.capture.gpu_samples import GpuSamples, Listed
 from ingero.capture.gpus import GpuRows, UnseenCalls
@@ -53,6 +54,7 @@ from ingero.discover.numa import numa_nodes
 from ingero.discover.processes import read_thread_name
 from ingero.discover.ranks import Membership
 from ingero.ops import Library
+from ingero.sandbox.nursery import Nursery
 from ingero.step_counts import How
 from ingero.store import tables
 from ingero.store.tables import Row
@@ -93,21 +95,28 @@ class RecorderOptions:
 
 
 class Recorder:
-    """One recording from attach to detach. Use as a context manager; `run` until told to stop."""
+    """One recording from attach to detach. Use as a context manager; `run` until told to stop.
 
-    def __init__(self, kernel: KernelSide, sink: Sink, options: RecorderOptions) -> None:
-        self._kernel, self._sink = kernel, sink
+    nursery: where the processes come from that read foreign files; None: one of its own, which shares whatever is open
+    and mapped by now.
+    """
+
+    def __init__(
+        self, kernel: KernelSide, sink: Sink, options: RecorderOptions, nursery: Nursery | None = None
+    ) -> None:
+        self._kernel, self._sink, self.clock = kernel, sink, WallClock()
         self._resources = ExitStack()
-        self.clock = WallClock()
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
         wanted = Wanted(pids=options.pids, uid=options.uid, is_target=options.is_target)
+        self._foreign = self._resources.enter_context(Foreign(nursery))
         self.libraries = LibraryProbes(
             kernel,
             launches_at_driver_only=options.launches_at_driver_only,
             libraries=options.libraries,
             given_files=options.given_files,
+            reader=self._foreign.libraries,
         )
         self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries)
         self._resources.callback(self.pickup.close)
@@ -151,7 +160,12 @@ class Recorder:
             self._steps.forget,
             marks.forget,
         ]
-        self.stacks = Stacks(kernel, lambda rows: sink.append(tables.STACKS, rows), keeps=bool(options.shown_calls))
+        self.stacks = Stacks(
+            kernel,
+            lambda rows: sink.append(tables.STACKS, rows),
+            keeps=bool(options.shown_calls),
+            reader=self._foreign.native,
+        )
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
         self.has_stacks = options.with_stacks
@@ -159,7 +173,9 @@ class Recorder:
         if options.with_stacks:
             self._resources.enter_context(self.stacks.worker)
             self._resources.enter_context(self._samples)
-        self._kernel_names = KernelNames(lambda rows: sink.append(tables.KERNELS, rows), self.clock)
+        self._kernel_names = KernelNames(
+            lambda rows: sink.append(tables.KERNELS, rows), self.clock, self._foreign.native
+        )
         self._resources.enter_context(self._kernel_names.worker)
         self.seconds.on_launched = self._kernel_names.want
         consumers = {
@@ -255,6 +271,7 @@ class Recorder:
         self._salvage.part("control groups", self._cgroups.tick)
         system, agent = self._snapshots.write(second.period, self._cgroups.cpu_stats)
         self._rest()
+        self._foreign.rest()
         return replace(second, system=system, agent=agent, gpus=self._gpu_samples.latest)
 
     def _watch_host(self) -> None:
@@ -335,7 +352,7 @@ class Recorder:
                 self.seconds.losses_total[name] += count
         own = self.stacks.worker.losses() | self._kernel_names.worker.losses()
         own |= self._halts.worker.losses()
-        own |= self._salvage.losses() | self._watchdog.losses()
+        own |= self._salvage.losses() | self._watchdog.losses() | self._foreign.losses()
         own["gpu_samples_missed"] = self._gpu_samples.write()
         own["process_slots_full"] = self.targets.newly_refused()
         own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ingero.decode.native.names import demangle
 from ingero.decode.native.unwinder import Ending
 
 
@@ -21,7 +20,7 @@ class PythonFrame:
 
 @dataclass(frozen=True, slots=True)
 class NativeFrame:
-    """One native function: address, name of its file, and symbol (mangled, "" where no symbol covers the address)."""
+    """One native function: address, name of its file, and symbol (readable; "" where none covers the address)."""
 
     address: int
     file: str
@@ -77,7 +76,7 @@ def _missing(native: NativeFrames) -> str:
 
 
 def _native(frame: NativeFrame) -> dict[str, object]:
-    symbol = demangle(frame.symbol) if frame.symbol else f"{frame.file}+{frame.offset:#x}"
+    symbol = frame.symbol or f"{frame.file}+{frame.offset:#x}"
     return {"ip": f"{frame.address:#x}", "symbol": symbol, "file": frame.file}
 
 

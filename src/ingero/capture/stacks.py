@@ -22,6 +22,7 @@ from ingero.capture.deciding_words import MAYBE_OTHER, DecidingWords
 from ingero.capture.freed_code import FreedCode
 from ingero.capture.hung_calls import HungCalls
 from ingero.capture.mapped_files import MappedFiles
+from ingero.capture.native_reader import NativeReader
 from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.python_layouts import layout_row
 from ingero.capture.stack_frames import MergedStack, merge
@@ -56,13 +57,21 @@ class _Wanted:
 class Stacks:
     """Resolves the stacks of a recording, while its `worker` is entered; leaving that stores what is still waiting.
 
-    store: takes rows of `raw_stacks`, from the worker's thread. keeps: whether `known` can be asked.
+    store: takes rows of `raw_stacks`, from the worker's thread. keeps: whether `known` can be asked. reader: reads
+    the files that processes map.
     """
 
-    def __init__(self, kernel: KernelSide, store: Callable[[Sequence[Row]], object], *, keeps: bool = False) -> None:
+    def __init__(
+        self,
+        kernel: KernelSide,
+        store: Callable[[Sequence[Row]], object],
+        *,
+        keeps: bool = False,
+        reader: NativeReader | None = None,
+    ) -> None:
         self._kernel, self._store = kernel, store
         self._layout_type = kernel.layouts.dtype("python_layout")
-        self._files = MappedFiles()
+        self._files = MappedFiles(reader)
         answers, seen = kernel.maps["deciding"], kernel.maps["seen_python"]
         self._deciding = DecidingWords(answers, seen, kernel.layouts.dtype("deciding_words"))
         self._freed = FreedCode(kernel)

@@ -17,10 +17,12 @@ Job = Callable[[], None]
 
 _MAX_WAITING = 4096  # jobs; the largest keeps a copy of a native stack, 20 KB
 _SETTLE_S = 0.2
+_LAST_S = 10.0  # for what waits at the end: of 4,096 native stacks the last would take 12 s
 
 
 class Worker:
-    """Does jobs on a thread of its own. Use as a context manager: leaving it does what waits, then settles for good.
+    """Does jobs on a thread of its own. Use as a context manager: leaving it does what waits, then settles for good,
+    for 10 s at most.
 
     settle: called there every 0.2 s, however much there is to do, with the time (`time.monotonic`) until which
     everything that was handed in is done; math.inf when nothing will come any more. failed: the loss counter of jobs
@@ -45,7 +47,9 @@ class Worker:
     ) -> None:
         self._is_open = False
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(_LAST_S)
+        if self._thread.is_alive():  # in what a process or a file does not answer; the recording ends without it
+            logger.warning("the thread %s was left behind after %g s", self._thread.name, _LAST_S)
 
     def do(self, job: Job, *, is_needed: bool = False) -> None:
         """Hands a job in, without waiting; before the worker is entered and after it is left, nothing is done.

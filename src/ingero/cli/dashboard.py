@@ -10,6 +10,7 @@ import rich_click as click
 
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
+from ingero.serve.sql_processes import SqlProcesses
 from ingero.store.locations import database_path
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -88,4 +89,5 @@ def command(
         lines.append(f"everybody on this machine can read it; {TOKEN_VARIABLE} asks for a token")
     for line in lines:
         echo(f"  {line}", err=True)
-    serve(RecordingSource(path, may_lag=True), bound, listening, context)
+    with SqlProcesses() as sql:
+        serve(RecordingSource(path, may_lag=True, sql=sql), bound, listening, context)

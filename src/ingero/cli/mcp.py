@@ -16,6 +16,7 @@ import rich_click as click
 from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_beside, fleet_options
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
+from ingero.serve.sql_processes import SqlProcesses
 from ingero.store.locations import database_path
 
 if TYPE_CHECKING:
@@ -65,12 +66,13 @@ def command(
     path = database_path(db, os.environ, uid=os.getuid())
     nodes = fleet_beside(fleet, environ=os.environ, uid=os.getuid())
     try:
-        if http is None:
-            if sys.stdin.isatty():
-                echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
-            _server(path, test_report, nodes).run("stdio")
-        else:
-            _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report, nodes))
+        with SqlProcesses() as sql:
+            if http is None:
+                if sys.stdin.isatty():
+                    echo("waiting for an MCP client on standard input; examples/mcp has configurations", err=True)
+                _server(path, test_report, nodes, sql).run("stdio")
+            else:
+                _serve_http(http, tls_cert, tls_key, path, lambda: _server(path, test_report, nodes, sql))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
@@ -79,7 +81,7 @@ def command(
         pass
 
 
-def _server(path: Path, test_report: Path | None, nodes: Fleet | None) -> IngeroServer:
+def _server(path: Path, test_report: Path | None, nodes: Fleet | None, sql: SqlProcesses) -> IngeroServer:
     from ingero.serve.mcp.server import make_server  # noqa: PLC0415  # half a second, with its libraries
     from ingero.serve.mcp.tools import Surroundings  # noqa: PLC0415  # as above
     from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
@@ -87,7 +89,7 @@ def _server(path: Path, test_report: Path | None, nodes: Fleet | None) -> Ingero
     around = Surroundings(
         check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report, fleet=_questions(nodes)
     )
-    return make_server(RecordingSource(path), around)
+    return make_server(RecordingSource(path, sql=sql), around)
 
 
 def _questions(nodes: Fleet | None) -> FleetQuestions | None:

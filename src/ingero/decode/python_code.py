@@ -20,7 +20,7 @@ _HEADER_BYTES = 16  # PyObject: 64 bits of count, of which newer versions use 32
 _COUNT, _ABOVE_COUNT = (1 << 32) - 1, 0xFFFF << 32
 _WORD = struct.Struct("<Q")
 _MAX_STRING_BYTES = 1 << 16
-_MAX_TABLE_BYTES = 1 << 22
+_MAX_TABLE_BYTES = 1 << 18  # 80,000 lines; it is read to its end for a line there, which takes 30 ms
 
 Read = Callable[[int, int], bytes]
 """Reads (address, size) of the process; raises OSError where that is not there."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 _NO_LINE_310 = -128
 _NO_LOCATION, _LONG, _NO_COLUMNS, _ONE_LINE_FIRST, _ONE_LINE_LAST = 15, 14, 13, 10, 12
 _UNIT_BYTES = 2
+_MAX_BITS = 36  # of a line, six at a time: CPython's lines have 32
 
 
 def line_of(version: tuple[int, int], table: bytes, first_line: int, offset: int) -> int | None:
@@ -63,7 +64,7 @@ def _location_table(table: bytes, line: int, offset: int) -> int | None:
 
 def _signed_varint(table: bytes, at: int) -> int:
     value = shift = 0
-    while at < len(table):
+    while at < len(table) and shift < _MAX_BITS:
         byte = table[at]
         value |= (byte & 63) << shift
         if not byte & 64:

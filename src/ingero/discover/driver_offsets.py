@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
-from ingero.discover.entry_points import EntryPoint, entry_points
+from ingero.discover.entry_points import entry_points
 from ingero.discover.library_files import LibraryFile
 from ingero.discover.sites import MissingSite, Origin, Site, SiteReport, assign
 from ingero.ops import Library, Op
 
 _CHILD = Path(__file__).parent / "driver_offsets_child.py"
 _ANSWER_BYTES = 1 << 20  # 150 addresses need 2 KB; the child's own limit is the same
+_MOST_DRIVER_BYTES = 512 << 20  # the child copies it into memory; libcuda.so.1 of driver 580 has 100 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +69,36 @@ def driver_offsets(
     """
     if file.library is not Library.CUDA:
         return DriverOffsets(failure=f"{file.path.name} is not libcuda")
-    wanted = entry_points()
     try:
         with ElfFile(file.path) as elf:
-            answer = _ask_child(elf, file, wanted, timeout_s, environ)
+            answer = ask_driver(elf.fileno(), file, elf.needed, timeout_s=timeout_s, environ=environ)
             if isinstance(answer, str):
-                return DriverOffsets(asked=len(wanted), failure=answer)
-            return _read_answer(elf, exported, wanted, answer)
+                return DriverOffsets(asked=len(entry_points()), failure=answer)
+            return read_answer(elf, exported, answer)
     except (OSError, UnreadableElfError) as error:
-        return DriverOffsets(asked=len(wanted), failure=str(error))
+        return DriverOffsets(asked=len(entry_points()), failure=str(error))
 
 
-def _ask_child(
-    elf: ElfFile,
+def ask_driver(
+    descriptor: int,
     file: LibraryFile,
-    wanted: Sequence[EntryPoint],
+    needed: Sequence[str],
+    *,
     timeout_s: float,
-    environ: Mapping[str, str] | None,
+    environ: Mapping[str, str] | None = None,
 ) -> list[int | None] | str:
+    """What an open copy of libcuda answers for each of `entry_points()`: addresses, or why there are none.
+
+    needed: the names of the libraries that it needs.
+    """
+    size_bytes = os.fstat(descriptor).st_size
+    if size_bytes > _MOST_DRIVER_BYTES:
+        return f"it is larger than {_MOST_DRIVER_BYTES >> 20} MiB, as no driver is"
+    wanted = entry_points()
     request = {
-        "fd": elf.fileno(),
-        "needed": elf.needed,
-        "trusted": _is_trusted(elf, file),
+        "fd": descriptor,
+        "needed": list(needed),
+        "trusted": _is_trusted(descriptor, file),
         "entry_points": [(point.name, point.version, point.flags) for point in wanted],
     }
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as question:
@@ -101,7 +110,7 @@ def _ask_child(
                 stdin=question,
                 stdout=answer,
                 stderr=subprocess.DEVNULL,
-                pass_fds=(elf.fileno(),),
+                pass_fds=(descriptor,),
                 env=environ,
                 start_new_session=True,
                 timeout=timeout_s,
@@ -131,15 +140,16 @@ def _parse(raw: bytes, expected: int) -> list[int | None] | str:
     return [address if isinstance(address, int) else None for address in addresses]
 
 
-def _is_trusted(elf: ElfFile, file: LibraryFile) -> bool:
+def _is_trusted(descriptor: int, file: LibraryFile) -> bool:
     """Whether only root (or the agent's own user) can have written the file: then it may be loaded unisolated."""
-    owner_only = not elf.status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return owner_only and elf.status.st_uid in (0, os.geteuid()) and not str(file.path).startswith("/proc/")
+    status = os.fstat(descriptor)
+    owner_only = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return owner_only and status.st_uid in (0, os.geteuid()) and not str(file.path).startswith("/proc/")
 
 
-def _read_answer(
-    elf: ElfFile, exported: Sequence[Site], wanted: Sequence[EntryPoint], addresses: Sequence[int | None]
-) -> DriverOffsets:
+def read_answer(elf: ElfFile, exported: Sequence[Site], addresses: Sequence[int | None]) -> DriverOffsets:
+    """What the addresses of `ask_driver` mean in their file. exported: the sites of its exported symbols."""
+    wanted = entry_points()
     named: list[tuple[Op, str, int]] = []
     outside = 0
     for point, address in zip(wanted, addresses, strict=True):

@@ -26,6 +26,8 @@ _NEW_ROOT = b"/proc"  # a folder that exists everywhere; only this process sees 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 _RTLD_DI_LINKMAP = 2
 _CAPABILITY_VERSION_3 = 0x20080522
+_MOST_ADDRESSES_BYTES = 512 << 20  # beside those of the library; this process begins with 40 MB
+_MOST_DATA_BYTES, _MOST_FILES = 128 << 20, 32  # libcuda takes 5 MB as it is loaded
 _NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,7 +63,7 @@ def _resolve(request: dict[str, Any]) -> list[int | None]:
                 f"isolated ({error.strerror})"
             ) from error
         path = f"/proc/self/fd/{request['fd']}"
-    _drop_privileges()
+    _drop_privileges(os.fstat(request["fd"]).st_size)
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_LAZY | os.RTLD_LOCAL)
     except OSError as error:
@@ -93,7 +95,7 @@ def _isolate(fd: int) -> str:
         _write("/proc/self/gid_map", f"0 {gid} 1")
     _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     size = os.fstat(fd).st_size
-    options = f"size={2 * size + (1 << 20)},mode=755".encode()
+    options = f"size={size + (1 << 20)},mode=755".encode()
     _check(_libc.mount(b"none", _NEW_ROOT, b"tmpfs", _MS_NODEV | _MS_NOSUID, options))
     copy = os.open(_NEW_ROOT + b"/library", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
     done = 0
@@ -108,7 +110,7 @@ def _isolate(fd: int) -> str:
     return "/library"
 
 
-def _drop_privileges() -> None:
+def _drop_privileges(library_bytes: int) -> None:
     if os.geteuid() == 0:
         # In a user namespace of its own only uid 0 is mapped, and these fail; it has no rights outside anyway.
         _ignore_failure(lambda: os.setgroups([]))
@@ -119,9 +121,12 @@ def _drop_privileges() -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))  # or /proc/self/fd stays closed to the new user
     for limit, value in (
+        (resource.RLIMIT_AS, 4 * library_bytes + _MOST_ADDRESSES_BYTES),
         (resource.RLIMIT_CPU, 5),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_DATA, _MOST_DATA_BYTES),
         (resource.RLIMIT_FSIZE, 1 << 20),
+        (resource.RLIMIT_NOFILE, _MOST_FILES),
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(limit, (value, value))

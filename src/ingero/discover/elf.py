@@ -46,16 +46,16 @@ class UnreadableElfError(IngeroError):
 
 
 class ElfFile:
-    """One shared library, open for lookups; use it in a `with` statement.
+    """One shared library, open for lookups; use it in a `with` statement. descriptor: as of FileSource.
 
     Raises:
         OSError: the file cannot be opened.
         UnreadableElfError: it is not what `UnreadableElfError` says; any method may raise it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
         self.path = path
-        self._source = FileSource(path)
+        self._source = FileSource(path, descriptor)
         self.status = os.fstat(self._source.fileno())
         try:
             if not stat.S_ISREG(self.status.st_mode):

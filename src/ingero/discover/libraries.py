@@ -6,32 +6,25 @@ changed: loading a library always changes it. What never has an address space (a
 
 from __future__ import annotations
 
-import enum
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ingero.discover.elf import UnreadableElfError
-from ingero.discover.library_files import MAPPED_NAME, LibraryFile, identify, may_be_traced
+from ingero.discover.library_files import MAPPED_NAME, LibraryFile, may_be_traced
+from ingero.discover.library_reader import FileKey, LibraryReader
+from ingero.discover.mapped_paths import Reach
 from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.mappings import mappings_named, read_maps
 from ingero.discover.processes import PROC
-from ingero.discover.static_nccl import SymbolsMissingError, candidates, identify_static_nccl
+from ingero.discover.static_nccl import SymbolsMissingError, candidates
 from ingero.errors import IngeroError
+from ingero.sandbox.process import NoAnswerError
 
 _NO_PAGES = b"0"  # of a kernel thread, or a process that has ended and is not waited for: neither gets any
-
-
-class Reach(enum.IntEnum):
-    """By which path the agent reads a copy; the lower, the longer it lasts."""
-
-    PLAIN = 0  # the path that the process itself names
-    PROCESS_ROOT = 1  # /proc/PID/root/...
-    MAP_FILES = 2  # /proc/PID/map_files/...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,24 +94,34 @@ class _Seen:
     unreadable: tuple[UnreadableLibrary, ...] = ()
 
 
+class PutOffError(IngeroError):
+    """Whose process it is has used up its share of the agent's time; it is looked at again when there is some."""
+
+    def __init__(self) -> None:
+        super().__init__("it is put off", hint="its files cost more to read than others: look who made them")
+
+
 class LibraryScanner:
     """Remembers between two scans which process mapped what, and gives each file one number for good.
 
-    given_files: looked for as well, whatever they are called.
+    given_files: looked for as well, whatever they are called. reader: reads the files.
 
     Raises:
         OSError, IngeroError: a given file is gone, damaged or exports no traced call.
     """
 
-    def __init__(self, proc: Path = PROC, given_files: Sequence[Path] = ()) -> None:
-        self._proc = proc
+    def __init__(
+        self, proc: Path = PROC, given_files: Sequence[Path] = (), reader: LibraryReader | None = None
+    ) -> None:
+        self._proc, self._reader = proc, reader or LibraryReader()
+        self.put_off: set[int] = set()  # processes that are to be looked at again: their share is used up
         self._given_names = [path.resolve().name for path in given_files]
         self._seen: dict[int, _Seen] = {}
         self._copies: dict[int, LibraryCopy] = {}
-        self._numbers: dict[tuple[int, int, int, int], int] = {}  # by what stat() says, to read each file once
-        self._without_nccl: dict[tuple[int, int, int, int], str] = {}  # why; empty: it holds none
+        self._numbers: dict[FileKey, int] = {}  # by what stat() says, to read each file once
+        self._without_nccl: dict[FileKey, str] = {}  # why; empty: it holds none
         self._next_number = 1
-        self._given_numbers = [self._number_of(path.resolve(), str(path), Reach.PLAIN) for path in given_files]
+        self._given_numbers = [self._number_at(path.resolve(), str(path), Reach.PLAIN) for path in given_files]
         self._given_hints = [b"/" + os.fsencode(name) for name in self._given_names]
         self._mapped_name = _named(self._given_names)
 
@@ -127,13 +130,14 @@ class LibraryScanner:
         """The copies of the given files."""
         return [self._copies[number] for number in dict.fromkeys(self._given_numbers) if number in self._copies]
 
-    def scan(self) -> LibraryScan:
-        """Looks at every process once.
+    def scan(self, pids: Collection[int] | None = None) -> LibraryScan:
+        """Looks at every process once; pids: at no others.
 
         A copy stays known, with no pids, after its last process has gone.
         """
         before, self._seen = self._seen, {}
-        return self._scanned(dict(self._list()), before)
+        self.put_off.clear()
+        return self._scanned({pid: inode for pid, inode in self._list() if pids is None or pid in pids}, before)
 
     def look_again(self, pids: Iterable[int]) -> LibraryScan:
         """Looks at these processes only; of the others, what the last scan found still holds."""
@@ -201,8 +205,14 @@ class LibraryScanner:
         files = {
             (mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, self._mapped_name)
         }
-        found = [self._use(pid, mapped) for mapped in files.values()]
-        found += filter(None, (self._static_use(pid, mapped) for mapped in candidates(raw)))
+        self.put_off.discard(pid)
+        try:
+            with self._reader.on_behalf_of(pid):
+                found = [self._use(pid, mapped) for mapped in files.values()]
+                found += filter(None, (self._static_use(pid, mapped) for mapped in candidates(raw)))
+        except PutOffError:
+            self.put_off.add(pid)
+            return replace(before or _Seen(sign), sign=(inode, b""))  # of no process: it is looked at again
         return _Seen(
             sign,
             tuple(use for use in found if isinstance(use, _Use)),
@@ -213,10 +223,12 @@ class LibraryScanner:
         """None: the process has ended or unmapped the library meanwhile, or it is another file by that name."""
         is_chance = not may_be_traced(Path(mapped.path).name)  # a namesake of a given file may be anything
         try:
-            path, reach = reachable_path(self._proc / str(pid), mapped)
-            if is_chance and _file_key(path.stat()) not in self._numbers:
+            path, reach, key = self._reader.reach(self._proc / str(pid), mapped)
+            if is_chance and key not in self._numbers:
                 return None
-            return _Use(self._number_of(path, mapped.path, reach), mapped.path, path, reach)
+            return _Use(self._number_of(key, path, mapped.path, reach), mapped.path, path, reach)
+        except PutOffError:
+            raise
         except (FileNotFoundError, ProcessLookupError):
             return None
         except (OSError, IngeroError) as error:
@@ -225,20 +237,23 @@ class LibraryScanner:
     def _static_use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
         """As `_use`, of a file that may hold NCCL; None if it does not, or cannot be looked at."""
         try:
-            path, reach = reachable_path(self._proc / str(pid), mapped)
-            key = _file_key(path.stat())
+            path, reach, key = self._reader.reach(self._proc / str(pid), mapped)
             if key not in self._numbers and key not in self._without_nccl:
                 self._look_for_nccl(key, path, mapped.path, reach)
-        except (OSError, UnreadableElfError):
+        except NoAnswerError as error:
+            return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=error.reason)
+        except PutOffError:
+            raise
+        except (OSError, IngeroError):
             return None
         if key in self._numbers:
             return _Use(self._numbers[key], mapped.path, path, reach)
         reason = self._without_nccl[key]
         return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=reason) if reason else None
 
-    def _look_for_nccl(self, key: tuple[int, int, int, int], path: Path, mapped_path: str, reach: Reach) -> None:
+    def _look_for_nccl(self, key: FileKey, path: Path, mapped_path: str, reach: Reach) -> None:
         try:
-            file = identify_static_nccl(path, Path(mapped_path).name)
+            file = self._reader.identify_static_nccl(path, Path(mapped_path).name)
         except SymbolsMissingError as error:
             self._without_nccl[key] = str(error)
             return
@@ -249,14 +264,17 @@ class LibraryScanner:
 
     def _try_number_of(self, pid: int, path: Path, mapped_path: str, reach: Reach) -> int | UnreadableLibrary:
         try:
-            return self._number_of(path, mapped_path, reach)
+            return self._number_at(path, mapped_path, reach)
         except (OSError, IngeroError) as error:
             return UnreadableLibrary(pid=pid, mapped_path=mapped_path, reason=_reason(error))
 
-    def _number_of(self, path: Path, mapped_path: str, reach: Reach) -> int:
-        key = _file_key(path.stat())
+    def _number_at(self, path: Path, mapped_path: str, reach: Reach) -> int:
+        return self._number_of(self._reader.key(path), path, mapped_path, reach)
+
+    def _number_of(self, key: FileKey, path: Path, mapped_path: str, reach: Reach) -> int:
         if key not in self._numbers:
-            self._numbers[key] = self._number_of_file(identify(path, name=Path(mapped_path).name), mapped_path, reach)
+            file = self._reader.identify(path, Path(mapped_path).name)
+            self._numbers[key] = self._number_of_file(file, mapped_path, reach)
         return self._numbers[key]
 
     def _number_of_file(self, file: LibraryFile, mapped_path: str, reach: Reach) -> int:
@@ -300,31 +318,6 @@ def _reach_of(path: Path) -> Reach:
     return Reach.PROCESS_ROOT if path.parts[1:2] == (PROC.name,) else Reach.PLAIN
 
 
-def reachable_path(process: Path, mapped: MappedRange) -> tuple[Path, Reach]:
-    """A path by which the agent reads the very file that a process has mapped.
-
-    process: its /proc folder.
-
-    Raises:
-        OSError: there is none; for a deleted file CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN may be missing.
-    """
-    map_file = process / "map_files" / mapped.range_name
-    truth = _stat(map_file)
-    inodes = {mapped.inode} | ({truth.st_ino} if truth else set())
-    # A file may really be called "... (deleted)".
-    for name in (mapped.path, f"{mapped.path} (deleted)") if mapped.is_deleted else (mapped.path,):
-        inside = process / "root" / name.lstrip("/")
-        outside = Path(name)
-        seen_inside, seen_outside = _stat(inside), _stat(outside)
-        witnesses = [status for status in (truth, seen_inside) if status is not None and status.st_ino in inodes]
-        if seen_outside is not None and any(os.path.samestat(seen_outside, witness) for witness in witnesses):
-            return outside, Reach.PLAIN
-        if seen_inside is not None and seen_inside.st_ino in inodes:
-            return inside, Reach.PROCESS_ROOT
-    map_file.stat()  # raises the reason why the last way is closed, too
-    return map_file, Reach.MAP_FILES
-
-
 def _address_space_pages(statm: str) -> bytes:
     # Read for every process every second: pathlib and a buffered file would cost three times as much.
     descriptor = os.open(statm, os.O_RDONLY | os.O_CLOEXEC)
@@ -332,17 +325,6 @@ def _address_space_pages(statm: str) -> bytes:
         return os.read(descriptor, 32).partition(b" ")[0]
     finally:
         os.close(descriptor)
-
-
-def _file_key(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
 
 
 def _reason(error: Exception) -> str:

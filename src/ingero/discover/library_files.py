@@ -105,11 +105,12 @@ def library_kind(file_name: str) -> Library | None:
     return _KINDS[re.split(r"[.-]", file_name, maxsplit=1)[0]]
 
 
-def identify(path: Path, name: str | None = None) -> LibraryFile:
+def identify(path: Path, name: str | None = None, descriptor: int | None = None) -> LibraryFile:
     """Reads who a library file is.
 
     name: the file name to judge by, where `path` is only a way to reach it (/proc/PID/map_files/...). A file with a
         name of its own is judged by its soname, then by what it exports.
+    descriptor: of the file, where it is open already.
 
     Raises:
         OSError: the file is gone or may not be read.
@@ -117,7 +118,7 @@ def identify(path: Path, name: str | None = None) -> LibraryFile:
         NotATracedLibraryError: it exports none of the traced calls.
         StubLibraryError: it is the toolkit's stand-in for a driver.
     """
-    with ElfFile(path) as elf:
+    with ElfFile(path, descriptor) as elf:
         kind = library_kind(name or path.name) or library_kind(elf.soname) or _kind_by_exports(elf)
         if kind is None:
             raise NotATracedLibraryError(path)

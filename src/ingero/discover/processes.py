@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,12 +98,6 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
     )
 
 
-def list_processes(proc: Path = PROC) -> tuple[Process, ...]:
-    """Every process that could be read, in ascending order of pid."""
-    found = (read_process(pid, proc) for pid in list_pids(proc))
-    return tuple(process for process in found if process is not None)
-
-
 def read_process_id(pid: int, proc: Path = PROC) -> ProcessId | None:
     """The identity of the process that has this pid now, or None."""
     stat = _read_stat(proc / str(pid) / "stat")
@@ -129,14 +123,28 @@ def is_alive(process: ProcessId, proc: Path = PROC) -> bool:
     return stat.threads > 1 or not (stat.state in "ZX" or stat.flags & _PF_EXITING)
 
 
-def descendants(roots: Iterable[int], processes: Sequence[Process]) -> tuple[int, ...]:
+def parent_of(pid: int, proc: Path = PROC) -> int | None:
+    """The pid of a process's parent, or None when it is gone."""
+    stat = _read_stat(proc / str(pid) / "stat")
+    return None if stat is None else stat.ppid
+
+
+def parents(proc: Path = PROC) -> dict[int, int]:
+    """The parent of every process, by pid; nothing else is read of them."""
+    found = ((pid, parent_of(pid, proc)) for pid in list_pids(proc))
+    return {pid: parent for pid, parent in found if parent is not None}
+
+
+def descendants(roots: Iterable[int], parents: Mapping[int, int]) -> tuple[int, ...]:
     """The pids of all children, grandchildren and so on of `roots`, without the roots, in ascending order.
+
+    parents: by pid, of every process.
 
     A child whose parent has ended belongs to init (or a subreaper) and is not found.
     """
     children: dict[int, list[int]] = defaultdict(list)
-    for process in processes:
-        children[process.ppid].append(process.pid)
+    for pid, parent in parents.items():
+        children[parent].append(pid)
     start = set(roots)
     found: set[int] = set()
     pending = list(start)

@@ -1,12 +1,14 @@
-"""Looks at small files and device nodes inside another process's root, whose owner may have put anything there.
+"""Looks at files and device nodes of other processes, and opens files; their owners may have put anything there.
 
-An absolute symbolic link there would lead the agent to the host's files, and opening a FIFO would block it: the kernel
-resolves the path inside that root (openat2, Linux 5.6), and nothing but a regular file is read.
+An absolute symbolic link in another root would lead the agent to the host's files, opening a FIFO would block it, and
+opening some devices has effects: the kernel resolves the path inside that root (openat2, Linux 5.6), what lies there is
+looked at before it is opened, and nothing but a regular file is.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 from pathlib import Path
@@ -26,17 +28,24 @@ def read_in_root(root: Path, path: str, most_bytes: int) -> bytes:
     Raises:
         OSError: there is no such file, or it is no regular one.
     """
-    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    file = _readable(_place_in_root(root, path), f"{root}/{path}")
     try:
-        file = _open(folder, path)
-    finally:
-        os.close(folder)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(f"{root}/{path} is no regular file")
         return os.read(file, most_bytes)
     finally:
         os.close(file)
+
+
+def status_in_root(root: Path, path: str) -> os.stat_result:
+    """What lies at a path below `root`; nothing is opened.
+
+    Raises:
+        OSError: nothing does.
+    """
+    place = _place_in_root(root, path)
+    try:
+        return os.fstat(place)
+    finally:
+        os.close(place)
 
 
 def device_in_root(root: Path, path: str) -> tuple[int, int] | None:
@@ -47,21 +56,53 @@ def device_in_root(root: Path, path: str) -> tuple[int, int] | None:
     """
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        file = _open(folder, path, flags=os.O_PATH)
+        place = _open(folder, path)
     except OSError:
         return None
     finally:
         os.close(folder)
     try:
-        status = os.fstat(file)
+        status = os.fstat(place)
     finally:
-        os.close(file)
+        os.close(place)
     is_device = stat.S_ISCHR(status.st_mode)
     return (os.major(status.st_rdev), os.minor(status.st_rdev)) if is_device else None
 
 
-def _open(folder: int, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) -> int:
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS | _RESOLVE_IN_ROOT)
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file, for reading. Below /proc/PID/root no link leads out of that root.
+
+    Raises:
+        OSError: there is no such file, or it is no regular one.
+    """
+    parts = path.parts
+    if parts[:2] == ("/", "proc") and parts[3:4] == ("root",):
+        place = _place_in_root(Path(*parts[:4]), "/".join(parts[4:]))
+    else:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    return _readable(place, str(path))
+
+
+def _place_in_root(root: Path, path: str) -> int:
+    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _open(folder, path)
+    finally:
+        os.close(folder)
+
+
+def _readable(place: int, name: str) -> int:
+    """What a descriptor stands for (O_PATH, closed here), open for reading."""
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", name)
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def _open(folder: int, path: str) -> int:
+    how = _OpenHow(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS | _RESOLVE_IN_ROOT)
     file = int(_libc.syscall(_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)))
     if file < 0:
         error = ctypes.get_errno()

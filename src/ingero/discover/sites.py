@@ -73,48 +73,49 @@ class SiteReport:
         return tuple(site for site in self.sites if site.instruction.is_single_stepped)
 
 
-def probe_sites(file: LibraryFile) -> SiteReport:
+def probe_sites(file: LibraryFile, descriptor: int | None = None) -> SiteReport:
     """Finds the sites of every row of `ops.OPS` that belongs to the file's library.
 
     All variants that are exported at different addresses get a site (a program linked long ago calls `cuMemAlloc`, a
     new one `cuMemAlloc_v2`); a row is missing only if none of its symbols is exported.
+    descriptor: of the file, where it is open already.
 
     Raises:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
     """
     rows = [op for op in OPS if op.library is file.library]
-    with ElfFile(file.path) as elf:
+    with ElfFile(file.path, descriptor) as elf:
         offsets = function_offsets(elf, [symbol for op in rows for symbol in op.symbols])
         named = ((op, symbol, offset) for op in rows for symbol in op.symbols for offset in offsets.get(symbol, ()))
         sites, shared = assign(elf, named, Origin.EXPORTED)
     return SiteReport(file=file, sites=sites, shared=shared, missing=tuple(_missing(rows, (*sites, *shared))))
 
 
-def communicator_sites(file: LibraryFile) -> dict[int, int]:
+def communicator_sites(file: LibraryFile, descriptor: int | None = None) -> dict[int, int]:
     """Where a copy of NCCL tells of communicators: file offset -> cookie of `bpf/nccl.bpf.c`; one per address.
 
     Raises:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
     """
-    return _telling_sites(file, COMMUNICATOR_CALLS)
+    return _telling_sites(file, COMMUNICATOR_CALLS, descriptor)
 
 
-def kernel_name_sites(file: LibraryFile) -> dict[int, int]:
+def kernel_name_sites(file: LibraryFile, descriptor: int | None = None) -> dict[int, int]:
     """Where a copy of CUDA tells what kernels are called: file offset -> cookie of `bpf/kernel_names.bpf.c`.
 
     Raises:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
     """
-    return _telling_sites(file, KERNEL_NAME_CALLS)
+    return _telling_sites(file, KERNEL_NAME_CALLS, descriptor)
 
 
-def _telling_sites(file: LibraryFile, calls: Mapping[str, int]) -> dict[int, int]:
+def _telling_sites(file: LibraryFile, calls: Mapping[str, int], descriptor: int | None) -> dict[int, int]:
     """File offset -> role and place in `calls`; one per address."""
     sites: dict[int, int] = {}
-    with ElfFile(file.path) as elf:
+    with ElfFile(file.path, descriptor) as elf:
         found = function_offsets(elf, calls)
         for index, (name, role) in enumerate(calls.items()):
             for offset in found.get(name, ()):

@@ -43,17 +43,17 @@ def candidates(raw_maps: bytes) -> Iterator[Mapping]:
             yield mapped
 
 
-def identify_static_nccl(path: Path, name: str) -> LibraryFile | None:
+def identify_static_nccl(path: Path, name: str, descriptor: int | None = None) -> LibraryFile | None:
     """The file as a copy of NCCL, or None if it holds none.
 
-    name: the file name, where `path` is only a way to reach it.
+    name: the file name, where `path` is only a way to reach it. descriptor: of the file, where it is open already.
 
     Raises:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
         SymbolsMissingError: it holds NCCL and does not say where.
     """
-    with ElfFile(path) as elf:
+    with ElfFile(path, descriptor) as elf:
         is_known_host = bool(_KNOWN_HOSTS.search(name))
         is_program = not elf.soname and ".so" not in name
         is_exported = bool(elf.functions([_WITNESS]))

@@ -17,6 +17,8 @@ from ingero.units import QuantityError, parse_duration_s
 
 if TYPE_CHECKING:
     from ingero.diagnose.model import Diagnosis
+    from ingero.serve.sql import Answer
+    from ingero.serve.sql_processes import SqlProcesses
     from ingero.store.reader import Reader
     from ingero.store.records import Window
 
@@ -46,6 +48,7 @@ class RecordingSource:
     """One database; threads may share it. clock: unix ns, monotonic: ns.
 
     may_lag: whether an answer may be some seconds old while the file is being written, for who asks all the time.
+    sql: where clients' statements run; None: in this process.
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class RecordingSource:
         path: Path,
         *,
         may_lag: bool = False,
+        sql: SqlProcesses | None = None,
         clock: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.path = path
         self.clock = clock
         self._may_lag = may_lag
+        self._sql = sql
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[object, ...], _Kept] = OrderedDict()
@@ -67,6 +72,22 @@ class RecordingSource:
     def close(self) -> None:
         """Ends the threads that make answers."""
         self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def run_sql(self, sql: str, *, max_rows: int, timeout_s: float) -> Answer:
+        """As `run_sql` of `serve/sql.py`, of a statement of a client."""
+        if self._sql:
+            return self._sql.run(self.path, sql, max_rows=max_rows, timeout_s=timeout_s)
+        from ingero.serve.sql import run_sql  # noqa: PLC0415  # as in `open`
+
+        return run_sql(self.path, sql, max_rows=max_rows, timeout_s=timeout_s)
+
+    def fitting_sql(self, sql: str, limit: int) -> dict[str, Any]:
+        """As `sql_answer` of `serve/mcp/rows.py`."""
+        from ingero.serve.mcp.rows import TIMEOUT_S, sql_answer  # noqa: PLC0415  # as in `open`
+
+        if self._sql:
+            return self._sql.fitting(self.path, sql, limit, timeout_s=TIMEOUT_S)
+        return sql_answer(self.path, sql, limit)
 
     @contextmanager
     def open(self, since: str = "") -> Iterator[tuple[Reader, Window]]:

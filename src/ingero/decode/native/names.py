@@ -16,6 +16,11 @@ _SIGNS, _PRIVATE = "<>()-=*", "\ue000\ue001\ue002\ue003\ue004\ue005\ue006"
 _MASK, _UNMASK = str.maketrans(_SIGNS, _PRIVATE), str.maketrans(_PRIVATE, _SIGNS)
 
 
+def is_mangled(symbol: str) -> bool:
+    """Whether a name is one of C++, which are not read without effort."""
+    return _PARTS.sub("", symbol).startswith("_Z")
+
+
 @lru_cache(maxsize=65536)
 def demangle(symbol: str) -> str:
     """The C++ name behind a symbol; other names as they are."""

@@ -8,13 +8,14 @@ Source: System V ABI, gABI chapter 4, "Symbol Table".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ingero.elf import ElfImage, Section
+from ingero.elf import ElfImage
 from ingero.foreign_text import decoded
 
 _SYMBOL = np.dtype(
@@ -22,7 +23,8 @@ _SYMBOL = np.dtype(
 )
 _FUNCTION, _INDIRECT = 2, 10  # STT_FUNC, STT_GNU_IFUNC
 _LOCAL = 0  # STB_LOCAL: of two names of one address the exported one is known to the world
-_MAX_TABLE_BYTES = 1 << 28  # 11 million symbols
+_MAX_TABLE_BYTES = 1 << 27  # of all tables of a file: 5 million symbols; libtorch_cpu.so with its debug symbols has 1
+_PIECE_BYTES = 24 << 18  # read at once: of all symbols a few are functions
 _NAME_BLOCK = 256
 _MAX_NAME_BYTES = 1 << 16  # mangled template names reach 20 KB
 
@@ -65,13 +67,9 @@ class SymbolTable:
 
     @cached_property
     def _functions(self) -> _Functions:
-        sections = self._image.sections()
-        tables = [self._read(section, sections) for section in sections if section.name in (".symtab", ".dynsym")]
-        symbols = np.concatenate([table for table, _ in tables]) if tables else np.empty(0, _SYMBOL)
-        names = np.concatenate([names for _, names in tables]) if tables else np.empty(0, np.uint64)
-        is_named = np.isin(symbols["info"] & 0xF, (_FUNCTION, _INDIRECT)) & (symbols["section"] != 0)
-        kept = is_named & (symbols["size"] > 0)
-        symbols, names = symbols[kept], names[kept]
+        pieces = list(self._pieces())
+        symbols = np.concatenate([symbols for symbols, _ in pieces]) if pieces else np.empty(0, _SYMBOL)
+        names = np.concatenate([names for _, names in pieces]) if pieces else np.empty(0, np.uint64)
         # several names of one address: the exported first, of those the first in the file
         order = np.lexsort((symbols["info"] >> 4 == _LOCAL, symbols["value"]))
         first = np.ones(len(order), bool)
@@ -79,14 +77,27 @@ class SymbolTable:
         order = order[first]
         return _Functions(symbols["value"][order], symbols["size"][order], names[order])
 
-    def _read(self, section: Section, sections: tuple[Section, ...]) -> tuple[Array, Array]:
-        """The symbols of one table, and the file offsets of their names."""
-        size = min(section.size_bytes, _MAX_TABLE_BYTES)
-        data = self._image.source.read_at(section.offset, size)
-        symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)
-        if section.link >= len(sections):
-            return symbols[:0], np.empty(0, np.uint64)
-        return symbols, symbols["name"].astype(np.uint64) + np.uint64(sections[section.link].offset)
+    @property
+    def size_bytes(self) -> int:
+        """How much of it is kept."""
+        functions: _Functions | None = self.__dict__.get("_functions")
+        return functions.starts.nbytes + functions.sizes.nbytes + functions.names.nbytes if functions else 0
+
+    def _pieces(self) -> Iterator[tuple[Array, Array]]:
+        """The functions of all tables, and the file offsets of their names."""
+        sections, left = self._image.sections(), _MAX_TABLE_BYTES
+        for section in sections:
+            if section.name not in (".symtab", ".dynsym") or section.link >= len(sections):
+                continue
+            end = min(section.size_bytes, left)
+            left -= end
+            names_at = np.uint64(sections[section.link].offset)
+            for begin in range(0, end, _PIECE_BYTES):
+                data = self._image.source.read_at(section.offset + begin, min(_PIECE_BYTES, end - begin))
+                symbols = np.frombuffer(data, _SYMBOL, len(data) // _SYMBOL.itemsize)
+                is_named = np.isin(symbols["info"] & 0xF, (_FUNCTION, _INDIRECT)) & (symbols["section"] != 0)
+                symbols = symbols[is_named & (symbols["size"] > 0)]
+                yield symbols, symbols["name"].astype(np.uint64) + names_at
 
     def _name(self, offset: int) -> str:
         raw = b""

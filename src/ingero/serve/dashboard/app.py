@@ -29,7 +29,6 @@ from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.json_text import for_pages
 from ingero.serve.recording_source import RecordingSource
 from ingero.serve.row_formats import csv_texts
-from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 
@@ -168,7 +167,7 @@ def _questions(app: FastAPI, source: RecordingSource) -> None:
     @app.post("/api/v1/query")
     def query(question: Question) -> Response:
         """The answer to one SELECT; rows as lists, blobs as base64."""
-        answer = run_sql(source.path, question.sql, max_rows=question.limit, timeout_s=_SQL_SECONDS)
+        answer = source.run_sql(question.sql, max_rows=question.limit, timeout_s=_SQL_SECONDS)
         if question.format == "csv":
             return download("query", csv_texts(answer.columns, answer.rows))
         return _json(

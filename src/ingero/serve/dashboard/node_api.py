@@ -19,7 +19,6 @@ from ingero.serve.findings_text import headline
 from ingero.serve.json_text import for_pages
 from ingero.serve.recording_source import RecordingSource
 from ingero.serve.row_lines import MEDIA_TYPE, MOST_ROWS, MOST_SECONDS, Identity, row_lines
-from ingero.serve.sql import run_sql
 from ingero.store.reader import open_reader
 
 _MAX_PID = 2**31 - 1
@@ -57,7 +56,7 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
     @app.post("/api/v2/query")
     def query(statement: Statement) -> StreamingResponse:
         """The answer to one SELECT as lines of JSON: a header, then a row each; 64-bit integers, blobs as {"b64"}."""
-        answer = run_sql(source.path, statement.sql, max_rows=statement.limit, timeout_s=statement.timeout_s)
+        answer = source.run_sql(statement.sql, max_rows=statement.limit, timeout_s=statement.timeout_s)
         return StreamingResponse(_pieces(row_lines(answer, identity(source))), media_type=MEDIA_TYPE)
 
     @app.get("/api/v2/explain")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from ingero.errors import IngeroError
@@ -17,7 +18,9 @@ from ingero.serve.export.samples import samples
 from ingero.serve.export.timeline import Progress, timeline
 from ingero.store.records import Window
 from ingero.store.streams import Streams
-from ingero.units import format_count, format_moment
+from ingero.units import format_bytes, format_count, format_moment
+
+_LEAST_BYTES, _MOST_GROWTH = 64 << 20, 16  # JSON of honest recordings is one to three times as large
 
 
 class Format(enum.Enum):
@@ -39,6 +42,17 @@ class NothingRecordedError(IngeroError):
             f"{of_what} was recorded from {asked}",
             hint=f"the recording reaches from {_span(whole)}: "
             "choose within it with --from and --to, or leave them and --since away",
+        )
+
+
+class TooLargeError(IngeroError):
+    """The export would be much larger than any of a recording that a program has made."""
+
+    def __init__(self, recording: Path, most_bytes: int) -> None:
+        super().__init__(
+            f"the export of {recording} becomes larger than {format_bytes(most_bytes)}, which no recording of its size "
+            "has in it: its texts are long and repeated",
+            hint="look who made it; --since, --from and --to export a part",
         )
 
 
@@ -75,22 +89,40 @@ def export(
     Raises:
         NothingRecordedError: there are none.
         NoAccountsError: the weight wants what these calls do not have.
+        TooLargeError: it becomes much larger than the recording.
     """
     first_ns = streams.first_ns()
     if first_ns is None:
         raise NothingRecordedError(streams.window, whole, streams.pid)
+    write = _in_proportion(file.write, streams.reader.path)
     if form is Format.PERFETTO:
-        return _timeline(PerfettoWriter(file.write, first_ns), streams, progress)
+        return _timeline(PerfettoWriter(write, first_ns), streams, progress)
     if form is Format.CHROME:
-        return _timeline(ChromeWriter(file.write, first_ns), streams, progress)
+        return _timeline(ChromeWriter(write, first_ns), streams, progress)
     progress("stacks", 0)
-    written = Written(stacks=_profile(streams, form, file.write, weight))
+    written = Written(stacks=_profile(streams, form, write, weight))
     if not written.stacks:
         is_offcpu = form is Format.FLAMEGRAPH and weight is Weight.OFFCPU
         of_what = "no call that was off the CPU" if is_offcpu else "no call"
         raise NothingRecordedError(streams.window, whole, streams.pid, of_what=of_what)
     progress("stacks", 1)
     return written
+
+
+def _in_proportion(write: Callable[[bytes], object], recording: Path) -> Callable[[bytes], object]:
+    """Writes as much as a recording of this size may become: its texts are repeated with every call that has them."""
+    files = (recording, recording.with_name(f"{recording.name}-wal"))
+    most_bytes = _LEAST_BYTES + _MOST_GROWTH * sum(file.stat().st_size for file in files if file.exists())
+    written_bytes = 0
+
+    def write_some(data: bytes) -> object:
+        nonlocal written_bytes
+        written_bytes += len(data)
+        if written_bytes > most_bytes:
+            raise TooLargeError(recording, most_bytes)
+        return write(data)
+
+    return write_some
 
 
 def _timeline(writer: PerfettoWriter | ChromeWriter, streams: Streams, progress: Progress) -> Written:

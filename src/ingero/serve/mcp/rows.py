@@ -14,10 +14,10 @@ from ingero.serve.sql import Rows, first_rows_note, open_rows
 _MAX_ANSWER_CHARACTERS = 256 << 10  # about 64,000 tokens: more than an assistant can take in
 _MAX_CELL = 4096  # the frames of a stack
 _MAX_TEXT_ROWS = 50  # of the text beside the structured rows
-_TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0
 
 
-def sql_answer(path: Path, query: str, limit: int) -> dict[str, Any]:
+def sql_answer(path: Path, query: str, limit: int, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """Columns, then rows as far as they fit.
 
     Raises:
@@ -25,7 +25,7 @@ def sql_answer(path: Path, query: str, limit: int) -> dict[str, Any]:
         StoreError: the database cannot be read.
     """
     begin_ns = time.monotonic_ns()
-    with open_rows(path, query, timeout_s=_TIMEOUT_S) as answer:
+    with open_rows(path, query, timeout_s=timeout_s) as answer:
         rows, is_full = _fitting(answer, limit)
         is_truncated = is_full or next(iter(answer), None) is not None
     notes = list(answer.notes)

@@ -15,7 +15,7 @@ from pydantic import Field
 from ingero.serve.mcp import calls, graphs, incidents, shapes
 from ingero.serve.mcp.compact import compact
 from ingero.serve.mcp.junit import read_report, report_text
-from ingero.serve.mcp.rows import sql_answer, sql_text
+from ingero.serve.mcp.rows import sql_text
 from ingero.serve.mcp.untrusted import RULE, traced
 from ingero.serve.recording_source import RecordingSource, parse_since_ns
 
@@ -211,7 +211,7 @@ class Tools:
     ) -> Annotated[CallToolResult, shapes.SqlAnswer]:
         """Ask the recording in SQL (SQLite). It only reads. Columns named *_ns and `duration` are nanoseconds. Exact
         sums are in op_stats; events holds a selection of the calls. Notes say what to know of the numbers."""
-        answer = sql_answer(self._source.path, query, limit)
+        answer = self._source.fitting_sql(query, limit)
         return _reply(answer, sql_text(answer), tsc, is_table=True)
 
     def get_check(self) -> Annotated[CallToolResult, shapes.CheckAnswer]:

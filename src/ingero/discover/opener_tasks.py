@@ -1,0 +1,94 @@
+"""What an opener of the sandbox does: it looks where files lie and opens them, and interprets nothing of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ingero.discover.mapped_paths import reachable_path
+from ingero.discover.mappings import Mapping as MappedRange
+from ingero.discover.rooted import open_regular
+from ingero.sandbox.messages import Message
+from ingero.sandbox.nursery import Task
+
+
+def tasks() -> Mapping[str, Task]:
+    """By the names that they are asked for by."""
+    return {"reach": _reach, "open": _open, "keys": _keys, "open_mapped": _open_mapped}
+
+
+def range_of(mapped: MappedRange) -> dict[str, int | str | bool]:
+    """What `reach` wants to know of a mapping."""
+    return {
+        "start": mapped.start,
+        "end": mapped.end,
+        "inode": mapped.inode,
+        "path": mapped.path,
+        "is_deleted": mapped.is_deleted,
+    }
+
+
+def _reach(question: Message) -> Message:
+    """A path to a mapped file, how it was reached, and what lies there."""
+    told = question.content["mapped"]
+    mapped = MappedRange(
+        start=told["start"],
+        end=told["end"],
+        permissions="",
+        offset=0,
+        device=0,
+        inode=told["inode"],
+        path=told["path"],
+        is_deleted=told["is_deleted"],
+    )
+    path, reach = reachable_path(Path(question.content["process"]), mapped)
+    return Message({"path": str(path), "reach": reach.value, "key": _key(path.stat())})
+
+
+def _open(question: Message) -> Message:
+    """A regular file, and what it is."""
+    file = open_regular(Path(question.content["path"]))
+    return Message({"key": _key(os.fstat(file))}, files=[file])
+
+
+def _open_mapped(question: Message) -> Message:
+    """The regular files behind some mappings, and of each of these why it cannot be opened; "" where it is."""
+    process = Path(question.content["process"])
+    files: list[int] = []
+    problems: list[str] = []
+    for range_name, path, inode in question.content["mappings"]:
+        try:
+            files.append(_mapped(process, range_name, path, inode))
+            problems.append("")
+        except OSError as error:
+            problems.append(error.strerror or str(error))
+    return Message({"problems": problems}, files=files)
+
+
+def _mapped(process: Path, range_name: str, path: str, inode: int) -> int:
+    """The mapped file; by its path only where its mapping may not be opened (it takes CAP_CHECKPOINT_RESTORE)."""
+    try:
+        return open_regular(process / "map_files" / range_name)
+    except PermissionError:
+        file = open_regular(process / "root" / path.lstrip("/"))
+        if os.fstat(file).st_ino != inode:
+            os.close(file)
+            raise
+        return file
+
+
+def _keys(question: Message) -> Message:
+    """What lies at each of some paths; null where nothing does."""
+    return Message({"keys": [_key_at(path) for path in question.content["paths"]]})
+
+
+def _key_at(path: str) -> list[int] | None:
+    try:
+        return _key(Path(path).stat())
+    except OSError:
+        return None
+
+
+def _key(status: os.stat_result) -> list[int]:
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]

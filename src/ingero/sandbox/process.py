@@ -1,0 +1,145 @@
+"""One process of the sandbox, seen from the agent: asked, waited for until a moment, killed and replaced after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from ingero.errors import IngeroError
+from ingero.sandbox.messages import ClosedError, Message, receive, send
+from ingero.sandbox.nursery import CannotForkError, Nursery
+
+_MOST_REASON = 4096
+
+
+class NoAnswerError(IngeroError):
+    """The process was killed, or has ended: what it was asked costs more than it may."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"it was given up: {reason}", hint="it costs more to read than an honest file or process; look who made it"
+        )
+        self.reason = reason
+
+
+class RefusedAnswerError(IngeroError):
+    """The process says that it cannot answer. kind: the name of what was raised there. errno: of an OSError, else 0.
+
+    told_hint: of what was raised there, where it is an error of ours.
+    """
+
+    def __init__(self, reason: str, kind: str = "", errno: int = 0, told_hint: str = "") -> None:
+        super().__init__(reason, hint="the file or process is damaged, or has ended")
+        self.reason, self.kind, self.errno, self.told_hint = reason, kind, errno, told_hint
+
+
+class SandboxedProcess:
+    """A process of one kind, made when it is first asked and whenever it has ended. May be asked by any thread.
+
+    generation: counts them; what one knew, the next does not. ended: how many were killed or ended by themselves.
+    """
+
+    def __init__(self, nursery: Nursery, kind: str) -> None:
+        self._nursery, self._kind = nursery, kind
+        self._connection: socket.socket | None = None
+        self._handle = -1
+        self._asked_s = 0.0
+        self._lock = threading.RLock()
+        self.generation = self.ended = 0
+
+    @property
+    def lock(self) -> threading.RLock:
+        """To be held where a question refers to what the same generation was told before."""
+        return self._lock
+
+    def ready(self) -> int:
+        """The generation that the next question goes to.
+
+        Raises:
+            NoAnswerError: there is none.
+        """
+        with self._lock:
+            if self._connection is None:
+                try:
+                    self._connection, self._handle = self._nursery.make(self._kind)
+                except CannotForkError as error:
+                    raise NoAnswerError(str(error)) from None
+                self.generation += 1
+            return self.generation
+
+    def ask(
+        self,
+        task: str,
+        content: dict[str, Any] | None = None,
+        *,
+        data: bytes = b"",
+        files: Sequence[int] = (),
+        cpu_s: float,
+        wall_s: float,
+    ) -> Message:
+        """The answer. cpu_s: in whole seconds, rounded up; the process is ended by the kernel. wall_s: and by us.
+
+        Raises:
+            NoAnswerError: there is none in time.
+            RefusedAnswerError: it cannot be answered.
+        """
+        with self._lock:
+            self.ready()
+            assert self._connection
+            self._asked_s = time.monotonic()
+            until_s = self._asked_s + wall_s
+            question = Message({**(content or {}), "task": task, "cpu_s": cpu_s}, data, files)
+            try:
+                send(self._connection, question, until_s=until_s)
+                answer = receive(self._connection, until_s=until_s)
+            except TimeoutError:
+                self._kill()
+                raise NoAnswerError(f"no answer within {wall_s:g} s") from None
+            except ClosedError:
+                self._kill()
+                raise NoAnswerError(f"it takes more than {cpu_s:g} s of CPU time, or more memory than it may") from None
+        return _checked(answer)
+
+    def close_if_idle(self, seconds: float) -> None:
+        """Ends the process if it was not asked for so long, and is not asked now: its memory is worth more."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if time.monotonic() - self._asked_s > seconds:
+                    self.close()
+            finally:
+                self._lock.release()
+
+    def _kill(self) -> None:
+        self.ended += 1
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process; asked again, there is a new one."""
+        with self._lock:
+            if self._connection is None:
+                return
+            self._connection.close()
+            self._connection = None
+            with suppress(OSError):  # it has ended; or it is not ours to end, and ends as its connection has
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            os.close(self._handle)
+
+
+def _checked(answer: Message) -> Message:
+    if "refused" not in answer.content:
+        return answer
+    for file in answer.files:
+        os.close(file)
+    kind, number = answer.content.get("error"), answer.content.get("errno")
+    raise RefusedAnswerError(
+        str(answer.content["refused"])[:_MOST_REASON],
+        str(kind or ""),
+        number if isinstance(number, int) else 0,
+        str(answer.content.get("hint", ""))[:_MOST_REASON],
+    )

@@ -1,0 +1,168 @@
+"""Files of this very process, read by processes without rights: the same answers as when it reads them itself."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingero.capture.foreign import Foreign, nursery
+from ingero.capture.library_processes import LibraryProcesses
+from ingero.capture.mapped_files import MappedFiles
+from ingero.capture.native_reader import NativeReader
+from ingero.capture.shares import NOBODY, Shares
+from ingero.decode.native.unwinder import Ending, ThreadCopy
+from ingero.demo.gpusim.build import build
+from ingero.discover.elf import UnreadableElfError
+from ingero.discover.libraries import LibraryScanner, PutOffError
+from ingero.discover.library_files import StubLibraryError
+from ingero.discover.library_reader import LibraryReader
+from ingero.discover.rooted import open_regular
+from ingero.sandbox.process import NoAnswerError
+
+_BOMB = "_Z1fSt4pairIiiE" + "".join(f"S_I{f'S{digit}_' * 2}E" for digit in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:33])
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Iterator[Foreign]:
+    """Who reads."""
+    with nursery() as makes, Foreign(makes) as foreign:
+        yield foreign
+
+
+def _address() -> int:
+    return ctypes.cast(ctypes.CDLL("libc.so.6").qsort_r, ctypes.c_void_p).value or 0
+
+
+def test_functions_have_the_same_names(foreign: Foreign) -> None:
+    names = []
+    for reader in (foreign.native, NativeReader()):
+        files = MappedFiles(reader)
+        module = files.add(1, os.getpid()).module_at(_address())
+        assert module
+        assert module.image
+        names.append(files.symbols.of(module.image).at(_address() - module.bias))
+    assert names[0] == names[1]
+    assert names[0]
+
+
+def test_a_stack_is_unwound_alike_also_by_one_that_was_replaced(foreign: Foreign) -> None:
+    copy = ThreadCopy(
+        machine=os.uname().machine,
+        registers=[None] * 7 + [0x1000] + [None] * 8 + [_address()],
+        is_pc_exact=True,
+        stack_vaddr=0x1000,
+        stack=bytes(4096),
+        probed={},
+    )
+    space = MappedFiles(foreign.native).add(1, os.getpid())
+    expected = NativeReader().unwind(copy, MappedFiles().add(1, os.getpid()))
+    for _ in range(2):
+        found = foreign.native.unwind(copy, space)
+        assert (found.ending, found.detail, found.words) == (expected.ending, expected.detail, expected.words)
+        assert [(one.address, one.lookup, one.decided_by) for one in found.frames] == [
+            (one.address, one.lookup, one.decided_by) for one in expected.frames
+        ]
+        assert found.frames[0].module
+        assert found.frames[0].module.name == "libc.so.6"
+        for process in foreign._processes:
+            process.close()
+
+
+def test_code_of_no_file_ends_a_stack(foreign: Foreign) -> None:
+    copy = ThreadCopy(
+        machine=os.uname().machine, registers=[0x10] * 17, is_pc_exact=True, stack_vaddr=0, stack=b"", probed={}
+    )
+    assert foreign.native.unwind(copy, MappedFiles(foreign.native).add(1, os.getpid())).ending is Ending.NO_FILE
+
+
+def test_a_name_that_becomes_gigabytes_stays_as_it_is(foreign: Foreign) -> None:
+    foreign.losses()
+    assert foreign.native.demangle(_BOMB) == _BOMB
+    assert foreign.losses() == {"native_files_given_up": 1}
+    assert foreign.native.demangle("_Z4gemmi") == "gemm(int)", "the next one is read"
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcudart.so.12", "libnccl.so.2"])
+def test_probes_have_the_same_places(foreign: Foreign, name: str) -> None:
+    path = build() / name
+    expected, found = (
+        reader.sites(reader.identify(path, path.name)) for reader in (LibraryReader(), foreign.libraries)
+    )
+    assert found.failure == expected.failure == ""
+    assert found.report == expected.report
+    assert found.telling == expected.telling
+
+
+def test_a_damaged_library_is_refused_with_the_reason(foreign: Foreign, tmp_path: Path) -> None:
+    path = tmp_path / "libcuda.so.1"
+    path.write_bytes(b"\x7fELF and nothing else")
+    with pytest.raises(UnreadableElfError):
+        foreign.libraries.identify(path, path.name)
+    (problem,) = LibraryScanner(reader=foreign.libraries).add_on_disk([path])
+    assert "no 64-bit" in problem.reason or "ends before" in problem.reason
+
+
+def test_a_stub_made_for_linking_is_called_one(foreign: Foreign, tmp_path: Path) -> None:
+    stub = tmp_path / "stubs" / "libcuda.so"
+    stub.parent.mkdir()
+    shutil.copy(build() / "libcuda.so.1", stub)
+    with pytest.raises(StubLibraryError, match="made for linking"):
+        foreign.libraries.identify(stub, stub.name)
+
+
+def test_who_has_used_up_the_share_is_put_off_and_others_are_not(foreign: Foreign) -> None:
+    del foreign
+    shares = Shares(most_s=0.2, per_s=0.1)
+    shares.spend((1000, 0), 0.3)
+    assert not shares.has_some((1000, 0))
+    assert shares.has_some((1001, 0))
+    assert not shares.has_some(NOBODY, spent_s=0.3)
+    while not shares.has_some((1000, 0)):
+        time.sleep(0.05)
+
+
+def test_a_share_that_is_used_up_puts_off_before_anything_is_asked() -> None:
+    shares = Shares(most_s=0.2, per_s=0)
+    with nursery() as makes, Foreign(makes) as own:
+        reader = LibraryProcesses(*own._processes[:2], shares, print)  # type: ignore[call-arg, misc] # two of them
+        shares.spend(shares.owner(os.getpid()), 1)
+        assert not reader.may_read(os.getpid())
+        with reader.on_behalf_of(os.getpid()), pytest.raises(PutOffError):
+            reader.key(Path("/"))
+
+
+def test_a_file_that_was_not_read_in_time_is_tried_three_times_and_then_given_up(
+    monkeypatch: pytest.MonkeyPatch, foreign: Foreign
+) -> None:
+    reader = foreign.libraries
+    monkeypatch.setattr("ingero.capture.library_processes._OPEN_S", 0.0)
+    for error in (PutOffError, PutOffError, NoAnswerError, NoAnswerError):
+        with pytest.raises(error):
+            reader.key(Path("/nowhere/that/hangs"))
+    monkeypatch.undo()
+    assert reader.key(Path("/"))
+    assert list(reader.keys([Path("/nowhere/that/hangs"), Path("/")])) == [None, reader.key(Path("/"))]
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder"])
+def test_nothing_but_a_regular_file_is_opened(tmp_path: Path, what: str) -> None:
+    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/null"), "folder": tmp_path}[what]
+    if what == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(OSError, match="no regular file"):
+        open_regular(path)
+
+
+def test_no_link_leads_out_of_the_root_of_a_process(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        (tmp_path / "link").symlink_to("/proc/self/root/etc/hostname")
+        with pytest.raises(OSError, match="links"):
+            open_regular(Path(f"/proc/{process.pid}/root{tmp_path}/link"))
+        process.kill()
