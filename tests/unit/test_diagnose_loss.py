@@ -171,3 +171,10 @@ def test_a_host_that_is_too_slow_is_charged_with_what_nvml_leaves_idle(
     lost = {Bucket(Part.EMPTY, "run"): 100, Bucket(Part.ENQUEUE, "run"): 800}
     found = at_most_idle(lost, 1000, used)
     assert found == {Bucket(Part.EMPTY, "run"): 100, Bucket(Part.ENQUEUE, "run"): pytest.approx(enqueuing_ns, abs=1)}
+
+
+def test_waits_of_a_step_while_nvml_sees_the_gpu_at_work_are_nobodys() -> None:
+    """A loop that waits for data 45 of 100, with a GPU that has work queued all the while."""
+    lost = {Bucket(Part.EMPTY, "sleep"): 400, Bucket(Part.EMPTY, "runq"): 50}
+    found = at_most_idle(lost, 1000, replace(USED, share=0.98), frozenset(Part))
+    assert sum(found.values()) == pytest.approx(70, abs=2)  # what NVML leaves, and what it may be wrong by

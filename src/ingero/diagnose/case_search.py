@@ -199,7 +199,8 @@ class _Lane:
         window = Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1)
         wall = int(self._elapsed_ns[is_as_ever].sum())
         used = utilization_of(self._evidence, self._process, int(epochs["device"][0]), (window,))
-        against_zero = at_most_idle(against_zero, wall, used)
+        hidden = frozenset(Part) if is_step(epochs).any() else frozenset({Part.ENQUEUE})
+        against_zero = at_most_idle(against_zero, wall, used, hidden)
         lost = sum(against_zero.values())
         if lost < max(BOTTLENECK_RATIO * wall, MIN_LOSS_NS):
             return None
@@ -246,18 +247,24 @@ def _host_lengths(epochs: Array) -> dict[Part, Array]:
     }
 
 
-def at_most_idle(lost: dict[Bucket, int], wall_ns: int, used: Utilization | None) -> dict[Bucket, int]:
-    """The same, with no more of [f, s] than leaves the GPU the time in which NVML has seen a kernel run.
+def at_most_idle(
+    lost: dict[Bucket, int],
+    wall_ns: int,
+    used: Utilization | None,
+    hidden: frozenset[Part] = frozenset({Part.ENQUEUE}),
+) -> dict[Bucket, int]:
+    """The same, with no more of the hidden parts than leaves the GPU the time in which NVML has seen a kernel run.
 
-    What the GPU did between the launches of a host that is too slow is not known: nothing, or most of the work. Where
-    several processes use it, the host is charged only with what it was idle for all of them.
+    hidden: in which it is not known whether the GPU worked: between the launches of a host that is too slow it did
+    nothing, or most of the work; in a step by repetition it may have worked all the while. Where several processes use
+    it, the host is charged only with what it was idle for all of them.
     """
-    enqueuing_ns = sum(ns for bucket, ns in lost.items() if bucket.part is Part.ENQUEUE)
-    if used is None or not enqueuing_ns:
+    hidden_ns = sum(ns for bucket, ns in lost.items() if bucket.part in hidden)
+    if used is None or not hidden_ns:
         return lost
-    idle_ns = wall_ns * (1 - max(used.share - used.error, 0.0)) - (sum(lost.values()) - enqueuing_ns)
-    scale = min(max(idle_ns / enqueuing_ns, 0.0), 1.0)
-    return {bucket: int(ns * scale) if bucket.part is Part.ENQUEUE else ns for bucket, ns in lost.items()}
+    idle_ns = wall_ns * (1 - max(used.share - used.error, 0.0)) - (sum(lost.values()) - hidden_ns)
+    scale = min(max(idle_ns / hidden_ns, 0.0), 1.0)
+    return {bucket: int(ns * scale) if bucket.part in hidden else ns for bucket, ns in lost.items()}
 
 
 def _launching_ns(epochs: Array, lengths: Array) -> int:
