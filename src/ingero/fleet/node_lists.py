@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.errors import IngeroError
+from ingero.serve.addresses import is_loopback
 
 DEFAULT_PORT = 8080  # of `ingero dashboard`
 MOST_NODES = 10_000
@@ -43,12 +44,7 @@ class Node:
     @property
     def is_loopback(self) -> bool:
         """Whether it is this machine."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 def parse_nodes(texts: Sequence[str]) -> tuple[Node, ...]:

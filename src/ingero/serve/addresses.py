@@ -37,12 +37,7 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,3 +91,13 @@ def _way_out(error: OSError, address: Address) -> str:
     if isinstance(error, socket.gaierror) or error.errno not in _PORT_FIXES:
         return f"name an address of this machine (`ip -brief address` lists them), or the port alone: :{address.port}"
     return _PORT_FIXES[error.errno]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
