@@ -23,6 +23,7 @@ from ingero.discover.cgroups import (
     read_throttling,
 )
 from ingero.discover.containers import Placement, placement_of, pod_of
+from ingero.discover.rooted import RootFiles
 
 ID = "0123456789abcdef" * 4
 POD = "11111111-2222-3333-4444-555555555555"
@@ -238,7 +239,7 @@ def test_the_monitor_of_a_container_is_not_in_it() -> None:
 
 
 def test_the_downward_api_names_the_pod(tmp_path: Path) -> None:
-    pod = pod_of(7, {"POD_NAME": "train-0", "POD_NAMESPACE": "ml"}, node_name="node-1", proc=tmp_path)
+    pod = pod_of(7, {"POD_NAME": "train-0", "POD_NAMESPACE": "ml"}, node_name="node-1", files=RootFiles(tmp_path))
     assert (pod.name, pod.namespace) == ("train-0", "ml")
 
 
@@ -246,12 +247,12 @@ def test_the_host_name_and_the_service_account_name_the_pod(tmp_path: Path) -> N
     secret = tmp_path / "7/root/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     secret.parent.mkdir(parents=True)
     secret.write_text("ml")
-    pod = pod_of(7, {"HOSTNAME": "train-0"}, node_name="node-1", proc=tmp_path)
+    pod = pod_of(7, {"HOSTNAME": "train-0"}, node_name="node-1", files=RootFiles(tmp_path))
     assert (pod.name, pod.namespace) == ("train-0", "ml")
 
 
 def test_on_the_nodes_network_the_host_name_is_no_pod(tmp_path: Path) -> None:
-    pod = pod_of(7, {"HOSTNAME": "node-1"}, node_name="node-1", proc=tmp_path)
+    pod = pod_of(7, {"HOSTNAME": "node-1"}, node_name="node-1", files=RootFiles(tmp_path))
     assert (pod.name, pod.namespace) == (None, None)
 
 
@@ -259,7 +260,7 @@ def test_a_hostile_namespace_file_is_not_taken(tmp_path: Path) -> None:
     secret = tmp_path / "7/root/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     secret.parent.mkdir(parents=True)
     secret.write_bytes(b"\x1b[2J" + b"x" * 5000)
-    assert pod_of(7, {}, node_name="n", proc=tmp_path).namespace is None
+    assert pod_of(7, {}, node_name="n", files=RootFiles(tmp_path)).namespace is None
 
 
 def test_io_limits_are_those_of_a_group_and_of_the_groups_around_it(tmp_path: Path) -> None:

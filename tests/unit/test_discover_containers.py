@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ingero.discover.cgroups import parse_cgroup
 from ingero.discover.containers import Placement, owner_of, placement_in, placement_of, pod_of, slurm_job_of
+from ingero.discover.rooted import RootFiles
 
 ID, OTHER = "0123456789abcdef" * 4, "f" * 64
 UID = "0c6a3b2e-9f51-4d7a-8f3e-2b1c4d5e6f70"
@@ -352,7 +353,7 @@ def test_the_slurm_job_is_a_number_or_none(environ: dict[str, str], job: str | N
 
 
 def test_a_host_name_that_may_be_cut_off_is_no_pod(tmp_path: Path) -> None:
-    assert pod_of(7, {"HOSTNAME": "a" * 63}, node_name="n", proc=tmp_path).name is None
+    assert pod_of(7, {"HOSTNAME": "a" * 63}, node_name="n", files=RootFiles(tmp_path)).name is None
 
 
 def a_root(tmp_path: Path) -> Path:
@@ -363,7 +364,7 @@ def a_root(tmp_path: Path) -> Path:
 
 
 def host_name(tmp_path: Path) -> str | None:
-    return pod_of(7, {}, node_name="n", proc=tmp_path / "proc").name
+    return pod_of(7, {}, node_name="n", files=RootFiles(tmp_path / "proc")).name
 
 
 def test_a_link_in_a_container_does_not_lead_to_the_hosts_files(tmp_path: Path) -> None:
@@ -413,7 +414,7 @@ NAMES = ["POD_NAME", "POD_NAMESPACE", "HOSTNAME", "KUBERNETES_SERVICE_HOST", "EC
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=300).map(os.fsdecode)))
 def test_any_environment_gives_names_that_a_database_takes(environ: dict[str, str]) -> None:
-    pod = pod_of(0, environ, node_name="n", proc=Path("/nonexistent"))
+    pod = pod_of(0, environ, node_name="n", files=RootFiles(Path("/nonexistent")))
     place = placement_in(placement_of(f"/docker/{ID}"), environ)
     for text in (pod.name, pod.namespace, place.task):
         assert text is None or (text.isascii() and 0 < len(text) <= 253)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.discover.gpus import Gpu, Nvml, device_nodes, visible_uuids
+from ingero.discover.rooted import RootFiles
 
 
 def a_gpu(index: int, name: str = "H100") -> Gpu:
@@ -225,11 +226,11 @@ def test_device_nodes_are_looked_for_inside_the_process_root(tmp_path: Path) -> 
     dev = tmp_path / "7/root/dev"
     dev.mkdir(parents=True)
     gpus = [replace(gpu, minor=gpu.index) for gpu in FOUR]
-    assert device_nodes(7, gpus, tmp_path) is None
+    assert device_nodes(7, gpus, RootFiles(tmp_path)) is None
     (dev / "nvidia1").write_text("no device")
     (dev / "nvidia3").symlink_to("/dev/null")
-    assert device_nodes(7, gpus, tmp_path) is None
+    assert device_nodes(7, gpus, RootFiles(tmp_path)) is None
     if os.geteuid() == 0:
         os.mknod(dev / "nvidia2", stat.S_IFCHR | 0o600, os.makedev(195, 2))
-        assert device_nodes(7, gpus, tmp_path) == {2}
-    assert device_nodes(8, gpus, tmp_path) is None
+        assert device_nodes(7, gpus, RootFiles(tmp_path)) == {2}
+    assert device_nodes(8, gpus, RootFiles(tmp_path)) is None

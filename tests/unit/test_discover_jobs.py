@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ingero.discover.containers import Placement, placement_of
 from ingero.discover.jobs import Job, job_in_path, job_of
+from ingero.discover.rooted import RootFiles
 
 CONDOR = "/system.slice/htcondor/condor_var_lib_condor_execute_slot1_2@node7"
 
@@ -44,7 +45,7 @@ def test_the_path_of_a_group_names_its_job(path: str, job: Job | None) -> None:
 
 
 def told(environ: dict[str, str], path: str = "/", proc: Path = Path("/nowhere")) -> Job | None:
-    return job_of(placement_of(path), path, environ, 7, proc)
+    return job_of(placement_of(path), path, environ, 7, RootFiles(proc))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ NAMES = ["SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID
 
 @given(st.dictionaries(st.sampled_from([*NAMES, "_CONDOR_SLOT", "RAY_JOB_ID"]), st.binary().map(os.fsdecode)))
 def test_any_environment_gives_a_job_that_a_database_takes_or_none(environ: dict[str, str]) -> None:
-    job = job_of(Placement(), "/", environ, 0, Path("/nowhere"))
+    job = job_of(Placement(), "/", environ, 0, RootFiles(Path("/nowhere")))
     if job is not None:
         assert 0 < len(job.id) < 300
         job.id.encode()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ingero.capture import native_tasks
 from ingero.capture.library_processes import LibraryProcesses
 from ingero.capture.native_reader import SandboxedNativeReader
+from ingero.capture.root_files import SandboxedRootFiles
 from ingero.capture.shares import Shares
 from ingero.decode.native.names import demangle
 from ingero.discover import library_tasks, opener_tasks
@@ -47,6 +48,7 @@ class Foreign:
 
     makes: where the processes come from; None: of its own.
     libraries: for the thread that runs the loop. native: for those that resolve stacks and names; they wait longer.
+    root_files: for the loop: who processes are.
     """
 
     def __init__(self, makes: Nursery | None = None) -> None:
@@ -59,6 +61,7 @@ class Foreign:
         self._processes = [opener, loops, others]
         self.libraries = LibraryProcesses(opener, loops, Shares(), self._count)
         self.native = SandboxedNativeReader(opener, others, self._count)
+        self.root_files = SandboxedRootFiles(opener, self._count)
 
     def losses(self) -> dict[str, int]:
         """What was given up since the last time, by counter."""

@@ -12,6 +12,7 @@ from ingero.capture.rows import Sink
 from ingero.capture.targets import Targets
 from ingero.discover.gpus import Gpu, device_nodes, visible_uuids
 from ingero.discover.libraries import LibraryCopy
+from ingero.discover.rooted import RootFiles
 from ingero.ops import Library
 from ingero.store import tables
 
@@ -19,8 +20,8 @@ from ingero.store import tables
 class GpuRows:
     """Writes `raw_gpus` once and `raw_process_gpus` for each target, as far as it is proven."""
 
-    def __init__(self, sink: Sink, gpus: Sequence[Gpu]) -> None:
-        self._sink, self._gpus = sink, gpus
+    def __init__(self, sink: Sink, gpus: Sequence[Gpu], files: RootFiles | None = None) -> None:
+        self._sink, self._gpus, self._files = sink, gpus, files
         rows = tables.GPUS.rows(
             len(gpus),
             session=sink.session,
@@ -47,7 +48,7 @@ class GpuRows:
         Of several a program may hide some from itself, and number the rest anew, without a sign of it outside (Ray
         does): then only the driver's list of processes proves which it uses.
         """
-        nodes = device_nodes(pid, self._gpus)
+        nodes = device_nodes(pid, self._gpus, self._files)
         uuids = visible_uuids(self._gpus, environ, is_containerized=is_containerized, nodes=nodes)
         self._visible[process] = uuids
         self._seen.pop(process, None)  # another program may use another

@@ -121,6 +121,8 @@ class Halts:
         if due and not self._is_looking:
             self._is_looking = True
             self.worker.do(partial(self._look, [self._asked(one, threads) for one in due]))
+        elif due:  # the look of a second ago has not come back: it may stand in memory that does not answer
+            self.worker.count("halts_not_read")
         living = {target.number for target in due}
         self._seen = {number: level for number, level in self._seen.items() if number in living}
         return sum(level >= HaltLevel.NAMED for level in self._seen.values())

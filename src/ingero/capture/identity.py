@@ -15,6 +15,7 @@ from ingero.discover.cgroups import Cgroup, cpu_stat_file, find_cgroups, members
 from ingero.discover.containers import Placement, Pod, owner_of, placement_in, placement_of, pod_of, slurm_job_of
 from ingero.discover.jobs import job_in_path
 from ingero.discover.processes import read_environ
+from ingero.discover.rooted import RootFiles
 from ingero.store import tables
 
 _WALK_SHARE = 20  # looking through the groups' folders takes at most a twentieth of the time
@@ -24,8 +25,10 @@ _MEMBERS_ASKED = 3  # processes of a group whose environment is read: the first 
 class CgroupRows:
     """Writes `raw_cgroups`, one row for each group, as soon as it is first seen: it may be gone a second later."""
 
-    def __init__(self, sink: Sink, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self._sink, self._clock = sink, clock
+    def __init__(
+        self, sink: Sink, clock: Callable[[], int] = time.monotonic_ns, files: RootFiles | None = None
+    ) -> None:
+        self._sink, self._clock, self._files = sink, clock, files
         self._mounts = read_mounts()
         self._known: set[int] = {0}
         self._named: dict[int, bool] = {}  # groups of targets that have a row -> whether it says all
@@ -81,7 +84,7 @@ class CgroupRows:
         statistics = cpu_stat_file(cgroup, self._mounts)
         if statistics:
             self.cpu_stats[statistics] = self._number(kernel_id)
-        pod = _pod(pid, environ, place, self._sink.node)
+        pod = self._pod(pid, environ, place)
         if kernel_id not in self._named or pod.name or place.job:
             self._named[kernel_id] = _is_complete(place, pod)
             self._write(kernel_id, cgroup.path, place, pod, owner_of(pod.name, environ))
@@ -92,11 +95,16 @@ class CgroupRows:
             for pid in pids:
                 environ = read_environ(pid) or {}
                 place = _with_slurms_number(placement_in(place, environ), environ)
-                pod = _pod(pid, environ, place, self._sink.node)
+                pod = self._pod(pid, environ, place)
                 owner = owner_of(pod.name, environ)
                 if pod.name or place.job or place.orchestrator not in (None, "kubernetes", "slurm"):
                     break
         self._write(kernel_id, cgroup.path, place, pod, owner)
+
+    def _pod(self, pid: int, environ: Mapping[str, str], place: Placement) -> Pod:
+        if place.orchestrator != "kubernetes":
+            return Pod(name=None, namespace=None)
+        return pod_of(pid, environ, node_name=self._sink.node, files=self._files)
 
     def _write(self, kernel_id: int, path: str, place: Placement, pod: Pod, owner: str | None = None) -> None:
         job = job_in_path(place, path)
@@ -138,9 +146,3 @@ def _with_slurms_number(place: Placement, environ: Mapping[str, str]) -> Placeme
     if place.step is None or place.job is not None:
         return place
     return replace(place, job=slurm_job_of(environ))
-
-
-def _pod(pid: int, environ: Mapping[str, str], place: Placement, node: str) -> Pod:
-    if place.orchestrator != "kubernetes":
-        return Pod(name=None, namespace=None)
-    return pod_of(pid, environ, node_name=node)

@@ -14,6 +14,7 @@ from ingero.discover.cgroups import read_cgroup, read_mounts
 from ingero.discover.jobs import Job, job_of
 from ingero.discover.processes import Environ, Process, environment, is_alive, read_process
 from ingero.discover.ranks import Membership, Rank, rank_among, rank_in_title, rank_of
+from ingero.discover.rooted import RootFiles
 from ingero.identity import identity_text
 from ingero.store import tables
 from ingero.store.tables import Value
@@ -29,8 +30,8 @@ _JOB = ("slurm_job", "scheduler", "job", "job_step")
 class ProcessRows:
     """Writes processes, with their control groups and GPUs."""
 
-    def __init__(self, sink: Sink, cgroups: CgroupRows, gpus: GpuRows) -> None:
-        self._sink, self._cgroups, self._gpus = sink, cgroups, gpus
+    def __init__(self, sink: Sink, cgroups: CgroupRows, gpus: GpuRows, files: RootFiles | None = None) -> None:
+        self._sink, self._cgroups, self._gpus, self._files = sink, cgroups, gpus, files
         self._mounts = read_mounts()
         self._facts: dict[int, dict[str, Value]] = {}
         self._told: dict[int, Rank | None] = {}  # by launcher or title
@@ -198,11 +199,11 @@ class ProcessRows:
         title = rank_in_title(process.cmdline)
         if is_whole:
             self._told[target.number] = rank_of(environ) or title
-            facts |= _job_facts(job_of(place, cgroup.path, environ, target.pid))
+            facts |= _job_facts(job_of(place, cgroup.path, environ, target.pid, self._files))
         else:  # what was known before a title covered it is not replaced by less
             self._told[target.number] = self._told.get(target.number) or rank_of(environ) or title
             before = {name: known[name] for name in _JOB if known.get(name)}
-            facts |= before or _job_facts(job_of(place, cgroup.path, around, target.pid))
+            facts |= before or _job_facts(job_of(place, cgroup.path, around, target.pid, self._files))
         self._facts[target.number] = facts
         facts |= self._rank_facts(target.number)
         if is_whole or not self._gpus.is_known(target.number):

@@ -121,10 +121,10 @@ class Recorder:
         self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries)
         self._resources.callback(self.pickup.close)
         self.probes: list[ProbeResult] = []
-        self._cgroups = CgroupRows(sink)
+        self._cgroups = CgroupRows(sink, files=self._foreign.root_files)
         self.seconds = SecondReader(kernel, sink, self.clock, self.targets, self._cgroups)
-        self._gpus = gpus = GpuRows(sink, present_gpus())
-        self._processes = ProcessRows(sink, self._cgroups, gpus)
+        self._gpus = gpus = GpuRows(sink, present_gpus(), self._foreign.root_files)
+        self._processes = ProcessRows(sink, self._cgroups, gpus, self._foreign.root_files)
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
         self._scheduling = SchedulingRows(sink)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from ingero.discover.processes import PROC
-from ingero.discover.rooted import read_in_root
+from ingero.discover.rooted import RootFiles
 
 _ID = r"[0-9a-f]{64}"
 _FARGATE_ID = r"[0-9a-f]{32}-\d+"  # the task's id and a number
@@ -152,17 +150,17 @@ def slurm_job_of(environ: Mapping[str, str]) -> str | None:
     return job if re.fullmatch(r"[0-9]{1,10}", job) else None
 
 
-def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, proc: Path = PROC) -> Pod:
+def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, files: RootFiles | None = None) -> Pod:
     """The pod's name and namespace of a process that Kubernetes runs.
 
     A pod's host name is its name unless it uses the node's network; then it is `node_name` and says nothing.
     """
-    root = proc / str(pid) / "root"
-    hostname = environ.get("HOSTNAME") or _line(root, "etc/hostname")
+    files = files or RootFiles()
+    hostname = environ.get("HOSTNAME") or _line(files, pid, "etc/hostname")
     guess = hostname if hostname != node_name and len(hostname) < _HOST_NAME_LENGTH else ""
     return Pod(
         name=_name(_first(environ, _POD_NAME_VARIABLES) or guess),
-        namespace=_name(_first(environ, _NAMESPACE_VARIABLES) or _line(root, _NAMESPACE_FILE)),
+        namespace=_name(_first(environ, _NAMESPACE_VARIABLES) or _line(files, pid, _NAMESPACE_FILE)),
     )
 
 
@@ -213,10 +211,10 @@ def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return next((environ[name] for name in names if environ.get(name)), None)
 
 
-def _line(root: Path, path: str) -> str:
+def _line(files: RootFiles, pid: int, path: str) -> str:
     """The first line of a small file inside a container, which may be anything."""
     try:
-        text = read_in_root(root, path, 254)
+        text = files.read(pid, path, 254)
     except OSError:
         return ""
     return text.split(b"\n")[0].strip().decode("ascii", "replace")

@@ -14,12 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ingero.discover.processes import PROC
-from ingero.discover.rooted import device_in_root
+from ingero.discover.rooted import RootFiles
 from ingero.events import THROTTLE_REASONS
 
 _T = TypeVar("_T")
@@ -179,14 +177,14 @@ def visible_uuids(
     return tuple(order.values()) if asked is None else _chosen(asked, order, present, is_count_known=True)
 
 
-def device_nodes(pid: int, gpus: Sequence[Gpu], proc: Path = PROC) -> frozenset[int] | None:
+def device_nodes(pid: int, gpus: Sequence[Gpu], files: RootFiles | None = None) -> frozenset[int] | None:
     """Minor numbers of the GPUs whose device node is in a process's root; None where none is, or that is not known."""
-    root = proc / str(pid) / "root"
     minors = [gpu.minor for gpu in gpus if gpu.minor is not None]
     try:
-        found = {minor for minor in minors if device_in_root(root, f"dev/nvidia{minor}") == (_NVIDIA_MAJOR, minor)}
+        nodes = (files or RootFiles()).devices(pid, [f"dev/nvidia{minor}" for minor in minors])
     except OSError:
         return None
+    found = (minor for minor, node in zip(minors, nodes, strict=True) if node == (_NVIDIA_MAJOR, minor))
     return frozenset(found) or None
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ingero.discover.containers import Placement, slurm_job_of
-from ingero.discover.processes import PROC
-from ingero.discover.rooted import read_in_root
+from ingero.discover.rooted import RootFiles
 
 _WORD = re.compile(r"[\w.@\[\]+-]{1,128}")
 _SPECIAL_STEPS = {0xFFFFFFFA: "interactive", 0xFFFFFFFB: "batch", 0xFFFFFFFC: "extern"}  # slurm.h
@@ -38,7 +36,9 @@ class Job:
     step: str | None = None
 
 
-def job_of(place: Placement, cgroup_path: str, environ: Mapping[str, str], pid: int, proc: Path = PROC) -> Job | None:
+def job_of(
+    place: Placement, cgroup_path: str, environ: Mapping[str, str], pid: int, files: RootFiles | None = None
+) -> Job | None:
     """The job that a process was started for: the scheduler that gave it its resources counts before one inside it.
 
     The environment says more than the group, which may hold several jobs; without one, the group's path.
@@ -48,7 +48,7 @@ def job_of(place: Placement, cgroup_path: str, environ: Mapping[str, str], pid: 
         or _named("flux", environ.get("FLUX_JOB_ID"))
         or _named("pbs", environ.get("PBS_JOBID"))
         or _lsf(environ)
-        or _htcondor(environ, pid, proc)
+        or _htcondor(environ, pid, files or RootFiles())
         or job_in_path(place, cgroup_path)
         or _grid_engine(environ)
         or _named("ray", environ.get("RAY_JOB_ID"))
@@ -91,13 +91,13 @@ def _grid_engine(environ: Mapping[str, str]) -> Job | None:
     return _named("gridengine", f"{job}.{task}" if job and task != "undefined" else job)
 
 
-def _htcondor(environ: Mapping[str, str], pid: int, proc: Path) -> Job | None:
+def _htcondor(environ: Mapping[str, str], pid: int, files: RootFiles) -> Job | None:
     """The job's number stands in its ad, a file that the starter writes into the scratch folder."""
     ad = environ.get("_CONDOR_JOB_AD", "")
     if not ad.startswith("/"):
         return None
     try:
-        text = read_in_root(proc / str(pid) / "root", ad.lstrip("/"), _MOST_AD_BYTES)
+        text = files.read(pid, ad.lstrip("/"), _MOST_AD_BYTES)
     except (OSError, ValueError):  # ValueError: a zero byte in the name
         text = b""
     numbers = {name.lower(): number.decode() for name, number in _AD_NUMBER.findall(text)}

@@ -8,14 +8,21 @@ from pathlib import Path
 
 from ingero.discover.mapped_paths import reachable_path
 from ingero.discover.mappings import Mapping as MappedRange
-from ingero.discover.rooted import open_regular
+from ingero.discover.rooted import RootFiles, open_regular
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Task
 
 
 def tasks() -> Mapping[str, Task]:
     """By the names that they are asked for by."""
-    return {"reach": _reach, "open": _open, "keys": _keys, "open_mapped": _open_mapped}
+    return {
+        "reach": _reach,
+        "open": _open,
+        "keys": _keys,
+        "open_mapped": _open_mapped,
+        "read": _read,
+        "devices": _devices,
+    }
 
 
 def range_of(mapped: MappedRange) -> dict[str, int | str | bool]:
@@ -76,6 +83,17 @@ def _mapped(process: Path, range_name: str, path: str, inode: int) -> int:
             os.close(file)
             raise
         return file
+
+
+def _read(question: Message) -> Message:
+    """The first bytes of a small file in a process's root, as they are."""
+    told = question.content
+    return Message({}, RootFiles().read(told["pid"], told["path"], told["most_bytes"]))
+
+
+def _devices(question: Message) -> Message:
+    """Which device node lies at each of some paths in a process's root; null where none does."""
+    return Message({"devices": RootFiles().devices(question.content["pid"], question.content["paths"])})
 
 
 def _keys(question: Message) -> Message:

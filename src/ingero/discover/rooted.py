@@ -11,11 +11,40 @@ import ctypes
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
+_PROC = Path("/proc")
 _OPENAT2 = 437  # on every architecture: include/uapi/asm-generic/unistd.h
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10  # include/uapi/linux/openat2.h
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class RootFiles:
+    """Small files and device nodes in the root of another process, looked at here and now.
+
+    A file system that does not answer holds up who asks: a recording asks through the sandbox (capture/root_files.py).
+    """
+
+    def __init__(self, proc: Path = _PROC) -> None:
+        self._proc = proc
+
+    def read(self, pid: int, path: str, most_bytes: int) -> bytes:
+        """The first bytes of a regular file.
+
+        Raises:
+            OSError: there is no such file, it is no regular one, or there is no answer.
+        """
+        return read_in_root(self._proc / str(pid) / "root", path, most_bytes)
+
+    def devices(self, pid: int, paths: Sequence[str]) -> list[tuple[int, int] | None]:
+        """(major, minor) of the character device at each path; None where there is none.
+
+        Raises:
+            OSError: the root may not be looked at, is gone, or there is no answer.
+        """
+        root = self._proc / str(pid) / "root"
+        return [device_in_root(root, path) for path in paths]
 
 
 class _OpenHow(ctypes.Structure):

@@ -106,7 +106,7 @@ def _at_best(case: Case) -> Finding | None:
                 seen_ns=lost,
                 expected_ns=0,
                 structure="recorded waits by line, and the time in which nothing was enqueued after them",
-                order="the drain returned, then the host ran, then came the next launch",
+                order="the sync returned, then the host ran, then came the next launch",
             ),
         ),
         fixes=_FIXES,
