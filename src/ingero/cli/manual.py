@@ -9,6 +9,7 @@ from types import MappingProxyType
 from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.cli.check import EXIT_NOT_READY
 from ingero.cli.compare import EXIT_WORSE
+from ingero.cli.config import EXIT_FAULTS
 from ingero.cli.config_file import CONFIG_VARIABLE
 from ingero.cli.demo import EXIT_WRONG_VERDICT
 from ingero.cli.explain import EXIT_FOUND
@@ -154,6 +155,15 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "Many nodes, a certificate each.": "ingero certs node 'gpu[001-512]'",
             "Somebody who asks.": "ingero certs client alice",
             "A new certificate before the old one ends.": "ingero certs node gpu-01 10.0.0.1 --force",
+        },
+    ),
+    "config": Manual(
+        exits={EXIT_FAULTS: "`check`: something is wrong in the file. `path`: there is none."},
+        examples={
+            "Where does each value come from?": "ingero config show",
+            "What would this command line record with?": "ingero config show trace --max-db 2g",
+            "Begin with every option, each a comment.": "ingero config example > ~/.config/ingero/ingero.yaml",
+            "Is everything right in it?": "ingero config check",
         },
     ),
     "completion": Manual(
