@@ -17,6 +17,8 @@ from ingero.cli.fleet_options import TOKEN_VARIABLE as FLEET_TOKEN
 from ingero.cli.fleet_output import EXIT_PARTIAL
 from ingero.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from ingero.cli.output import EXIT_CLOSED_PIPE
+from ingero.cli.update_notice import SILENCE_VARIABLE
+from ingero.cli.version import EXIT_NEWER
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
 from ingero.serve.mcp.http import TOKEN_VARIABLE as MCP_TOKEN
 from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE as OTLP_CERTIFICATE
@@ -175,5 +177,13 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "fish:": "ingero completion fish > ~/.config/fish/completions/ingero.fish",
         },
     ),
-    "version": Manual(examples={"Which one is it?": "ingero version"}),
+    "version": Manual(
+        exits={EXIT_NEWER: "With `--check`: there is a newer version."},
+        variables={
+            "INGERO_UPDATE_URL": "Where `--check` asks; `update-url` of ingero.yaml.",
+            "INGERO_UPDATE_CHECK": "`true`: ask once a day, as `update-check` of ingero.yaml.",
+            SILENCE_VARIABLE: "Set to anything: no notice after commands, and nothing is asked for one.",
+        },
+        examples={"Which one is it?": "ingero version", "Is there a newer one?": "ingero version --check"},
+    ),
 })  # fmt: skip
