@@ -10,6 +10,7 @@ import rich_click as click
 
 from ingero.cli.output import echo
 from ingero.cli.recording_path import recording_path
+from ingero.cli.service_manager import ServiceManager
 from ingero.cli.switches import configured
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
@@ -80,4 +81,5 @@ def command(
     for line in lines:
         echo(f"  {line}", err=True)
     with SqlProcesses() as sql:
+        ServiceManager(os.environ).ready(f"{path} at {bound.url}")
         serve(RecordingSource(path, may_lag=True, sql=sql), bound, listening, context)

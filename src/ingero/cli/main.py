@@ -39,6 +39,7 @@ class LazyGroup(click.RichGroup):
         "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),
         "demo": ("ingero.cli.demo", "Show causes of lost GPU time, with the verdict on each."),
         "dashboard": ("ingero.cli.dashboard", "Show a recording in the browser."),
+        "service": ("ingero.cli.service", "Have systemd run the agent, and the dashboard."),
         "certs": ("ingero.cli.certs", "Make certificates for nodes and for those who ask them."),
         "config": ("ingero.cli.config", "Show and check what ingero.yaml, the environment and defaults say."),
         "completion": ("ingero.cli.completion", "Print the script that lets bash, zsh or fish complete ingero."),

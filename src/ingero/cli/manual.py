@@ -17,6 +17,7 @@ from ingero.cli.fleet_options import TOKEN_VARIABLE as FLEET_TOKEN
 from ingero.cli.fleet_output import EXIT_PARTIAL
 from ingero.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from ingero.cli.output import EXIT_CLOSED_PIPE
+from ingero.cli.service import EXIT_NOT_ACTIVE
 from ingero.cli.update_notice import SILENCE_VARIABLE
 from ingero.cli.version import EXIT_NEWER
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
@@ -148,6 +149,15 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
                 "INGERO_DASHBOARD_TOKEN=$(openssl rand -hex 32) ingero dashboard --addr 0.0.0.0:8080",
             "For `query --nodes` of whoever has a certificate (`ingero certs`).":
                 "ingero dashboard --addr 0.0.0.0:8080 --tls-cert gpu-01.pem --tls-key gpu-01.key --client-ca ca.pem",
+        },
+    ),
+    "service": Manual(
+        exits={EXIT_NOT_ACTIVE: "`status`: the agent does not run."},
+        examples={
+            "Record from now on, also after a restart of the machine.": "sudo ingero service install",
+            "What would that do?": "ingero service install --dashboard --dry-run",
+            "Does it run, and what was its last verdict?": "ingero service status",
+            "Remove it; recordings and changed settings stay.": "sudo ingero service uninstall",
         },
     ),
     "certs": Manual(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
+from click import get_current_context
 from click.core import ParameterSource
 
 from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_beside, fleet_options
@@ -84,7 +85,7 @@ def command(
 
 
 def _is_on_the_command_line(*parameters: str) -> bool:
-    context = click.get_current_context()
+    context = get_current_context()
     return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in parameters)
 
 
