@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from ingero.attach.kernel_side import KernelSide
+from ingero.attach.libbpf import libbpf_version
 from ingero.capture.descriptors import raise_descriptor_limit
 from ingero.capture.heap import return_large_blocks
 from ingero.capture.live_findings import LiveFindings
@@ -49,6 +50,7 @@ def record(settings: TraceSettings, nursery: Nursery, reread: Callable[[], Trace
     """
     manager = ServiceManager(os.environ)
     plan.refuse_if_blocked(read_kernel(), sys.argv)
+    libbpf_version()  # that it is not there is said before anything is loaded for it
     for notice in plan.notices(settings):
         echo(notice, err=True)
     options = plan.recorder_options(settings)
