@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -201,3 +204,15 @@ def test_either_of_the_two_capabilities_is_of_no_use_alone(name: str) -> None:
     row = rows_of(capabilities=GOOD.capabilities - {name})[f"CAP_{name}"]
     assert row.state is State.WARNING
     assert "Pythons of other users have no lines of code" in row.found
+
+
+def test_check_and_trace_say_at_once_that_there_is_no_libbpf() -> None:
+    environ = os.environ | {"INGERO_LIBBPF": "/nobody/has/this.so"}
+    command = [sys.executable, "-m", "ingero.cli.main"]
+    check = subprocess.run([*command, "check"], env=environ, capture_output=True, text=True, check=False)
+    assert check.returncode == 1
+    assert "can run" not in check.stdout
+    assert "not ready: " in check.stdout
+    trace = subprocess.run([*command, "trace"], env=environ, capture_output=True, text=True, check=False)
+    assert (trace.returncode, trace.stdout) == (2, "")
+    assert "INGERO_LIBBPF=/nobody/has/this.so cannot be opened" in trace.stderr or "cannot trace: " in trace.stderr

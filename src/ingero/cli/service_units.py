@@ -42,7 +42,9 @@ TimeoutStopSec=5min
 User={user}
 StateDirectory=ingero
 StateDirectoryMode=0750
+# The lock in it may be another agent's, in a container or of root: it stays.
 RuntimeDirectory=ingero
+RuntimeDirectoryPreserve=yes
 UMask=0077
 MemoryMax=1G
 LimitMEMLOCK=infinity
@@ -78,7 +80,8 @@ SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @obsolete @raw-io @reboot @swap @cpu-emulation
 # After the line above, which takes them away: capset is how what reads foreign files gives its rights up.
 SystemCallFilter=bpf perf_event_open capset
-# Nothing leaves the host. For `otlp` in ingero.yaml: systemctl edit ingero, [Service], IPAddressAllow=the collector's
+# Nothing leaves the host, and nobody else reaches it. For `otlp`, or `prometheus` on another address than this host's:
+# systemctl edit ingero, [Service], IPAddressAllow=ADDRESS of the collector or scraper
 IPAddressDeny=any
 IPAddressAllow=localhost
 
