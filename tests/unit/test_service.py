@@ -466,6 +466,29 @@ def test_only_root_writes_where_systemd_looks(monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.hint.startswith("sudo ")
 
 
+def test_the_unit_names_the_program_by_what_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = tmp_path / "releases/1.0/bin/ingero"
+    release.parent.mkdir(parents=True)
+    release.write_text("#!/bin/sh\n")
+    release.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ingero").symlink_to(release)
+    monkeypatch.setattr(sys, "argv", [str(release), "service", "install"])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert service._program() == (str(release),)  # nothing else is known
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin")
+    assert service._program() == (str(tmp_path / "bin/ingero"),)
+    monkeypatch.setattr(sys, "argv", ["ingero", "service", "install"])
+    assert service._program() == (str(tmp_path / "bin/ingero"),)
+    (tmp_path / "bin/ingero").unlink()
+    (tmp_path / "bin/ingero").write_text("#!/bin/sh\n")
+    (tmp_path / "bin/ingero").chmod(0o755)  # another one
+    monkeypatch.setattr(sys, "argv", [str(release), "service", "install"])
+    assert service._program() == (str(release),)
+    monkeypatch.setattr(sys, "argv", ["/x/main.py", "service", "install"])
+    assert service._program() == (sys.executable, "-m", "ingero.cli.main")
+
+
 def test_a_program_that_others_cannot_reach_is_said(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
     program = tmp_path / "closed" / "ingero"

@@ -277,7 +277,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[T
     owner = update_notice.Owner(uid=os.getuid(), gid=os.getgid(), home=home)
     monkeypatch.setattr(update_notice, "invoking_user", lambda *_, **__: owner)
     monkeypatch.setenv("INGERO_CONFIG", str(tmp_path / "ingero.yaml"))
-    for name in ("CI", "NOTIFY_SOCKET", update_notice.SILENCE_VARIABLE):
+    for name in ("PYTHONPATH", "CI", "NOTIFY_SOCKET", update_notice.SILENCE_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     typed = Typed(tmp_path, monkeypatch)
     ask = update_notice.ask_in_background
@@ -369,7 +369,7 @@ def test_root_asks_as_whoever_called_sudo(monkeypatch: pytest.MonkeyPatch) -> No
     home = Path(tempfile.mkdtemp(prefix="ingero-update-"))  # a folder that others reach, as those of tests are not
     try:
         program = home / "python"  # that of the tests may be nobody else's to run
-        program.write_text('#!/bin/sh\n(id -u; id -G; pwd; echo "$1 $2 $3") > "$4"\n')
+        program.write_text('#!/bin/sh\n(id -u; id -G; pwd; echo "$1 $4") > "$5"\n')
         program.chmod(0o755)
         os.chown(home, uid, gid)
         monkeypatch.setattr(sys, "executable", str(program))
@@ -378,6 +378,6 @@ def test_root_asks_as_whoever_called_sudo(monkeypatch: pytest.MonkeyPatch) -> No
         told = (home / "told").read_text().splitlines()
         assert told[0] == str(uid)
         assert os.geteuid() != 0 or told[1] == str(gid)
-        assert told[2:] == ["/", "-m ingero.cli.update_notice http://127.0.0.1:1/"]
+        assert told[2:] == ["/", "-c http://127.0.0.1:1/"]
     finally:
         shutil.rmtree(home)

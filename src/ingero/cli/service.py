@@ -76,10 +76,13 @@ def install(dashboard: bool, no_start: bool, root: Path, dry_run: bool) -> None:
     if no_start:
         echo(f"to start: systemctl enable --now {' '.join(started)}")
         return
+    running = [name for name in started if _shown_by_systemd(name).get("ActiveState") == "active"]
     doing.run("systemctl", "enable", "--now", *started)
-    for name in started:
+    for name in running:
         if f"{_UNIT_FOLDER}/{name}" in changed:
-            doing.run("systemctl", "try-restart", name)  # one of before goes on with its old unit
+            doing.run("systemctl", "restart", name)
+        else:
+            echo(f"{name} runs already; `systemctl restart {name}` has it be this version")
 
 
 @command.command("uninstall")
@@ -271,12 +274,18 @@ def _shown_by_systemd(name: str) -> Mapping[str, str]:
 
 
 def _program() -> tuple[str, ...]:
-    """The words by which this very ingero is started from anywhere."""
+    """The words by which this very ingero is started from anywhere.
+
+    The name on the PATH goes first: it stays where a release is exchanged behind it, which its own folder does not.
+    """
     typed = Path(sys.argv[0])
     if typed.name == "ingero":
-        found = typed if typed.is_absolute() else Path(shutil.which(sys.argv[0]) or typed).absolute()
-        if os.access(found, os.X_OK):
-            return (str(found),)
+        found = shutil.which(sys.argv[0] if len(typed.parts) == 1 else typed.name)
+        own = typed if len(typed.parts) > 1 else Path(found or typed)
+        if found and Path(found).resolve() == own.resolve():
+            own = Path(found)
+        if os.access(own, os.X_OK):
+            return (str(own.absolute()),)
     return (sys.executable, "-m", "ingero.cli.main")
 
 

@@ -36,6 +36,15 @@ _DAY_S = 86_400
 _MOST_BYTES = 4096
 _QUIET = re.compile(r"(0|false|no|off)?", re.IGNORECASE)
 _CHECK, _URL = GENERAL
+# The folder is named, because interpreters of an image or of a release's tree do not know it by themselves.
+_PACKAGES = Path(__file__).resolve().parents[2]
+_CHILD = """\
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from ingero.cli.update_notice import ask
+ask(sys.argv[2], Path(sys.argv[3]))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +148,11 @@ def ask_in_background(url: str, path: Path, owner: Owner) -> subprocess.Popen[by
     """
     is_somebody_else = os.geteuid() == 0 and owner.uid != 0
     return subprocess.Popen(
-        [sys.executable, "-m", __name__ if __name__ != "__main__" else "ingero.cli.update_notice", url, str(path)],
+        [sys.executable, "-c", _CHILD, str(_PACKAGES), url, str(path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        cwd="/",  # -m looks for modules where it stands
+        cwd="/",  # it looks for modules where it stands
         start_new_session=True,
         user=owner.uid if is_somebody_else else None,
         group=owner.gid if is_somebody_else else None,
@@ -151,14 +160,10 @@ def ask_in_background(url: str, path: Path, owner: Owner) -> subprocess.Popen[by
     )
 
 
-def _ask(url: str, path: Path) -> None:
+def ask(url: str, path: Path) -> None:
     """What the process does. That it asks is written first: where nobody answers, it is not asked at each command."""
     signal.alarm(int(LONGEST_S) * 3)
     before = read_known(path)
     write_known(path, Known(time.time(), before.version))
     with suppress(IngeroError):
         write_known(path, Known(time.time(), newest_version(url)))
-
-
-if __name__ == "__main__":
-    _ask(sys.argv[1], Path(sys.argv[2]))
