@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import click
 import jsonschema
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ingero.cli import config_file, recording_path
 from ingero.cli.config import SECRET_VARIABLES
@@ -149,6 +152,10 @@ def test_the_schema_agrees_with_the_reader(text: str, write: Write) -> None:
         ("dashboard:\n  addr: a:1\n  addr: b:1\n", "line 3: dashboard.addr stands there twice", "keep one"),
         ("fleet:\n  ca-cert: [a, b]\n", "line 2: fleet.ca-cert is one file", "name one"),
         ("pid: []\n", "line 1: pid has no value", "give it one"),
+        ("? [a]\n: b\n", "line 1: a plain value is wanted", "each line"),
+        ("dashboard:\n  ? {a: b}\n  : c\n", "line 2: a plain value is wanted", "each line"),
+        ('node: "\\UFFFFFFFF"\n', "cannot be read", "name another"),
+        ("node: &a [*a]\n", "a plain value is wanted", "each line"),
         ("a: " + "[" * 2000, "nested too deeply|expected", "each line"),
     ],
 )
@@ -157,6 +164,24 @@ def test_a_key_that_nobody_has_comes_with_what_was_meant(text: str, complaint: s
         read_config(write(text))
     assert hint in caught.value.hint
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(alphabet=":-[]{}&*!?|>'\"#%@,\\Ux0 \n\tdb", max_size=60))
+def test_whatever_stands_in_the_file_is_read_or_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    with suppress(ConfigError):
+        read_config(tmp_path / FILE_NAME)
+
+
+def test_no_password_of_an_address_is_shown(run: Run, write: Write) -> None:
+    for line in ("otlp: me:hunter2@collector:4318", "otlp: hunter2@collector:4318", "prometheus: a:hunter2@b:1",
+                 "update-url: https://me:hunter2@mirror.example/"):  # fmt: skip
+        write(f"{line}\n")
+        for arguments in (("config", "show"), ("config", "check")):
+            code, out, err = run(*arguments)
+            assert code in (1, 2)
+            assert "hunter2" not in out + err
 
 
 def test_a_file_without_end_is_not_read(write: Write) -> None:

@@ -432,6 +432,7 @@ def test_settings_that_nobody_changed_go_with_the_units(run: Run, tmp_path: Path
     run("service", "install", "--root", str(tmp_path))
     run("service", "uninstall", "--root", str(tmp_path))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert not (tmp_path / "etc/ingero").exists()
 
 
 def test_settings_that_are_there_stay_and_one_without_a_database_is_said(run: Run, tmp_path: Path) -> None:

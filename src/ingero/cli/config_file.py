@@ -110,7 +110,7 @@ def _compose(path: Path) -> yaml.Node | None:
         raise ConfigError(f"{path}, line {line}: {error.problem}", hint=_LINE_HINT) from error
     except RecursionError:
         raise ConfigError(f"{path}: it is nested too deeply", hint=_LINE_HINT) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:  # of escapes that are no character, too
         raise ConfigError(f"{path} cannot be read: {error}", hint="name another file with --config F") from error
 
 
@@ -124,7 +124,7 @@ def _nodes(path: Path, faults: list[IngeroError]) -> Iterator[tuple[yaml.Node, y
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{path}, line 1: a list of options is wanted", hint=_LINE_HINT)
     for key, value in root.value:
-        if key.value not in SECTIONS or not isinstance(key, yaml.ScalarNode):
+        if not isinstance(key, yaml.ScalarNode) or key.value not in SECTIONS:
             yield key, value, ""
         elif isinstance(value, yaml.MappingNode):
             yield from ((below, given, key.value) for below, given in value.value)

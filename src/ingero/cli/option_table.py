@@ -13,7 +13,7 @@ from pathlib import Path
 from ingero.cli.update_source import DEFAULT_URL, refuse_url
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
-from ingero.serve.addresses import Address, AddressError, parse_address
+from ingero.serve.addresses import Address, AddressError, parse_address, without_login
 from ingero.units import parse_duration_s, parse_size_bytes
 
 TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -155,7 +155,7 @@ def _receiver(text: str) -> Address:
     try:
         return parse_address(text)
     except AddressError as error:
-        raise OptionError(f"{text!r} is no receiver", hint="write it like collector:4318") from error
+        raise OptionError(f"{without_login(text)!r} is no receiver", hint="write it like collector:4318") from error
 
 
 def _text(text: str) -> str:

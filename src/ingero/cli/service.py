@@ -105,6 +105,9 @@ def uninstall(root: Path, dry_run: bool) -> None:
         doing.run("systemctl", "disable", "--now", *stopped)
     for name in ours:
         doing.remove(name)
+    if settings in ours and not dry_run:
+        with suppress(OSError):  # certificates and tokens may lie in it
+            (root / _SETTINGS_FOLDER).rmdir()
     if doing.is_here and _SYSTEMD_RUNS.exists():
         doing.run("systemctl", "daemon-reload")
     for kept, what in ((root / settings, "settings"), (root / STATE_FOLDER.lstrip("/"), "recordings")):
