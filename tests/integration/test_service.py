@@ -132,6 +132,7 @@ def test_the_agent_records_as_its_unit_lets_it_and_begins_anew_when_its_settings
     assert rows(service.database, "SELECT sum(count) FROM raw_op_stats") == [(24,)]
     assert service.database.stat().st_uid == UID
     assert "Traceback" not in service.journal()
+    assert "tracing took" not in service.journal()  # no line each second: a journal is kept
 
 
 def test_the_dashboard_answers_as_its_unit_lets_it(service: Service) -> None:

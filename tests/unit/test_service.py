@@ -22,12 +22,14 @@ from ingero.cli.service_manager import RecordingState, ServiceManager
 from ingero.cli.service_units import CAPABILITIES, DASHBOARD, TRACE, ProgramPathError, first_settings, sysusers, units
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.trace_recording import _Reload, _Seen, _signals
+from ingero.cli.trace_view import open_view
 from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import Incident
 from ingero.errors import IngeroError
 from ingero.store.errors import StoreError
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
+from tests.unit.metrics_seconds import second
 from tests.unit.run_ingero import Answer, run_ingero
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,6 +203,20 @@ def incident() -> Incident:
         number=3, severity=types.SimpleNamespace(name="HIGH"), cause="cpu-contention", start_ns=1, end_ns=None,
         lost_ns=0, summary="python [7] lost 40%",
     )  # fmt: skip
+
+
+def test_a_journal_has_what_changes_and_no_line_each_second() -> None:
+    lines: list[str] = []
+    with open_view(lines.append, as_json=False, verbose=False, database=None, is_service=True) as view:
+        view.second(second())
+        assert lines == []
+        view.second(second(not_traced=("launches",)))
+        view.second(second(not_traced=("launches",)))
+        view.second(second())
+        assert lines == ["  less is traced from here on: launches", "  all is traced again"]
+        for kind in ChangeKind:
+            view.finding(Change(kind, incident()))
+    assert [" opened: " in line or " closed: " in line for line in lines[2:]] == [True, True]
 
 
 def test_without_a_recording_it_is_ready_after_the_first_second(listener: Listener) -> None:

@@ -73,7 +73,13 @@ def record(settings: TraceSettings, nursery: Nursery, reread: Callable[[], Trace
         Recorder(kernel, sink, options, nursery) as recorder,
         _signals(takes_reloads=manager.is_there) as seen,
         nullcontext(RecordingState(manager, sink if isinstance(sink, Writer) else None, str(settings.db))) as state,
-        open_view(output.line, as_json=settings.json, verbose=settings.verbose, database=database) as view,
+        open_view(
+            output.line,
+            as_json=settings.json,
+            verbose=settings.verbose,
+            database=database,
+            is_service=manager.is_there,
+        ) as view,
         _findings(sink, [view.finding, state.finding, *metrics.on_finding]) as findings,
     ):
         recorder.start()
