@@ -9,9 +9,12 @@ from pathlib import Path
 import rich_click as click
 
 from ingero.cli.output import echo
+from ingero.cli.recording_path import recording_path
+from ingero.cli.service_manager import ServiceManager
+from ingero.cli.switches import configured
 from ingero.errors import IngeroError
+from ingero.serve.addresses import Address
 from ingero.serve.sql_processes import SqlProcesses
-from ingero.store.locations import database_path
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -22,28 +25,17 @@ class NotInstalledError(IngeroError):
 
 @click.command("dashboard")
 @click.option("--db", "-d", type=_FILE, help="Database (default ~/.ingero/ingero.db).")
-@click.option(
-    "--addr", default="127.0.0.1:8080", metavar="HOST:PORT", show_default=True, help="Where to listen; port 0: any."
-)
-@click.option("--tls-cert", type=_FILE, metavar="F", help="Certificate, PEM (default: one made on the fly).")
-@click.option("--tls-key", type=_FILE, metavar="F", help="Its key, PEM.")
-@click.option("--client-ca", type=_FILE, metavar="F", help="Let in only clients with a certificate of this authority.")
-@click.option(
-    "--token-file", type=_FILE, metavar="F", help="File with the token that readers must show; nobody else may read it."
-)
-@click.option("--no-tls", is_flag=True, help="Plain HTTP; on addresses of this machine.")
-@click.option("--trusted-network", is_flag=True, help="With a token, allow --no-tls on other addresses, too.")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Answer to this name, too, e.g. a proxy's.")
+@configured("dashboard")
 def command(
     db: Path | None,
-    addr: str,
+    addr: Address,
     tls_cert: Path | None,
     tls_key: Path | None,
     client_ca: Path | None,
     token_file: Path | None,
     no_tls: bool,
     trusted_network: bool,
-    hosts: tuple[str, ...],
+    host: tuple[str, ...] | None,
 ) -> None:
     """Show a recording in the browser, also while it is being written.
 
@@ -56,24 +48,23 @@ def command(
         )
     from dataclasses import replace  # noqa: PLC0415  # with what follows 0.4 s, which --help need not wait for
 
-    from ingero.serve.addresses import listen, parse_address  # noqa: PLC0415
+    from ingero.serve.addresses import listen  # noqa: PLC0415
     from ingero.serve.dashboard.exposure import TOKEN_VARIABLE, Exposure, check_exposure  # noqa: PLC0415
     from ingero.serve.dashboard.server import answering_to, certificate_of, serve, server_context  # noqa: PLC0415
     from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415
     from ingero.serve.token_file import read_token  # noqa: PLC0415
 
-    address = parse_address(addr)
     exposure = Exposure(
-        address=address,
+        address=addr,
         has_tls=not no_tls,
         certificate=tls_cert,
         key=tls_key,
         client_ca=client_ca,
         token=read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
-        hosts=hosts,
+        hosts=host or (),
     )
     check_exposure(exposure, is_trusted_network=trusted_network)
-    path = database_path(db, os.environ, uid=os.getuid())
+    path = recording_path(db, os.environ, uid=os.getuid())
     context = None
     lines = []
     if exposure.has_tls:
@@ -82,12 +73,13 @@ def command(
         exposure = answering_to(exposure, certificate)
         if tls_cert is None:
             lines.append(f"certificate made on the fly; the browser warns once. SHA-256 {certificate.fingerprint}")
-    listening = listen(address)
-    bound = replace(exposure, address=replace(address, port=listening.getsockname()[1]))
+    listening = listen(addr)
+    bound = replace(exposure, address=replace(addr, port=listening.getsockname()[1]))
     echo(f"{path} at {bound.url}   (Ctrl-C ends)", err=True)
     if not exposure.token and client_ca is None:
         lines.append(f"everybody on this machine can read it; {TOKEN_VARIABLE} asks for a token")
     for line in lines:
         echo(f"  {line}", err=True)
     with SqlProcesses() as sql:
+        ServiceManager(os.environ).ready(f"{path} at {bound.url}")
         serve(RecordingSource(path, may_lag=True, sql=sql), bound, listening, context)

@@ -8,7 +8,7 @@ import rich_click as click
 
 from ingero.capture import foreign
 from ingero.cli.logs import logging_to
-from ingero.cli.settings import resolve
+from ingero.cli.settings import TraceSettings, resolve
 from ingero.cli.switches import click_options
 
 _CONFIG = click.Option(
@@ -23,10 +23,18 @@ def command(**flags: str | None) -> None:
 
     Every option may also be set as INGERO_NAME in the environment or as name: value in ingero.yaml. A switch is
     turned on by --name or --name=true, and off by --no-name or --name=false.
+
+    Started by systemd, SIGHUP has it reread ingero.yaml; elsewhere it ends the recording.
     """
-    settings = resolve(flags, os.environ, uid=os.getuid())
+
+    def settings_now() -> TraceSettings:
+        return resolve(flags, os.environ, uid=os.getuid())
+
+    settings = settings_now()
     # forked before the rest is imported: what they share with the agent is theirs as soon as it touches it
     with foreign.nursery() as nursery, logging_to(settings.log, debug=settings.debug, owner=settings.owner):
-        from ingero.cli.trace_recording import record  # noqa: PLC0415  # as above
+        from ingero.cli.trace_recording import begin_anew, record  # noqa: PLC0415  # as above
 
-        record(settings, nursery)
+        is_to_begin_anew = record(settings, nursery, settings_now)
+    if is_to_begin_anew:
+        begin_anew()
