@@ -72,7 +72,7 @@ integration: build ## the tests that need root: real probes, real scheduler, sim
 
 check: lint types imports generated unit ## everything that needs no root
 
-test: setup ## all tests; of the labelled runs seven
+test: setup ## all tests; of the labelled runs six
 	@$(MAKE) --no-print-directory -j2 --output-sync=target types build lint imports generated # mypy: a minute of one core
 	@$(MAKE) --no-print-directory unit
 	$(run-integration)
@@ -82,7 +82,7 @@ demo: ## record a training loop while CPU hogs disturb it, and explain the recor
 	@$(BIN)/python tools/build_bpf.py
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
 
-test-incidents: build ## labelled runs of every kind of cause, of which make test has seven
+test-incidents: build ## labelled runs of every kind of cause, of which make test has six
 	$(BIN)/pytest tests/integration/test_incidents.py
 
 test-torch: build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
