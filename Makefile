@@ -20,7 +20,7 @@ $(BIN)/pytest tests/integration -m "not alone and not further" $(SIDE_BY_SIDE) $
 $(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
-.PHONY: help setup build wheels generate format lint types imports generated unit integration check test demo test-incidents test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
+.PHONY: help setup build wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -84,6 +84,9 @@ demo: ## record a training loop while CPU hogs disturb it, and explain the recor
 
 test-incidents: build ## labelled runs of every kind of cause, of which make test has six
 	$(BIN)/pytest tests/integration/test_incidents.py
+
+test-further: build ## every case of what make test has one of
+	$(BIN)/pytest tests/integration -m further
 
 test-torch: build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
 	@$(AS_ROOT) $(BIN)/python -m tests.torch
