@@ -20,7 +20,7 @@ $(BIN)/pytest tests/integration -m "not alone and not further" $(SIDE_BY_SIDE) $
 $(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
-.PHONY: help setup build wheels generate format lint types imports generated unit integration check test demo test-incidents test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
+.PHONY: help setup build wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -76,7 +76,7 @@ integration: build ## the tests that need root: real probes, real scheduler, sim
 
 check: lint types imports generated unit ## everything that needs no root
 
-test: setup ## all tests; of the labelled runs seven
+test: setup ## all tests; of the labelled runs six
 	@$(MAKE) --no-print-directory -j2 --output-sync=target types build lint imports generated # mypy: a minute of one core
 	@$(MAKE) --no-print-directory unit
 	$(run-integration)
@@ -86,8 +86,11 @@ demo: ## record a training loop while CPU hogs disturb it, and explain the recor
 	@$(BIN)/python tools/build_bpf.py
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
 
-test-incidents: build ## labelled runs of every kind of cause, of which make test has seven
+test-incidents: build ## labelled runs of every kind of cause, of which make test has six
 	$(BIN)/pytest tests/integration/test_incidents.py
+
+test-further: build ## every case of what make test has one of
+	$(BIN)/pytest tests/integration -m further
 
 test-torch: build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
 	@$(AS_ROOT) $(BIN)/python -m tests.torch

@@ -31,8 +31,8 @@ class Price(enum.Enum):
         return ("--max-overhead=2%",) if self is Price.SLOW_TRAP else ()
 
     def is_out_of_sight(self, causes: frozenset[str]) -> bool:
-        """Whether each of these causes needs launches, which are not traced."""
-        return self is Price.NO_LAUNCHES and bool(causes) and causes <= _need_launches()
+        """Whether one of these causes, which end in the same wait, needs launches, which are not traced."""
+        return self is Price.NO_LAUNCHES and not causes.isdisjoint(_need_launches())
 
 
 _ENVIRONMENTS: Mapping[Price, Mapping[str, str]] = MappingProxyType(

@@ -203,10 +203,13 @@ FAULT_RUNS = {
             "hogs": Run.hogs,
         }
     ),
-    "large batches": FaultRun(
-        arguments=("--nbytes", COPY_BYTES), faults={"slow copies": lambda run: run.device(pcie_gbps=1)}
+    "large batches and churn": FaultRun(
+        arguments=("--nbytes", COPY_BYTES, "--churn"),
+        faults={
+            "slow copies": lambda run: run.device(pcie_gbps=1),
+            "slow malloc": lambda run: run.device(malloc_us=2000),
+        },
     ),
-    "churn": FaultRun(arguments=("--churn",), faults={"slow malloc": lambda run: run.device(malloc_us=2000)}),
     "run-ahead": FaultRun(
         # batches that cost nothing, so that the launches can run ahead of the device at all beside other load
         arguments=("--cpu-ms", 0.2),

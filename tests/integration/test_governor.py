@@ -166,7 +166,12 @@ CLOCK_STEP_NS = 1000  # an account is whole but for what its own reading takes
 BUSY_RATIO = 0.03  # launches that are only counted cost less, and the simulator's clock sees what they cost
 
 
-@pytest.fixture(scope="module", params=LOOPS)
+IN_CI = "waits for events of two streams"  # which end the same epochs, of a stream and of another's events
+
+
+@pytest.fixture(
+    scope="module", params=[IN_CI, *(pytest.param(n, marks=pytest.mark.further) for n in LOOPS if n != IN_CI)]
+)
 def phased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """A training loop that is traced in several ways, one after the other."""
     folder = tmp_path_factory.mktemp("phased")

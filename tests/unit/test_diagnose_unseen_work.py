@@ -9,9 +9,11 @@ import pytest
 
 from ingero import given_up
 from ingero.demo.scene import Actor, Scene, Step
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.case_search import proven_idle
+from ingero.diagnose.model import Bucket, Diagnosis, Part
 from ingero.diagnose.rule import all_rules
 from ingero.diagnose.unseen_work import host_growth_ns
+from ingero.diagnose.utilization import Utilization
 from ingero.serve.account import account_text
 from ingero.store import tables
 from ingero.store.reader import open_reader
@@ -68,6 +70,25 @@ def test_only_what_made_the_interval_longer_is_lost_by_the_host(
 ) -> None:
     interval = np.array([(host_ms, wait_ms)], [("e_ns", "<i8"), ("x_ns", "<i8")])
     assert host_growth_ns(interval, 2, 5).tolist() == [grown_by_host_ms]
+
+
+@pytest.mark.parametrize(
+    ("waits", "busy", "copied_bytes", "proven"),
+    [
+        (60, 0.70, 0, 0),  # all of it may have passed behind kernels
+        (60, 0.30, 0, 30),
+        (60, 0.30, 60, 10),  # bytes that took 20 of it at 3 bytes a ns
+        (90, 0.0, 0, 90),
+        (60, None, 0, 0),  # NVML says nothing
+    ],
+)
+def test_only_waits_that_the_gpu_was_idle_in_for_certain_count_against_zero(
+    waits: int, busy: float | None, copied_bytes: int, proven: int
+) -> None:
+    used = None if busy is None else Utilization(share=busy, error=0.0, is_shared=False)
+    lost = {Bucket(Part.EMPTY, "sleep"): waits, Bucket(Part.LATE, "runq"): 5}
+    expected = {Bucket(Part.EMPTY, "sleep"): proven, Bucket(Part.LATE, "runq"): 5}
+    assert proven_idle(lost, 100, used, copied_bytes) == expected
 
 
 def test_a_hog_is_named_with_what_it_took(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "slow_mount": Kind(
             recipe=lambda dose, _sched: SlowMount(STEP_MS / (1 - dose) - 1.0),
+            arguments=("--cpu-ms", "0.5"),  # the mount costs each item 5 ms as it is: more would starve a healthy loop
             expected=Expected(causes=names("network-file-wait", "data-starvation"), why=WORKER_IS_BLOCKED),
         ),
         "tcp_loss": Kind(

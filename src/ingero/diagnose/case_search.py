@@ -12,7 +12,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import buckets
 from ingero.diagnose.idle import idle_ns, shortened
 from ingero.diagnose.model import Bucket, FindingKind, Part
-from ingero.diagnose.pacing import HOST_BOUND, is_step
+from ingero.diagnose.pacing import HOST_BOUND, is_step, is_untimed
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.recorders_start import is_recorders_start, settled_at_ns
 from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
@@ -33,6 +33,7 @@ WORK_RATIO = 0.25  # of all time computing and launching, before that is called 
 _DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
 _BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
 _HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry
+_SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 with four lanes, the least that GPUs which train are found on
 _CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
 
 
@@ -180,6 +181,10 @@ class _Lane:
             resynced=found,
         )
 
+    def _copied_bytes(self, window: Window) -> float:
+        shares = self._evidence.reader.copy_shares((window,), process=self._process.process)
+        return sum(one.host_to_gpu_bytes + one.gpu_to_host_bytes for one in shares)
+
     def _recent(self, chosen: Array) -> Array:
         """Those in the window, if there are any: while recording, a reference from long before is at hand, too."""
         recent = chosen & (self._epochs["b_ns"] >= self._evidence.window.begin_ns)
@@ -199,6 +204,8 @@ class _Lane:
         window = Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1)
         wall = int(self._elapsed_ns[is_as_ever].sum())
         used = utilization_of(self._evidence, self._process, int(epochs["device"][0]), (window,))
+        if is_unseen(epochs).any():
+            against_zero = proven_idle(against_zero, wall, used, self._copied_bytes(window))
         hidden = frozenset(Part) if is_step(epochs).any() else frozenset({Part.ENQUEUE})
         against_zero = at_most_idle(against_zero, wall, used, hidden)
         lost = sum(against_zero.values())
@@ -236,7 +243,7 @@ def _host_lengths(epochs: Array) -> dict[Part, Array]:
     """E and P as they are, and [f, s] where the device was ready as soon as the host had enqueued; of either kind."""
     steps = is_step(epochs)
     if steps.any():  # what the host does anyway is no wait of the GPU, and where the GPU paces too nothing is proven
-        is_host_bound = epochs["x_ns"] <= HOST_BOUND * (epochs["b_ns"] - epochs["a_ns"])
+        is_host_bound = (epochs["x_ns"] <= HOST_BOUND * (epochs["b_ns"] - epochs["a_ns"])) & ~is_untimed(epochs)
         none = np.zeros(len(epochs), np.int64)
         return {Part.EMPTY: np.where(is_host_bound, epochs["e_ns"], 0), Part.ENQUEUE: none, Part.LATE: none}
     kept_waiting = (epochs["r_ns"] - epochs["s_ns"] < _DEVICE_WAITED * epochs["x_ns"]) & ~was_full(epochs)
@@ -265,6 +272,21 @@ def at_most_idle(
     idle_ns = wall_ns * (1 - max(used.share - used.error, 0.0)) - (sum(lost.values()) - hidden_ns)
     scale = min(max(idle_ns / hidden_ns, 0.0), 1.0)
     return {bucket: int(ns * scale) if bucket.part in hidden else ns for bucket, ns in lost.items()}
+
+
+def proven_idle(
+    lost: dict[Bucket, int], wall_ns: int, used: Utilization | None, copied_bytes: float
+) -> dict[Bucket, int]:
+    """The same where launches were not traced: what of the host's waits, if any, the GPU was idle in for certain.
+
+    Where in a sync interval the launches lie is not known then, so that its host may have waited behind the GPU's work.
+    Waits and the time without a kernel that together are longer than all of it overlap by the difference. A GPU that
+    copies runs none: copied_bytes between it and the host take what they would on the slowest link.
+    """
+    waits_ns = sum(ns for bucket, ns in lost.items() if bucket.part is not Part.LATE)
+    idle_ns = wall_ns * (1 - used.share - used.error) - copied_bytes / _SLOWEST_LINK if used else 0.0
+    scale = max(waits_ns + max(idle_ns, 0.0) - wall_ns, 0.0) / max(waits_ns, 1)
+    return {bucket: ns if bucket.part is Part.LATE else int(ns * scale) for bucket, ns in lost.items()}
 
 
 def _launching_ns(epochs: Array, lengths: Array) -> int:

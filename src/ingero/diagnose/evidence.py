@@ -18,6 +18,7 @@ from ingero.diagnose.feeding import Feeding, feeding_threads
 from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
+from ingero.diagnose.leads import Leads, awaited, leads
 from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.offcpu_blocks import OffcpuBlocks
@@ -113,6 +114,7 @@ class Evidence:
         self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
         self._feeding: dict[int, Feeding] = {}
+        self._leads: dict[int, Leads] = {}
         self._offcpu = OffcpuBlocks(reader.offcpu_rows)
         self._samples: dict[tuple[tuple[Window, ...], int], Array] = {}
         self._waiters: dict[tuple[int, int, int], Waiters] = {}
@@ -324,7 +326,15 @@ class Evidence:
         if process not in self.paces:
             return epochs
         judged: Array = epochs[~np.isin(epochs["b_ns"], self._refill_ends[process])]
-        return as_paced(judged, self.paces[process])
+        known = self.leads(process)
+        return as_paced(judged, self.paces[process], known.of(judged), known.ahead_ns)
+
+    def leads(self, process: int) -> Leads:
+        """Who sets the pace of a process's steps by repetition, as far as waits tell."""
+        if process not in self._leads:
+            waits = awaited(self.synced_lanes, process)
+            self._leads[process] = leads(self.main_lanes[process].epochs, waits)
+        return self._leads[process]
 
     @cached_property
     def _lane_ends(self) -> dict[int, Array]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from ingero.diagnose.loss import host_paced_ns
 from ingero.diagnose.model import Bucket, Part
-from ingero.diagnose.pacing import is_step
+from ingero.diagnose.pacing import is_step, is_untimed
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual
 from ingero.diagnose.unseen_work import host_growth_ns, is_unseen
-from ingero.events import CLOCKS, EpochFlag
+from ingero.events import CLOCKS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,6 +22,7 @@ DEVICE = "device"
 UNKNOWN = "unknown"
 _NOT_RECORDED = -1
 _WAITING = tuple(CLOCKS.index(name) for name in ("runq", "throttled", "yielded", "io", "kernel_lock", "stopped"))
+_MAY_BE_BLOCKED = [CLOCKS.index(name) for name in ("run", "sleep")]  # on a full queue, or the host's own work
 _MOSTLY_DEVICE = 0.1  # of the excess of X beyond what the host can have caused: then the device is slower, too
 
 
@@ -48,21 +49,24 @@ def buckets(epochs: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:
 def _steps(sums: dict[Bucket, float], steps: Array, usual: Usual) -> None:
     """What steps by repetition lost: the host's by its clocks, the GPU's where the wait for it grew.
 
-    Where the GPU paces, the host works ahead: what it took longer costs nothing as long as it still had to wait.
+    Where the GPU paces, the host works ahead: what it took longer costs nothing as long as it still had to wait. How
+    long it did on a full queue is not known of steps without times of launches: of these only what was no such wait and
+    took longer than the host can have been ahead is the host's.
     """
-    is_gpu_paced = bool((steps["e_ns"] == 0).all() and steps["x_ns"].any())
+    is_gpu_paced = (steps["e_ns"] == 0) & (steps["x_ns"] > 0)
+    untimed = is_untimed(steps)
     clocks = steps["empty_clock_ns"] + steps["enqueue_clock_ns"]
-    usual_clocks = usual.empty_clock_ns + usual.enqueue_clock_ns
+    growth = clocks - (usual.empty_clock_ns + usual.enqueue_clock_ns)
+    growth[np.ix_(is_gpu_paced & untimed, _MAY_BE_BLOCKED)] = 0
     length = steps["b_ns"] - steps["a_ns"]
-    excess, longer = length - usual.reference.t_ns, clocks.sum(axis=1) - usual_clocks.sum()
-    hidden = length - clocks.sum(axis=1) if is_gpu_paced else 0
+    excess, longer = length - usual.reference.t_ns, growth.sum(axis=1)
+    hidden = np.where(is_gpu_paced, np.where(untimed, steps["x_ns"], length - clocks.sum(axis=1)), 0)
     most = float(np.clip(longer - hidden, 0, np.maximum(excess, 0)).sum())
     total = float(excess.sum())
     host = min(max(min(float(longer.sum()), most), 0.0), max(total, 0.0))
-    grown = (clocks - usual_clocks).sum(axis=0)
-    if (steps["flags"] & int(EpochFlag.UNTIMED)).any():  # on a full queue, or its own work
-        grown[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0
-    spread(sums, Part.ENQUEUE if is_gpu_paced else Part.EMPTY, host, grown, is_partial=True)
+    growth[np.ix_(untimed, _MAY_BE_BLOCKED)] = 0
+    part = Part.ENQUEUE if is_gpu_paced.all() else Part.EMPTY
+    spread(sums, part, host, growth.sum(axis=0), is_partial=True)
     sums[Bucket(Part.DEVICE, DEVICE)] += total - host
 
 

@@ -31,6 +31,14 @@ class PacedBy(enum.Enum):
     UNKNOWN = "unknown"
 
 
+class Lead(enum.IntEnum):
+    """Who set the pace of one step, in arrays; by the waits around it (`leads`)."""
+
+    NOT_KNOWN = 0
+    HOST = 1
+    GPU = 2
+
+
 def paced_by(steps: Array) -> PacedBy:
     """Who paces these steps (`store.steps`), of either kind of array.
 
@@ -44,8 +52,14 @@ def paced_by(steps: Array) -> PacedBy:
     return PacedBy.GPU if len(steps) and blocked_share(steps) >= GPU_BOUND else PacedBy.UNKNOWN
 
 
+def is_untimed(steps: Array) -> Array:
+    """Of which of these steps it is not known what their launches were blocked for on a full queue."""
+    found: Array = (steps["flags"] & int(EpochFlag.UNTIMED)) != 0
+    return found
+
+
 def _timed(steps: Array) -> Array:
-    timed: Array = steps[(steps["flags"] & int(EpochFlag.UNTIMED)) == 0]
+    timed: Array = steps[~is_untimed(steps)]
     return timed
 
 
@@ -71,8 +85,7 @@ def refills(steps: Array, pace: Mapping[int, PacedBy]) -> Array:
     has become slower may never fill it.
     """
     is_paced = np.isin(steps["class_key"], [key for key, one in pace.items() if one is PacedBy.GPU])
-    is_untimed = (steps["flags"] & int(EpochFlag.UNTIMED)) != 0  # whether it had to wait is not known
-    has_waited = is_untimed | (steps["x_ns"] > HOST_BOUND * (steps["b_ns"] - steps["a_ns"]))
+    has_waited = is_untimed(steps) | (steps["x_ns"] > HOST_BOUND * (steps["b_ns"] - steps["a_ns"]))
     empties = steps["syncs"] > 0
     last = np.maximum.accumulate(np.where(empties | has_waited, np.arange(len(steps)), -1))
     is_behind_wait: Array = (last < 0) | empties[last]
@@ -82,23 +95,28 @@ def refills(steps: Array, pace: Mapping[int, PacedBy]) -> Array:
     return found
 
 
-def as_paced(steps: Array, pace: dict[int, PacedBy]) -> Array:
+def as_paced(steps: Array, pace: Mapping[int, PacedBy], leads: Array, ahead_ns: float) -> Array:
     """The steps as the diagnosis takes them: where the GPU paces, all of a step is its time until proven otherwise.
 
     The host works ahead then, so that what it does costs nothing as long as it still has to wait. Where the host paces,
     launches do not wait, whether their durations are known or not.
+
+    pace: by type. leads: for each step what waits say (`leads.Leads.of`), which goes before it where launches had no
+    durations. ahead_ns: the most that the host was ahead of the GPU; how long a step waited for that is not known then.
     """
     if not len(steps):
         return steps
     result: Array = steps.copy()
+    is_told = is_untimed(steps) & (leads != Lead.NOT_KNOWN)
     gpu, host = (
-        np.isin(steps["class_key"], [key for key, one in pace.items() if one is who])
-        for who in (PacedBy.GPU, PacedBy.HOST)
+        np.where(is_told, leads == lead, np.isin(steps["class_key"], [key for key, one in pace.items() if one is who]))
+        for who, lead in ((PacedBy.GPU, Lead.GPU), (PacedBy.HOST, Lead.HOST))
     )
     result["flags"][host] &= ~int(EpochFlag.UNTIMED)
     result["f_ns"][gpu] = steps["a_ns"][gpu]
     result["e_ns"][gpu] = 0
-    result["x_ns"][gpu] = (steps["b_ns"] - steps["a_ns"])[gpu]
+    length_ns = steps["b_ns"] - steps["a_ns"]
+    result["x_ns"][gpu] = np.where(is_untimed(steps), np.minimum(length_ns, ahead_ns), length_ns)[gpu]
     if "empty_clock_ns" in (steps.dtype.names or ()):
         result["enqueue_clock_ns"][gpu] = steps["empty_clock_ns"][gpu]
         result["empty_clock_ns"][gpu] = 0

@@ -67,7 +67,11 @@ def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bo
     utilization = utilization_of(evidence, process, main.device, (followed,))
     if main.is_steps:
         return step_verdict(
-            main.epochs, gpu_idle(evidence, process), has_incident=has_incident, utilization=utilization
+            main.epochs,
+            gpu_idle(evidence, process),
+            has_incident=has_incident,
+            utilization=utilization,
+            by_waits=evidence.leads(process.process).pace(main.epochs),
         )
     return verdict(lane, has_incident=has_incident, utilization=utilization)
 

@@ -61,15 +61,22 @@ def pacing_lanes(synced: Iterable[Lane], steps: Iterable[Lane]) -> dict[int, Lan
     """The lane that paces each process. synced: usable ones that can be judged (`main_stream`).
 
     A stream whose syncs end a step is exact: it says when the GPU was idle. A synced copy stream beside the stream that
-    computes says nothing of the steps.
+    computes says nothing of the steps; where launches are not traced, it is the one that is waited for less.
     """
     repeated: Mapping[int, Lane] = {lane.process: lane for lane in steps}
     found: dict[int, Lane] = dict(repeated)
-    for lane in sorted(synced, key=lambda one: int(one.epochs["x_ns"].sum())):
+    by_waits = sorted(synced, key=lambda one: int(one.epochs["x_ns"].sum()))
+    longest = {lane.process: lane for lane in by_waits}
+    for lane in by_waits:
         mine = repeated.get(lane.process)
-        if mine is None or _ends_steps(lane, mine):
+        if mine is None or (_ends_steps(lane, mine) and (_launches(mine) or lane is longest[lane.process])):
             found[lane.process] = lane
     return dict(sorted(found.items()))
+
+
+def _launches(lane: Lane) -> int:
+    """That were traced."""
+    return int(lane.epochs["launches"].sum())
 
 
 def _ends_steps(lane: Lane, steps: Lane) -> bool:

@@ -74,21 +74,34 @@ def _told(busy: float, utilization: Utilization | None) -> str:
     return f"; {utilization.words(busy)}" if utilization else ""
 
 
-def step_verdict(steps: Array, idle: GpuIdle, *, has_incident: bool, utilization: Utilization | None = None) -> str:
-    """The same of a process whose steps are found by repetition: who sets their pace, and what is known of the GPU."""
+def step_verdict(
+    steps: Array,
+    idle: GpuIdle,
+    *,
+    has_incident: bool,
+    utilization: Utilization | None = None,
+    by_waits: PacedBy = PacedBy.UNKNOWN,
+) -> str:
+    """The same of a process whose steps are found by repetition: who sets their pace, and what is known of the GPU.
+
+    by_waits: who set it by how far ahead the host was when it waited (`leads`), where launches had no durations.
+    """
     known = idle.words or "GPU idle is not known within steps"
-    text = f"{_pace_words(steps, utilization)}; {known}{_told(1 - idle.high, utilization)}"
+    text = f"{_pace_words(steps, utilization, by_waits)}; {known}{_told(1 - idle.high, utilization)}"
     return f"{text}; see the incidents" if has_incident else f"{text}; no lost time against the baseline"
 
 
-def _pace_words(steps: Array, utilization: Utilization | None) -> str:
+def _pace_words(steps: Array, utilization: Utilization | None, by_waits: PacedBy) -> str:
     blocked = f"blocked for the GPU {100 * blocked_share(steps):.0f}% of its steps' time"
     paced = paced_by(steps)
     if paced is PacedBy.GPU and utilization and utilization.contradicts(GPU_BOUND):
         return f"{blocked}, but not GPU-bound all the time"
     words = {PacedBy.HOST: "host-bound", PacedBy.GPU: "GPU-bound", PacedBy.MIXED: "paced by host and GPU in turn"}
-    unknown = "what sets its pace is not known: whether its launches waited for the GPU was not seen"
-    return f"{words[paced]}: {blocked}" if paced in words else unknown
+    if paced in words:
+        return f"{words[paced]}: {blocked}"
+    if by_waits in words:
+        return f"{words[by_waits]}, by how far ahead of the GPU the host was when it waited for it; {blocked} at least"
+    return "what sets its pace is not known: whether its launches waited for the GPU was not seen"
 
 
 def without_steps(launches: int, *, syncs: int) -> str:

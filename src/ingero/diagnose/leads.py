@@ -1,0 +1,83 @@
+"""How far the host is ahead of the GPU where launches are not traced: by the waits for the stream that there still are.
+
+A thread that waits for a stream waits for all that is queued on it. For no longer than a step takes: nothing but the
+step's own work was left, so that the host was not ahead and had set the pace since the wait before. For two steps and
+more: the host was ahead, and what it did cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingero.diagnose.pacing import GPU_BOUND, HOST_BOUND, Lead, PacedBy
+from ingero.events import EpochFlag
+from ingero.store.lanes import Lane
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_OWN_WORK = 1.0  # usual steps: what a thread waits for the work of its own step, at most
+_AHEAD = 2.0  # usual steps: in a wait as long there is a whole one that was launched ahead
+_MOST = 0.9  # of the steps that waits tell something of, before one word is said of them all
+
+
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """Who set the pace between waits. ends: when they returned, in order of time; said: of the time before each.
+
+    ahead_ns: the longest wait for what was launched ahead; without bound where there was none.
+    """
+
+    ends: Array
+    said: Array
+    ahead_ns: float
+
+    def of(self, steps: Array) -> Array:
+        """A `Lead` for each step of either kind, by its end; nothing is known behind the last wait."""
+        turn = np.searchsorted(self.ends, steps["b_ns"])
+        found: Array = np.append(self.said, Lead.NOT_KNOWN)[turn]
+        return found
+
+    def pace(self, steps: Array) -> PacedBy:
+        """Of all these steps in one word."""
+        said = self.of(steps)
+        host, gpu = int((said == Lead.HOST).sum()), int((said == Lead.GPU).sum())
+        if 2 * (host + gpu) < len(steps):
+            return PacedBy.UNKNOWN
+        if max(host, gpu) < _MOST * (host + gpu):
+            return PacedBy.MIXED
+        return PacedBy.HOST if host > gpu else PacedBy.GPU
+
+
+def leads(steps: Array, waits: Array) -> Leads:
+    """steps: of one process, any kind. waits: `awaited`, of either kind of array.
+
+    Between a wait that says "host" and one that says "GPU" the host may have been either.
+    """
+    if not len(steps) or not len(waits):
+        return Leads(np.zeros(0, np.int64), np.zeros(0, np.int64), np.inf)
+    usual_ns = float(np.median(steps["b_ns"] - steps["a_ns"]))
+    waits = waits[np.argsort(waits["b_ns"], kind="stable")]
+    share = waits["x_ns"] / np.maximum(waits["b_ns"] - waits["a_ns"], 1)
+    is_host = (waits["x_ns"] <= _OWN_WORK * usual_ns) & (share <= HOST_BOUND)
+    is_gpu = (waits["x_ns"] >= _AHEAD * usual_ns) | (share >= GPU_BOUND)
+    was_gpu = np.append(True, is_gpu[:-1])
+    said = np.where(is_host, Lead.HOST, np.where(is_gpu & was_gpu, Lead.GPU, Lead.NOT_KNOWN))
+    ahead_ns = float(waits["x_ns"].max()) if is_gpu.any() else np.inf
+    return Leads(np.ascontiguousarray(waits["b_ns"]), said, ahead_ns)
+
+
+def awaited(lanes: Iterable[Lane], process: int) -> Array:
+    """The whole sync intervals of the stream of a process that its threads waited for longest, in all.
+
+    Beside a stream that computes, one that only copies is waited for in each step, and hardly at all.
+    """
+    mine = [lane.epochs for lane in lanes if lane.process == process]
+    longest = max(mine, key=lambda epochs: int(epochs["x_ns"].sum()), default=None)
+    if longest is None:
+        return np.zeros(0)
+    whole: Array = longest[(longest["flags"] & int(EpochFlag.PARTIAL)) == 0]
+    return whole
