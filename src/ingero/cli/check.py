@@ -7,6 +7,7 @@ import pwd
 import re
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -28,6 +29,7 @@ from ingero.discover.platforms import container_runtimes, orchestrators, own_pla
 from ingero.discover.processes import PROC, list_pids, read_process
 from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.errors import IngeroError
+from ingero.store.locations import database_path
 
 _DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
 _WIDTH, _NAME_WIDTH = 80, 23
@@ -38,8 +40,20 @@ _MARK_WIDTH = 9
 
 @click.command("check")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(as_json: bool) -> None:
-    """Say whether this machine can be traced, and what mends it."""
+@click.option(
+    "--recording", "of_recording", is_flag=True, help="Whether a recording goes on: the last second is there."
+)
+@click.option(
+    "--db", "-d", type=click.Path(path_type=Path), metavar="F", help="With --recording: database "
+    "(default ~/.ingero/ingero.db)."
+)  # fmt: skip
+def command(as_json: bool, of_recording: bool, db: Path | None) -> None:
+    """Say whether this machine can be traced, and what mends it; or whether a recording goes on."""
+    if of_recording:
+        _check_recording(database_path(db, os.environ, uid=os.getuid()), as_json=as_json)
+        return
+    if db is not None:
+        raise click.UsageError("--db is the database of --recording, which is not asked for")
     rows = all_rows(gather())
     if as_json:
         echo_json(_as_json(rows))
@@ -47,6 +61,28 @@ def command(as_json: bool) -> None:
         for line in as_text(rows):
             echo(line)
     if not is_ready(rows):
+        sys.exit(EXIT_NOT_READY)
+
+
+def _check_recording(database: Path, *, as_json: bool) -> None:
+    from ingero.cli.recording_check import recording_state  # noqa: PLC0415  # the machine's rows need no database
+
+    state = recording_state(database, time.time_ns())
+    if as_json:
+        echo_json(
+            {
+                "version": 1,
+                "recording": state.is_written,
+                "last_second_ns": state.last_second_ns,
+                "found": state.found,
+                "fix": state.fix or None,
+            }
+        )
+    else:
+        echo(state.found)
+        if state.fix:
+            echo(f"  try: {state.fix}")
+    if not state.is_written:
         sys.exit(EXIT_NOT_READY)
 
 
