@@ -28,7 +28,8 @@ help: ## list the targets
 setup: ## install what is missing: system packages when root, the rest into .venv
 	@PYTHON=$(PYTHON) tools/setup.sh
 
-build: setup ## compile the BPF programs, build the dashboard's page
+build: ## compile the BPF programs, build the dashboard's page; then ./bin/ingero runs; installs no test tools
+	@PYTHON=$(PYTHON) tools/setup.sh build
 	@$(BIN)/python tools/build_bpf.py
 	@$(BIN)/python tools/build_page.py
 
@@ -64,10 +65,10 @@ generated: setup
 	$(BIN)/python tools/gen_commands_doc.py --check
 	$(BIN)/python tools/gen_events_doc.py --check
 
-unit: build ## the tests that need no root
+unit: setup build ## the tests that need no root
 	$(BIN)/pytest tests/unit -n $$(($$(nproc) + 1)) # one more than cores: some wait for a server or a device
 
-integration: build ## the tests that need root: real probes, real scheduler, simulated GPU
+integration: setup build ## the tests that need root: real probes, real scheduler, simulated GPU
 	$(run-integration)
 
 check: lint types imports generated unit ## everything that needs no root
@@ -82,24 +83,24 @@ demo: ## record a training loop while CPU hogs disturb it, and explain the recor
 	@$(BIN)/python tools/build_bpf.py
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
 
-test-incidents: build ## labelled runs of every kind of cause, of which make test has seven
+test-incidents: setup build ## labelled runs of every kind of cause, of which make test has seven
 	$(BIN)/pytest tests/integration/test_incidents.py
 
-test-torch: build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
+test-torch: setup build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
 	@$(AS_ROOT) $(BIN)/python -m tests.torch
 
-test-kernels: build ## boot other kernels under qemu and run the capture tests in them (docs/kernels.md)
+test-kernels: setup build ## boot other kernels under qemu and run the capture tests in them (docs/kernels.md)
 	$(BIN)/python -m tests.kernels
 
-test-stacks: build ## stacks against every CPython that can be had; fetches them into build/stacks (docs/stacks.md)
+test-stacks: setup build ## stacks against every CPython that can be had; fetches them into build/stacks (docs/stacks.md)
 	@$(AS_ROOT) $(BIN)/python -m tests.stacks
 
-fuzz: build ## damaged and made-up input for every parser (INPUTS=20000 for each)
+fuzz: setup build ## damaged and made-up input for every parser (INPUTS=20000 for each)
 	INGERO_FUZZ=$(or $(INPUTS),20000) $(BIN)/pytest -q --timeout=0 tests/unit/test_fuzz_parsers.py \
 		tests/unit/test_decode_native_damaged.py tests/unit/test_decode_python_damaged.py tests/unit/test_decode_python_lines.py \
 		tests/unit/profiles/test_hostile.py
 
-bench: build ## overhead, drain and export rates, interleaved; prints ratios
+bench: setup build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
@@ -112,10 +113,10 @@ bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.metrics
 	$(BIN)/python -m bench.import_profiles
 
-bench-incidents: build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
+bench-incidents: setup build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents
 
-soak: build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
+soak: setup build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
 	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)
 
 chart: ## render the Helm chart into tests/data/chart and deploy/kubernetes (helm, or Go to build it: minutes)
