@@ -20,7 +20,7 @@ $(BIN)/pytest tests/integration -m "not alone and not further" $(SIDE_BY_SIDE) $
 $(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
-.PHONY: help setup build chart wheels generate format lint types imports generated unit integration check test demo test-incidents test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
+.PHONY: help setup build chart release wheels generate format lint types imports generated unit integration check test demo test-incidents test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,7 @@ format: setup ## format the Python sources
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	tools/lint_workflows.sh
 
 types: setup
 	$(BIN)/mypy
@@ -125,6 +126,10 @@ chart: ## render the Helm chart into tests/data/chart and deploy/kubernetes (hel
 wheels: build ## both machines' wheels with their own libbpf into dist/ (cargo and llvm-strip are needed; zig comes from PyPI)
 	for machine in x86_64 aarch64; do INGERO_WHEEL=$$machine $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . || exit; done
 	@ls -l dist
+
+release: build ## all that a release has, into dist/ (root, mmdebstrap, cargo, llvm-strip, helm; KEY=FILE signs)
+	@$(BIN)/python -m pip install --quiet build
+	PYTHONPATH=tools $(BIN)/python tools/release.py $(if $(KEY),--key $(KEY))
 
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system
