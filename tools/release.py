@@ -1,9 +1,9 @@
 """Makes a release into `dist/`, as `make release` does.
 
-Wheels, source archive, image, trees with a Python of their own, bills of materials, chart, checksums, installer. Root and
-mmdebstrap are needed for the image and the trees, Helm (`make chart`) for the chart; what cannot be made is said, and the
-exit code is then 1. With SOURCE_DATE_EPOCH the same sources give the same bytes. --key signs the checksums (ssh-keygen) and
-puts the public key into the installer; without it the release is not signed.
+Wheels, source archive, image, trees with a Python of their own, bills of materials, chart, checksums, installer. Root
+and mmdebstrap are needed for the image and the trees, Helm (`make chart`) for the chart; what cannot be made is said,
+and the exit code is then 1. With SOURCE_DATE_EPOCH the same sources give the same bytes. --key signs the checksums
+(ssh-keygen) and puts the public key into the installer; without it the release is not signed.
 """
 
 from __future__ import annotations
