@@ -26,8 +26,14 @@ class _Program(ctypes.Structure):
 def numbers() -> dict[str, int]:
     """Of this machine's system calls, from the headers of the C library."""
     _, header = _MACHINES[platform.machine()]
-    path = next(path for path in (Path("/usr/include") / header, Path(f"/usr/include/{platform.machine()}-linux-gnu") / header) if path.exists())
-    return _NEWER | {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text())}
+    path = next(
+        path
+        for path in (Path("/usr/include") / header, Path(f"/usr/include/{platform.machine()}-linux-gnu") / header)
+        if path.exists()
+    )
+    return _NEWER | {
+        name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text())
+    }
 
 
 def instructions(profile: Mapping[str, Any]) -> bytes:

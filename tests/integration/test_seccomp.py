@@ -29,7 +29,9 @@ def without(*names: str) -> dict[str, Any]:
     return profile
 
 
-def run(profile: dict[str, Any], folder: Path, *arguments: object, capabilities: str = FIVE) -> subprocess.CompletedProcess[str]:
+def run(
+    profile: dict[str, Any], folder: Path, *arguments: object, capabilities: str = FIVE
+) -> subprocess.CompletedProcess[str]:
     """As a container would run it: root, what it holds bounded by these capabilities."""
     command = ["setpriv", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}", sys.executable, "-m"]
     return subprocess.run(

@@ -28,7 +28,8 @@ def without_descriptions(node: Any) -> Any:
         if name in ("properties", "definitions", "$defs") and isinstance(value, dict)
         else without_descriptions(value)
         for name, value in node.items()
-        if not (name in ("description", "title") and isinstance(value, str)) and not name.startswith(("x-", "$id", "$schema"))
+        if not (name in ("description", "title") and isinstance(value, str))
+        and not name.startswith(("x-", "$id", "$schema"))
     }
 
 
