@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ingero.foreign_text import shell_word
 from ingero.store.errors import StoreError
-from ingero.store.reader import Reader, open_reader
-from ingero.store.reader.contents import LIVE_NS
+from ingero.store.last_second import LIVE_NS, progress
 from ingero.units import format_moment, format_ns
 
 
@@ -24,26 +23,20 @@ class RecordingState:
 
 def recording_state(database: Path, now_ns: int) -> RecordingState:
     """Whether somebody records into a database, and gets as far as writing each second. now_ns: unix time."""
+    fix = f"sudo ingero trace --db {shell_word(str(database))}"
     try:
-        with open_reader(database) as reader:
-            return _state(reader, database, now_ns)
+        found = progress(database)
     except StoreError as error:
         return RecordingState(is_written=False, found=f"not recording: {error}", fix=error.hint)
-
-
-def _state(reader: Reader, database: Path, now_ns: int) -> RecordingState:
-    fix = f"sudo ingero trace --db {shell_word(str(database))}"
-    sessions = reader.sessions()
-    if not sessions or sessions[-1].stopped_ns is not None:
-        when = f"; the last recording ended at {format_moment(sessions[-1].stopped_ns or 0)}" if sessions else ""
+    if found is None or found.stopped_ns is not None:
+        when = f"; the last recording ended at {format_moment(found.stopped_ns or 0)}" if found else ""
         return RecordingState(is_written=False, found=f"nobody records into {database}{when}", fix=fix)
-    last_ns = reader.last_second_ns()
-    if last_ns is None:
-        begun = format_moment(sessions[-1].started_ns)
+    if found.second_ns is None:
+        begun = format_moment(found.started_ns)
         return RecordingState(is_written=False, found=f"{database}: begun at {begun}, no second is written yet")
-    age = f"the last second was written {format_ns(abs(now_ns - last_ns))} {'ago' if now_ns >= last_ns else 'from now'}"
-    if abs(now_ns - last_ns) >= LIVE_NS:
-        return RecordingState(
-            is_written=False, found=f"{database} is not being written: {age}", fix=fix, last_second_ns=last_ns
-        )
-    return RecordingState(is_written=True, found=f"recording into {database}: {age}", last_second_ns=last_ns)
+    ago_ns = now_ns - found.second_ns
+    age = f"the last second was written {format_ns(abs(ago_ns))} {'ago' if ago_ns >= 0 else 'from now'}"
+    if abs(ago_ns) >= LIVE_NS:
+        text = f"{database} is not being written: {age}"
+        return RecordingState(is_written=False, found=text, fix=fix, last_second_ns=found.second_ns)
+    return RecordingState(is_written=True, found=f"recording into {database}: {age}", last_second_ns=found.second_ns)

@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.store.conditions import period_ns
+from ingero.store.last_second import LIVE_NS
 from ingero.store.narrowing import ID_STEP
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Container, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
-
-# A recorder commits every half second; ten missed commits mean that it is gone.
-LIVE_NS = 5 * SECOND_NS
 
 _START_NS = 30 * SECOND_NS  # attaching to very many processes
 
@@ -79,17 +77,6 @@ class ContentQuestions(Questions):
         """Whether somebody is recording into the file at this moment."""
         seen = self._rows("SELECT max(last_seen_ns) FROM raw_sessions WHERE stopped_ns IS NULL")[0][0]
         return not self.older_version and seen is not None and now_ns - seen < LIVE_NS
-
-    def last_second_ns(self) -> int | None:
-        """The end of the second that the loop of the recording that goes on has written last; None: there is none yet.
-
-        The writer says that it is there (`is_live`) also while the loop stands still; this does not.
-        """
-        sql = (
-            "SELECT time_ns FROM raw_cpu_seconds WHERE session = "
-            "(SELECT max(session) FROM raw_sessions WHERE stopped_ns IS NULL) ORDER BY id DESC LIMIT 1"
-        )  # by order, not by time: the clock may have been set back
-        return next((int(ns) for (ns,) in self._rows(sql, table="raw_cpu_seconds")), None)
 
     def time_range(self) -> Window | None:
         """From the first to the last recorded moment; None for an empty file."""
