@@ -20,7 +20,7 @@ $(BIN)/pytest tests/integration -m "not alone and not further" $(SIDE_BY_SIDE) $
 $(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
-.PHONY: help setup build wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
+.PHONY: help setup build chart release wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,7 +28,8 @@ help: ## list the targets
 setup: ## install what is missing: system packages when root, the rest into .venv
 	@PYTHON=$(PYTHON) tools/setup.sh
 
-build: setup ## compile the BPF programs, build the dashboard's page
+build: ## compile the BPF programs, build the dashboard's page; then ./bin/ingero runs; installs no test tools
+	@PYTHON=$(PYTHON) tools/setup.sh build
 	@$(BIN)/python tools/build_bpf.py
 	@$(BIN)/python tools/build_page.py
 
@@ -50,6 +51,7 @@ format: setup ## format the Python sources
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	tools/lint_workflows.sh
 
 types: setup
 	$(BIN)/mypy
@@ -68,10 +70,10 @@ generated: setup
 	$(BIN)/python tools/gen_config.py --check
 	$(BIN)/python tools/gen_units.py --check
 
-unit: build ## the tests that need no root
+unit: setup build ## the tests that need no root
 	$(BIN)/pytest tests/unit -n $$(($$(nproc) + 1)) # one more than cores: some wait for a server or a device
 
-integration: build ## the tests that need root: real probes, real scheduler, simulated GPU
+integration: setup build ## the tests that need root: real probes, real scheduler, simulated GPU
 	$(run-integration)
 
 check: lint types imports generated unit ## everything that needs no root
@@ -86,27 +88,27 @@ demo: ## record a training loop while CPU hogs disturb it, and explain the recor
 	@$(BIN)/python tools/build_bpf.py
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
 
-test-incidents: build ## labelled runs of every kind of cause, of which make test has six
+test-incidents: setup build ## labelled runs of every kind of cause, of which make test has six
 	$(BIN)/pytest tests/integration/test_incidents.py
 
-test-further: build ## every case of what make test has one of
+test-further: setup build ## every case of what make test has one of
 	$(BIN)/pytest tests/integration -m further
 
-test-torch: build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
+test-torch: setup build ## the real PyTorch wheel on the simulated GPU, trained and recorded (downloads 1 GB into build/torch)
 	@$(AS_ROOT) $(BIN)/python -m tests.torch
 
-test-kernels: build ## boot other kernels under qemu and run the capture tests in them (docs/kernels.md)
+test-kernels: setup build ## boot other kernels under qemu and run the capture tests in them (docs/kernels.md)
 	$(BIN)/python -m tests.kernels
 
-test-stacks: build ## stacks against every CPython that can be had; fetches them into build/stacks (docs/stacks.md)
+test-stacks: setup build ## stacks against every CPython that can be had; fetches them into build/stacks (docs/stacks.md)
 	@$(AS_ROOT) $(BIN)/python -m tests.stacks
 
-fuzz: build ## damaged and made-up input for every parser (INPUTS=20000 for each)
+fuzz: setup build ## damaged and made-up input for every parser (INPUTS=20000 for each)
 	INGERO_FUZZ=$(or $(INPUTS),20000) $(BIN)/pytest -q --timeout=0 tests/unit/test_fuzz_parsers.py \
 		tests/unit/test_decode_native_damaged.py tests/unit/test_decode_python_damaged.py tests/unit/test_decode_python_lines.py \
 		tests/unit/profiles/test_hostile.py
 
-bench: build ## overhead, drain and export rates, interleaved; prints ratios
+bench: setup build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
@@ -119,15 +121,22 @@ bench: build ## overhead, drain and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.metrics
 	$(BIN)/python -m bench.import_profiles
 
-bench-incidents: build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
+bench-incidents: setup build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents
 
-soak: build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
+soak: setup build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
 	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)
+
+chart: ## render the Helm chart into tests/data/chart and deploy/kubernetes (helm, or Go to build it: minutes)
+	$(PYTHON) tools/render_chart.py --build
 
 wheels: build ## both machines' wheels with their own libbpf into dist/ (cargo and llvm-strip are needed; zig comes from PyPI)
 	for machine in x86_64 aarch64; do INGERO_WHEEL=$$machine $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . || exit; done
 	@ls -l dist
+
+release: build ## all that a release has, into dist/ (root, mmdebstrap, cargo, llvm-strip, helm; KEY=FILE signs)
+	@$(BIN)/python -m pip install --quiet build
+	PYTHONPATH=tools $(BIN)/python tools/release.py $(if $(KEY),--key $(KEY))
 
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system

@@ -24,6 +24,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _NOTE = {"wheel": "ingero/_build.txt", "sdist": "src/ingero/_build.txt"}  # ingero.build_info reads it
 _ZIG = "ziglang==0.17.1"  # another one makes other libraries
 _VARIABLE = "INGERO_WHEEL"
+_BUILD_VARIABLE = "INGERO_BUILD"  # commit and date, where git cannot be asked
 
 
 class BpfObjectsHook(BuildHookInterface[Any]):
@@ -78,7 +79,8 @@ class BpfObjectsHook(BuildHookInterface[Any]):
             tool["build"](machine, force=False)
         self._tool("build_page")["build"]()
         note = scratch / "_build.txt"
-        note.write_text(f"{_commit(self.root)} {_day()}\n")
+        commit, _, date = os.environ.get(_BUILD_VARIABLE, "").partition(" ")
+        note.write_text(f"{commit or _commit(self.root)} {date[:10] or _day()}\n")
         build_data["force_include"][str(note)] = _NOTE[self.target_name]
         if self.target_name == "sdist":
             build_data["artifacts"].append("src/ingero/bpf/objects/*/*.bpf.o")

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building and testing need: distribution packages when root, the rest into .venv. Says what it does.
-# Usage: tools/setup.sh [demo|system]     demo: what recording and explaining need, no page, no tests
-#                                         system: the distribution packages of all but the tests only
+# Usage: tools/setup.sh [demo|build|system]     demo: what recording and explaining need
+#                                               build: and the dashboard's page; no tests
+#                                               system: the distribution packages of build only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -15,22 +16,29 @@ has() { command -v "$1" >/dev/null; }
 	exit 1
 }
 
+# one at a time: targets of `make -j` call it side by side
+exec 9<tools/setup.sh
+! has flock || flock 9
+
 missing=()
-has gcc && [ -e /usr/include/stdio.h ] || missing+=(gcc libc6-dev)
-has g++ || missing+=(g++)
+wanted=${1:-all}
 has clang || [ -n "${BPF_CLANG:-}" ] || missing+=(clang)
+[ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+has nm || missing+=(binutils)
 "$python" -c 'import ctypes; ctypes.CDLL("libbpf.so.1")' 2>/dev/null || missing+=(libbpf1)
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-wanted=${1:-all}
 if [ "$wanted" != demo ]; then
 	has node || missing+=(nodejs) # with npm builds the dashboard's page; runs Perfetto's trace processor in the tests
 	has npm || missing+=(npm)
 fi
-if [ "$wanted" = all ]; then # for the tests: network scenarios, a browser
+if [ "$wanted" = all ]; then # for the tests: programs in C and C++, network scenarios, a browser, a signed release
+	has gcc || missing+=(gcc)
+	has g++ || missing+=(g++)
 	has ip || missing+=(iproute2)
 	has iptables || missing+=(iptables)
 	has systemd-analyze || missing+=(systemd) # judges the units
 	has chromium || missing+=(chromium)
+	has ssh-keygen || missing+=(openssh-client)
 fi
 if [ ${#missing[@]} -gt 0 ]; then
 	if [ "$(id -u)" = 0 ] && has apt-get; then
@@ -64,9 +72,8 @@ make_venv() {
 	else
 		"$python" -m venv .venv
 	fi
-	.venv/bin/python -m pip install --quiet --upgrade pip
 }
-if [ "$wanted" = demo ]; then
+if [ "$wanted" != all ]; then
 	if ! is_current "$stamp" && ! is_current "$stamp-demo"; then
 		make_venv
 		.venv/bin/python -m pip install --quiet --editable .
@@ -77,6 +84,7 @@ elif ! is_current "$stamp"; then
 	{ "$python" tools/build_page.py && "$python" tools/build_bpf.py; } >/dev/null 2>&1 &
 	building=$!
 	make_venv
+	.venv/bin/python -m pip install --quiet --upgrade pip # older ones know no groups
 	.venv/bin/python -m pip install --quiet --editable . --group dev
 	echo "$version" >"$stamp"
 	wait "$building" || true

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,3 +88,40 @@ def test_a_real_quota_is_read_and_its_throttling_grows() -> None:
             while throttling is None or throttling.throttled_ns == 0:
                 throttling = read_throttling(cpu_stat)
             assert throttling.throttled_periods >= 1
+
+
+SEEN = """
+import json, sys
+from ingero.discover.cgroups import read_cgroup, read_cpu_limits, read_mounts
+mounts = read_mounts()
+found = [read_cgroup(int(pid), mounts) for pid in sys.argv[1:]]
+print(json.dumps([(one.id, one.path, read_cpu_limits(one, mounts).quota_cores) for one in found]))
+"""
+
+
+def test_in_a_control_group_namespace_groups_of_others_are_found_in_the_hosts_hierarchy() -> None:
+    """As in a container that has a namespace of its own and the host's /sys/fs/cgroup: a pod of Kubernetes."""
+    mounts = read_mounts()
+    controller = "cpu" if "cpu" in mounts.by_controller else ""
+    with contextlib.ExitStack() as stack:
+        mine, others = [], []
+        for name in {controller, mounts.identifying}:
+            top = stack.enter_context(a_group(mounts, name))
+            for list_, below in ((mine, "pod-a"), (others, "pod-b")):
+                (top / below).mkdir()
+                stack.callback((top / below).rmdir)
+                list_.append(top / below)
+                if name == controller and below == "pod-b":
+                    limit_to_a_tenth(top / below)
+        process = subprocess.Popen(["sleep", "60"])
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        for folder in others:
+            (folder / "cgroup.procs").write_text(str(process.pid))
+        enter = "; ".join(f"echo $$ > {folder}/cgroup.procs" for folder in mine)
+        command = ["sh", "-c", f'{enter}; exec unshare --cgroup "$@"', "sh", sys.executable, "-c", SEEN]
+        done = subprocess.run([*command, str(process.pid)], capture_output=True, text=True, check=True)
+        [(number, path, cores)] = json.loads(done.stdout)
+        identified = next(folder for folder in others if folder == mounts.folder(mounts.identifying, path))
+        assert number == identified.stat().st_ino
+        assert cores == pytest.approx(0.1)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from ingero.decode.native import names
 from ingero.decode.native.names import demangle, shorten
 
 _FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_"
@@ -27,6 +32,26 @@ _FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEES
 )
 def test_a_symbol_has_a_name_and_a_short_one(symbol: str, name: str, short: str) -> None:
     assert (demangle(symbol), shorten(demangle(symbol))) == (name, short)
+
+
+def test_without_a_library_of_cpp_names_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_LIBRARIES", ("libnone.so.1",))
+    names._demangler.cache_clear()
+    demangle.cache_clear()
+    try:
+        assert demangle("_Z3addPfi") == "_Z3addPfi"
+    finally:
+        monkeypatch.undo()
+        names._demangler.cache_clear()
+        demangle.cache_clear()
+
+
+def test_the_library_is_found_where_nothing_can_be_searched_with() -> None:
+    """As in an image without ldconfig and compiler: the sandbox would not start, and no call would be recorded."""
+    program = "from ingero.decode.native.names import demangle; print(demangle('_Z3addPfi'))"
+    environment = {"PATH": "/nonexistent", "PYTHONPATH": str(Path(names.__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "add(float*, int)\n"
 
 
 def test_template_arguments_are_left_out_of_the_short_name() -> None:

@@ -106,7 +106,7 @@ def test_without_root_the_default_is_the_script(monkeypatch: pytest.MonkeyPatch)
 
 def test_with_root_and_a_compiler_the_default_is_the_simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "why_no_probes", lambda: "")
-    monkeypatch.setattr(machine, "why_no_simulation", lambda: "")
+    monkeypatch.setattr(machine, "why_no_compiler", lambda: "")
     monkeypatch.setattr(machine, "known_nvml", lambda: machine.Nvml(reason="NVML: no driver"))
     assert chosen_machine(wants_gpu=False, without_gpu=False).mode is Mode.SIMULATED
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.cli.check import as_text
+from ingero.cli.machine_check import as_text
 from ingero.cli.plan import NotReadyError, refuse_if_blocked
 from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
 from ingero.discover.containers import Placement, placement_of

@@ -3,6 +3,7 @@
 # ruff: noqa: F401, F811 (pytest finds fixtures by the names of imports and of arguments)
 
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,20 @@ def test_has_the_soname_of_the_real_library(gpusim_lib: Path, library: build.Lib
     with _opened(gpusim_lib / library.soname) as elf:
         tags = elf.get_section_by_name(".dynamic").iter_tags("DT_SONAME")
         assert [tag.soname for tag in tags] == [library.soname]
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not here")
+def test_clang_builds_the_same_where_there_is_no_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = {name: shutil.which(name) for name in ("clang", "nm")}
+    monkeypatch.setattr("ingero.demo.c_compiler.shutil.which", programs.get)
+    made = build.build(tmp_path / "built")
+    for library in build.LIBRARIES:
+        with _opened(made / library.soname) as elf:
+            exports = _exports(elf)
+            assert sorted(exports) == sorted(library.names())
+            code = elf.get_section_by_name(".text")
+            first = {code.data()[symbol["st_value"] - code["sh_addr"]] for symbol in exports.values()}
+            assert platform.machine() != "x86_64" or first == {0x90}, "a probe is as cheap there"
 
 
 @EVERY_RUNTIME

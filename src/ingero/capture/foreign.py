@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import importlib
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -32,7 +31,6 @@ def nursery() -> Nursery:
 
 def _prepare() -> None:
     """All that readers load when it is first used: nobody may not find it, or not read it."""
-    importlib.import_module("cxxfilt")
     demangle("_Z1fv")
     entry_points()
     for name in ("ascii", "latin-1", "unicode_escape"):

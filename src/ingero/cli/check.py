@@ -3,52 +3,39 @@
 from __future__ import annotations
 
 import os
-import pwd
-import re
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from itertools import groupby
+import time
 from pathlib import Path
 
 import rich_click as click
 
-from ingero.attach.libbpf import libbpf_version
-from ingero.attach.objects import object_path
 from ingero.cli.output import echo, echo_json
-from ingero.cli.settings import resolve
-from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
-from ingero.discover.gpus import open_nvml
-from ingero.discover.interpreters import find_interpreter
-from ingero.discover.kernel import read_kernel
-from ingero.discover.libraries import LibraryScanner
-from ingero.discover.library_search import library_copies_on_disk
-from ingero.discover.platforms import (
-    container_runtimes,
-    has_own_root,
-    orchestrators,
-    own_placement,
-    placement_of_process,
-)
-from ingero.discover.processes import PROC, list_pids, read_process
-from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
-from ingero.errors import IngeroError
 
-_DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
-_WIDTH, _NAME_WIDTH = 80, 23
 EXIT_NOT_READY = 1
-_MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "MISSING", State.NOT_HERE: "not here"}
-_MARK_WIDTH = 9
 
 
 @click.command("check")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(as_json: bool) -> None:
-    """Say whether this machine can be traced, and what mends it."""
+@click.option("--json", "is_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--recording", "of_recording", is_flag=True, help="Whether a recording goes on: the last second is there."
+)
+@click.option(
+    "--db", "-d", type=click.Path(path_type=Path), metavar="F", help="With --recording: database "
+    "(default ~/.ingero/ingero.db)."
+)  # fmt: skip
+def command(is_json: bool, of_recording: bool, db: Path | None) -> None:
+    """Say whether this machine can be traced, and what mends it; or whether a recording goes on."""
+    if of_recording:
+        _check_recording(db, is_json=is_json)
+        return
+    if db is not None:
+        raise click.UsageError("--db is the database of --recording, which is not asked for")
+    from ingero.cli.machine_check import as_json, as_text, gather  # noqa: PLC0415  # health checks ask each minute
+    from ingero.discover.checks import all_rows, is_ready  # noqa: PLC0415  # as above
+
     rows = all_rows(gather())
-    if as_json:
-        echo_json(_as_json(rows))
+    if is_json:
+        echo_json(as_json(rows))
     else:
         for line in as_text(rows):
             echo(line)
@@ -56,141 +43,24 @@ def command(as_json: bool) -> None:
         sys.exit(EXIT_NOT_READY)
 
 
-def gather() -> Facts:
-    """The facts of this machine."""
-    scan = LibraryScanner().scan()
-    names, uid = process_names(), _traced_uid()
-    return Facts(
-        kernel=read_kernel(),
-        scan=scan,
-        on_disk=library_copies_on_disk(),
-        gpu=_gpu(),
-        processes=[process for pid in scan.pids if (process := _process(pid, uid)) is not None],
-        placement=own_placement(),
-        runtimes=container_runtimes(names),
-        orchestrators=orchestrators(names, os.environ),
-        agent=list(_agent_rows()),
-        walker=_walker(),
-        has_own_root=has_own_root(),
-    )
+def _check_recording(db: Path | None, *, is_json: bool) -> None:
+    from ingero.cli.recording_check import recording_state  # noqa: PLC0415  # the machine's rows need no database
+    from ingero.cli.recording_path import recording_path  # noqa: PLC0415  # as above
 
-
-def process_names() -> set[str]:
-    """The names of all processes."""
-    names = set()
-    for pid in list_pids():
-        try:
-            names.add((PROC / str(pid) / "comm").read_text(errors="replace").rstrip("\n"))
-        except OSError:  # it has ended
-            continue
-    return names
-
-
-def as_text(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of at most 80 columns."""
-    for section, group in groupby(rows, key=lambda row: row.section):
-        yield section
-        above = ("", "")
-        for row in group:
-            yield from _row_text(row, is_repeated=bool(row.fix) and (row.found, row.fix) == above)
-            above = (row.found, row.fix)
-    yield ""
-    missing = [row.name for row in rows if row.state is State.MISSING]
-    text = f"not ready: {', '.join(missing)}" if missing else "ready: sudo ingero trace"
-    yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
-
-
-def _row_text(row: Row, *, is_repeated: bool) -> Iterator[str]:
-    head = f"  {row.name:{_NAME_WIDTH}}{_MARKS[row.state]:{_MARK_WIDTH}}"
-    if is_repeated:
-        yield f"{head}as above"
-        return
-    if max(map(len, row.found.split()), default=0) > _WIDTH - len(head):  # a long path gets lines of its own
-        yield head.rstrip()
-        yield from _wrapped(row.found, first="      ", next_lines="      ")
-    else:
-        yield from _wrapped(row.found, first=head, next_lines=" " * len(head))
-    if row.fix:
-        yield from _wrapped(f"try: {row.fix}", first="      ", next_lines="           ")
-
-
-def _wrapped(text: str, *, first: str, next_lines: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=next_lines, break_on_hyphens=False)
-
-
-def _as_json(rows: Sequence[Row]) -> dict[str, object]:
-    return {
-        "version": 1,
-        "ready": is_ready(rows),
-        "rows": [
+    state = recording_state(recording_path(db, os.environ, uid=os.getuid()), time.time_ns())
+    if is_json:
+        echo_json(
             {
-                "section": row.section,
-                "name": row.name,
-                "state": row.state.value,
-                "found": row.found,
-                "fix": row.fix or None,
+                "version": 1,
+                "recording": state.is_written,
+                "last_second_ns": state.last_second_ns,
+                "found": state.found,
+                "fix": state.fix or None,
             }
-            for row in rows
-        ],
-    }
-
-
-def _gpu() -> GpuFacts:
-    with open_nvml() as nvml:
-        version = nvml.driver_version or _driver_in_proc()
-        return GpuFacts(version=version, gpus=nvml.gpus, reason=nvml.reason)
-
-
-def _driver_in_proc() -> str | None:
-    """The version of the loaded kernel module, which is there even where its library is not (in a container)."""
-    try:
-        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", _DRIVER_FILE.read_text())
-    except OSError:
-        return None
-    return found[1] if found else None
-
-
-def _traced_uid() -> int | None:
-    """Whose processes `trace` takes, as ingero.yaml and the environment ask for it; None: everybody's."""
-    with suppress(IngeroError):
-        return resolve({}, os.environ, uid=os.getuid()).uid
-    return None
-
-
-def _process(pid: int, traced_uid: int | None) -> CudaProcess | None:
-    process = read_process(pid)
-    if process is None:
-        return None
-    try:
-        user = pwd.getpwuid(process.uid).pw_name
-    except KeyError:
-        user = f"uid {process.uid}"
-    return CudaProcess(
-        pid=pid,
-        name=process.name,
-        user=user,
-        interpreter=find_interpreter(pid),
-        placement=placement_of_process(pid),
-        is_left_out=traced_uid is not None and process.uid != traced_uid,
-    )
-
-
-def _agent_rows() -> Iterator[Row]:
-    """What ingero brings along or needs installed, by the functions that load it."""
-    for name, find in (("libbpf", libbpf_version), ("BPF programs", lambda: _built(object_path("api_calls")))):
-        try:
-            yield Row(section="ingero", name=name, state=State.OK, found=find())
-        except IngeroError as error:
-            yield Row(section="ingero", name=name, state=State.MISSING, found=str(error), fix=error.hint)
-
-
-def _walker() -> Walker:
-    """As ingero.yaml and the environment ask for it; that they cannot be used is for `trace` to say."""
-    with suppress(IngeroError):
-        if resolve({}, os.environ, uid=os.getuid()).py_walker is PyWalker.USERSPACE:
-            return Walker(is_kernel=False, reason=CHOSEN_USERSPACE)
-    return KERNEL_WALKER
-
-
-def _built(path: Path) -> str:
-    return f"built for {path.parent.name}"
+        )
+    else:
+        echo(state.found)
+        if state.fix:
+            echo(f"  try: {state.fix}")
+    if not state.is_written:
+        sys.exit(EXIT_NOT_READY)

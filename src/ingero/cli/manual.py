@@ -52,9 +52,13 @@ class Manual:
 
 MANUALS: Mapping[str, Manual] = MappingProxyType({
     "check": Manual(
-        exits={0: "Ready to trace.", EXIT_NOT_READY: "Not ready: something is missing."},
+        exits={
+            0: "Ready to trace; with `--recording`: the last second has been written.",
+            EXIT_NOT_READY: "Not ready: something is missing; with `--recording`: nobody records, or gets that far.",
+        },
         examples={
             "Can this machine be traced?": "sudo ingero check",
+            "Is the service recording? For health checks.": "ingero check --recording --db /var/lib/ingero/ingero.db",
             "Which rows are not in order?": "sudo ingero check --json | jq '.rows[] | select(.state != \"ok\")'",
         },
     ),

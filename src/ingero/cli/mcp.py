@@ -109,7 +109,7 @@ def _questions(nodes: Fleet | None) -> FleetQuestions | None:
 
 
 def _check() -> Sequence[Row]:
-    from ingero.cli.check import gather  # noqa: PLC0415  # loads what reads the machine
+    from ingero.cli.machine_check import gather  # noqa: PLC0415  # loads what reads the machine
     from ingero.discover.checks import all_rows  # noqa: PLC0415  # as above
 
     return list(all_rows(gather()))

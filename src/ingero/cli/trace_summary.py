@@ -12,6 +12,7 @@ import numpy as np
 from ingero.capture.losses import MEANINGS
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
+from ingero.discover.file_systems import goes_with_its_container
 from ingero.foreign_text import shell_word
 from ingero.ops import BY_ID
 from ingero.step_counts import StepCount, counts_text
@@ -72,3 +73,5 @@ class Summary:
             echo(f"  no slot was left for {name}[{identity.pid}]")
         if path:
             echo(f"recorded to {path}: look at it with  ingero explain --db {shell_word(path)}")
+            if goes_with_its_container(path):
+                echo(f"  it goes with this container: mount a folder at {path.parent} to keep it")

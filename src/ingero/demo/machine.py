@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.attach.objects import ObjectMissingError, object_path
+from ingero.demo.c_compiler import c_compiler, why_no_compiler
 from ingero.demo.workloads.gpu_train import FRAMEWORKS
 from ingero.discover.gpus import Nvml, known_nvml
 from ingero.errors import IngeroError
@@ -59,7 +60,7 @@ def chosen_machine(*, wants_gpu: bool, without_gpu: bool) -> Machine:
     try:
         return _on_gpu(known_nvml())
     except CannotPlayError:
-        missing = why_no_simulation()
+        missing = why_no_compiler()
         return _scripted(missing) if missing else _simulated()
 
 
@@ -72,11 +73,6 @@ def why_no_probes() -> str:
     except ObjectMissingError as error:
         return str(error)
     return ""
-
-
-def why_no_simulation() -> str:
-    """Why there can be no simulated GPU; "" where there can."""
-    return next((f"no {tool}" for tool in ("gcc", "nm") if shutil.which(tool) is None), "")
 
 
 def _on_gpu(nvml: Nvml) -> Machine:
@@ -100,7 +96,7 @@ def _on_gpu(nvml: Nvml) -> Machine:
 
 
 def _simulated() -> Machine:
-    return Machine(mode=Mode.SIMULATED, gpu="simulated, built with gcc", driver="simulated", probes="real")
+    return Machine(mode=Mode.SIMULATED, gpu=f"simulated, built with {c_compiler()}", driver="simulated", probes="real")
 
 
 def _scripted(reason: str) -> Machine:

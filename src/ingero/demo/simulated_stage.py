@@ -1,4 +1,4 @@
-"""The stage on the simulated GPU: gcc builds the CUDA libraries, the probes are real."""
+"""The stage on the simulated GPU: the CUDA libraries are built, the probes are real."""
 
 from __future__ import annotations
 

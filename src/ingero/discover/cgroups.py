@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,16 +11,25 @@ from pathlib import Path
 
 from ingero.discover.processes import PROC
 
+_ABOVE = re.compile(r"(/\.\.)+")
 _UNIFIED = ""  # the name of the v2 hierarchy in /proc/PID/cgroup
 _US = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy: `root` is the group that `point` shows."""
+    """A mounted hierarchy: `root` is the group that `point` shows.
+
+    own: the group of this process in it, where a control group namespace says paths relative to that; else "".
+    """
 
     root: str
     point: Path
+    own: str = ""
+
+    def absolute(self, path: str) -> str:
+        """The path from the root of the hierarchy."""
+        return posixpath.normpath(f"{self.own}{path}") if self.own else path
 
     def folder(self, path: str) -> Path | None:
         """The folder of a group; None where it lies outside what is mounted here (another cgroup namespace)."""
@@ -42,6 +52,11 @@ class CgroupMounts:
         On hosts that mount both, services often share one v2 group while v1 tells them apart.
         """
         return "memory" if "memory" in self.by_controller else _UNIFIED
+
+    def absolute(self, controller: str, path: str) -> str:
+        """A path of /proc/PID/cgroup as it is from the root of the hierarchy, as far as that can be known here."""
+        mount = self.by_controller.get(controller)
+        return mount.absolute(path) if mount else path
 
     def folder(self, controller: str, path: str) -> Path | None:
         """The folder of a group in one hierarchy, if that is mounted and shows the group."""
@@ -124,16 +139,33 @@ def read_mounts(proc: Path = PROC) -> CgroupMounts:
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
-        mount = _Mount(_unescape(fields[3]), Path(_unescape(fields[4])))
+        mount = _seen_from_its_root(_unescape(fields[3]), Path(_unescape(fields[4])))
         names = [_UNIFIED] if kind[0] == "cgroup2" else kind[2].split(",")
         for name in names:
             found.setdefault(name, mount)
     return CgroupMounts(by_controller=found)
 
 
+def _seen_from_its_root(root: str, point: Path) -> _Mount:
+    """In a namespace whose root lies `/../..` below that of the host, the host's hierarchy is mounted with that root.
+
+    How many groups deep this process is is known by it, but not their names: it is looked for.
+    """
+    if not _ABOVE.fullmatch(root):
+        return _Mount(root, point)
+    level = [point]
+    for _ in range(root.count("/")):
+        level = [Path(entry.path) for folder in level for entry in _subfolders(folder)]
+    me = str(os.getpid())
+    own = next((folder for folder in level if me in _text(folder / "cgroup.procs").split()), None)
+    return _Mount(root, point) if own is None else _Mount("/", point, f"/{_printable(str(own.relative_to(point)))}")
+
+
 def read_cgroup(pid: int, mounts: CgroupMounts, proc: Path = PROC) -> Cgroup | None:
     """The groups of a process, or None when it is gone."""
-    paths = parse_cgroup(_text(proc / str(pid) / "cgroup"))
+    paths = {
+        name: mounts.absolute(name, path) for name, path in parse_cgroup(_text(proc / str(pid) / "cgroup")).items()
+    }
     if not paths:
         return None
     path = paths.get(mounts.identifying, "/")

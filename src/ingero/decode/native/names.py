@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 # Parts and copies of a function that the compiler made belong to the function.
@@ -11,6 +13,10 @@ _PARTS = re.compile(r"(\.(cold|part|constprop|isra|lto_priv|llvm|localalias)(\.\
 _STUB = re.compile(r"_ZL?([0-9]{1,9})(__device_stub_)(?=_Z)")
 _ANONYMOUS = "(anonymous namespace)"
 _OPERATORS = re.compile(r"operator\s*(<=>|<<=|>>=|->\*|<<|>>|<=|>=|->|<|>|\(\))")
+
+_LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1")
+_libc = ctypes.CDLL(None)
+_libc.free.argtypes, _libc.free.restype = (ctypes.c_void_p,), None
 
 _SIGNS, _PRIVATE = "<>()-=*", "\ue000\ue001\ue002\ue003\ue004\ue005\ue006"
 _MASK, _UNMASK = str.maketrans(_SIGNS, _PRIVATE), str.maketrans(_PRIVATE, _SIGNS)
@@ -29,14 +35,34 @@ def demangle(symbol: str) -> str:
     if stub:
         end = stub.end(1) + int(stub.group(1))
         whole = whole[stub.end(2) : end] or whole
-    if not whole.startswith("_Z"):
-        return whole
-    import cxxfilt  # noqa: PLC0415  # it searches for the C++ library, which takes as long as ten modules
+    return _demangled(whole) or whole if whole.startswith("_Z") else whole
 
+
+def _demangled(name: str) -> str:
+    """By the C++ library; "" where it knows no such name, or there is none."""
+    function = _demangler()
+    if function is None:
+        return ""
+    text = function(name.encode(), None, None, None)
+    if not text:
+        return ""
     try:
-        return str(cxxfilt.demangle(whole, external_only=False))
-    except cxxfilt.InvalidName:
-        return whole
+        return ctypes.string_at(text).decode(errors="replace")
+    finally:
+        _libc.free(text)
+
+
+@lru_cache(maxsize=1)
+def _demangler() -> Callable[..., int | None] | None:
+    """Opened by its name, not searched for: searching takes ldconfig or a compiler, which small containers lack."""
+    for library in _LIBRARIES:
+        try:
+            function = ctypes.CDLL(library)["__cxa_demangle"]
+        except (OSError, AttributeError):
+            continue
+        function.restype, function.argtypes = ctypes.c_void_p, (ctypes.c_char_p, *(ctypes.c_void_p,) * 3)
+        return function
+    return None
 
 
 def shorten(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Builds the simulated CUDA, NCCL and NVML libraries with gcc, once per version of their sources."""
+"""Builds the simulated CUDA, NCCL and NVML libraries with a C compiler, once per version of their sources."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ingero.demo.c_compiler import c_compiler, why_no_compiler
 from ingero.demo.gpusim import stubs
 from ingero.errors import IngeroError
 
@@ -31,9 +32,9 @@ _FLAGS = [
     # as much and would charge the agent with it. The real libraries begin with push, which is emulated, too.
     "-fpatchable-function-entry=1,0",
     *(["-fcf-protection=none"] if platform.machine() == "x86_64" else []),  # an endbr64 would come before the nop
-    # Or an internal entry and the exported one, being equal, become one function.
-    "-fno-ipa-icf",
 ]
+# Or an internal entry and the exported one, being equal, become one function; other compilers leave them two.
+_FLAGS_OF_GCC = ["-fno-ipa-icf"]
 
 
 class BuildError(IngeroError):
@@ -93,7 +94,7 @@ def build(destination: Path | None = None) -> Path:
         destination: the folder to build into; by default one named after a hash of the sources in the user's cache.
 
     Raises:
-        BuildError: there is no gcc, or it reports an error.
+        BuildError: there is no compiler, or it reports an error.
     """
     key = _key()
     folder = destination or _cache() / key
@@ -162,7 +163,7 @@ def _cache() -> Path:
 
 
 def _key() -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(c_compiler().encode())
     builders = {Path(__file__).name, Path(stubs.__file__).name}
     for path in sorted(SOURCES.rglob("*")):
         if path.suffix not in {".c", ".h", ".txt"} and path.name not in builders:
@@ -173,9 +174,9 @@ def _key() -> str:
 
 
 def _build_all(folder: Path) -> None:
-    if shutil.which("gcc") is None or shutil.which("nm") is None:
+    if missing := why_no_compiler():
         raise BuildError(
-            "the simulated GPU needs gcc and nm, and they are not on PATH",
+            f"the simulated GPU needs gcc or clang, and nm: {missing} on PATH",
             hint="install them: apt-get install gcc libc6-dev (Debian, Ubuntu) or dnf install gcc (Fedora)",
         )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -188,9 +189,10 @@ def _build_all(folder: Path) -> None:
 
 
 def compile_command(library: Library) -> list[str]:
-    """Return gcc with everything that the sources of a library need, but for the source and what to make of it."""
+    """Return the compiler with all that the sources of a library need, but for the source and what to make of it."""
     includes = [f"-I{SOURCES / name}" for name in ("common", library.folder)]
-    return ["gcc", *_FLAGS, *(f"-D{define}" for define in library.defines), *includes]
+    compiler = [c_compiler(), *_FLAGS, *(_FLAGS_OF_GCC if c_compiler() == "gcc" else [])]
+    return [*compiler, *(f"-D{define}" for define in library.defines), *includes]
 
 
 def _compile(source: Path, library: Library, folder: Path) -> Path:
@@ -210,7 +212,7 @@ def _link(library: Library, objects: list[Path], folder: Path) -> None:
     stub_object = _compile(source, library, folder)
     run(
         [
-            *("gcc", "-shared", "-s", "-Wl,--build-id=sha1", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"),
+            *(c_compiler(), "-shared", "-s", "-Wl,--build-id=sha1", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"),
             f"-Wl,-soname,{library.soname}",
             f"-Wl,--version-script={script}",
             *("-o", str(folder / library.soname)),

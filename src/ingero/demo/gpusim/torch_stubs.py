@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.demo.c_compiler import c_compiler
 from ingero.demo.gpusim import build
 from ingero.discover.elf import ElfFile
 from ingero.errors import IngeroError
@@ -115,7 +116,7 @@ def _build_stub(soname: str, imports: set[Import], destination: Path) -> None:
     script.write_text("".join(f"{node} {{ global: *; }};\n" for node in nodes))
     build.run(
         [
-            *("gcc", "-shared", *_FLAGS, f"-I{build.SOURCES / 'cublas'}", f"-Wl,-soname,{soname}"),
+            *(c_compiler(), "-shared", *_FLAGS, f"-I{build.SOURCES / 'cublas'}", f"-Wl,-soname,{soname}"),
             *([f"-Wl,--version-script={script}"] if nodes else []),
             *("-o", str(destination / soname), str(generated), *(str(path) for path in sources)),
             *("-lpthread", "-ldl"),

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from ingero.demo.c_compiler import c_compiler
 from ingero.errors import IngeroError
 
 SOURCES = Path(__file__).parent
@@ -45,7 +46,7 @@ def build_source(source: Path, *, shared: bool = False) -> Path:
     Raises:
         BuildError: no compiler, or the compiler refused the source.
     """
-    compiler = "g++" if source.suffix == ".cpp" else "gcc"
+    compiler = "g++" if source.suffix == ".cpp" else c_compiler()
     headers = sorted(source.parent.glob("*.h"))
     command = [compiler, *_COMMON, *(_LIBRARY if shared else ()), str(source)]
     libraries = () if shared else _PROGRAM

@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.store.conditions import period_ns
+from ingero.store.last_second import LIVE_NS
 from ingero.store.narrowing import ID_STEP
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Container, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
-
-# A recorder commits every half second; ten missed commits mean that it is gone.
-_LIVE_NS = 5 * SECOND_NS
 
 _START_NS = 30 * SECOND_NS  # attaching to very many processes
 
@@ -78,7 +76,7 @@ class ContentQuestions(Questions):
     def is_live(self, now_ns: int) -> bool:
         """Whether somebody is recording into the file at this moment."""
         seen = self._rows("SELECT max(last_seen_ns) FROM raw_sessions WHERE stopped_ns IS NULL")[0][0]
-        return not self.older_version and seen is not None and now_ns - seen < _LIVE_NS
+        return not self.older_version and seen is not None and now_ns - seen < LIVE_NS
 
     def time_range(self) -> Window | None:
         """From the first to the last recorded moment; None for an empty file."""

@@ -1,0 +1,177 @@
+"""What `ingero check` says of this machine: its facts, gathered, and the rows that they make as text and as JSON."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+
+from ingero.attach.libbpf import libbpf_version
+from ingero.attach.objects import object_path
+from ingero.cli.settings import resolve
+from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, is_ready
+from ingero.discover.gpus import open_nvml
+from ingero.discover.interpreters import find_interpreter
+from ingero.discover.kernel import read_kernel
+from ingero.discover.libraries import LibraryScanner
+from ingero.discover.library_search import library_copies_on_disk
+from ingero.discover.platforms import (
+    container_runtimes,
+    has_own_root,
+    orchestrators,
+    own_placement,
+    placement_of_process,
+)
+from ingero.discover.processes import PROC, list_pids, read_process
+from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
+from ingero.errors import IngeroError
+
+_DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
+_WIDTH, _NAME_WIDTH = 80, 23
+_MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "MISSING", State.NOT_HERE: "not here"}
+_MARK_WIDTH = 9
+
+
+def gather() -> Facts:
+    """The facts of this machine."""
+    scan = LibraryScanner().scan()
+    names, uid = process_names(), _traced_uid()
+    return Facts(
+        kernel=read_kernel(),
+        scan=scan,
+        on_disk=library_copies_on_disk(),
+        gpu=_gpu(),
+        processes=[process for pid in scan.pids if (process := _process(pid, uid)) is not None],
+        placement=own_placement(),
+        runtimes=container_runtimes(names),
+        orchestrators=orchestrators(names, os.environ),
+        agent=list(_agent_rows()),
+        walker=_walker(),
+        has_own_root=has_own_root(),
+    )
+
+
+def process_names() -> set[str]:
+    """The names of all processes."""
+    names = set()
+    for pid in list_pids():
+        try:
+            names.add((PROC / str(pid) / "comm").read_text(errors="replace").rstrip("\n"))
+        except OSError:  # it has ended
+            continue
+    return names
+
+
+def as_text(rows: Sequence[Row]) -> Iterator[str]:
+    """Lines of at most 80 columns."""
+    for section, group in groupby(rows, key=lambda row: row.section):
+        yield section
+        above = ("", "")
+        for row in group:
+            yield from _row_text(row, is_repeated=bool(row.fix) and (row.found, row.fix) == above)
+            above = (row.found, row.fix)
+    yield ""
+    missing = [row.name for row in rows if row.state is State.MISSING]
+    text = f"not ready: {', '.join(missing)}" if missing else "ready: sudo ingero trace"
+    yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
+
+
+def _row_text(row: Row, *, is_repeated: bool) -> Iterator[str]:
+    head = f"  {row.name:{_NAME_WIDTH}}{_MARKS[row.state]:{_MARK_WIDTH}}"
+    if is_repeated:
+        yield f"{head}as above"
+        return
+    if max(map(len, row.found.split()), default=0) > _WIDTH - len(head):  # a long path gets lines of its own
+        yield head.rstrip()
+        yield from _wrapped(row.found, first="      ", next_lines="      ")
+    else:
+        yield from _wrapped(row.found, first=head, next_lines=" " * len(head))
+    if row.fix:
+        yield from _wrapped(f"try: {row.fix}", first="      ", next_lines="           ")
+
+
+def _wrapped(text: str, *, first: str, next_lines: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=next_lines, break_on_hyphens=False)
+
+
+def as_json(rows: Sequence[Row]) -> dict[str, object]:
+    return {
+        "version": 1,
+        "ready": is_ready(rows),
+        "rows": [
+            {
+                "section": row.section,
+                "name": row.name,
+                "state": row.state.value,
+                "found": row.found,
+                "fix": row.fix or None,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _gpu() -> GpuFacts:
+    with open_nvml() as nvml:
+        version = nvml.driver_version or _driver_in_proc()
+        return GpuFacts(version=version, gpus=nvml.gpus, reason=nvml.reason)
+
+
+def _driver_in_proc() -> str | None:
+    """The version of the loaded kernel module, which is there even where its library is not (in a container)."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", _DRIVER_FILE.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _traced_uid() -> int | None:
+    """Whose processes `trace` takes, as ingero.yaml and the environment ask for it; None: everybody's."""
+    with suppress(IngeroError):
+        return resolve({}, os.environ, uid=os.getuid()).uid
+    return None
+
+
+def _process(pid: int, traced_uid: int | None) -> CudaProcess | None:
+    process = read_process(pid)
+    if process is None:
+        return None
+    try:
+        user = pwd.getpwuid(process.uid).pw_name
+    except KeyError:
+        user = f"uid {process.uid}"
+    return CudaProcess(
+        pid=pid,
+        name=process.name,
+        user=user,
+        interpreter=find_interpreter(pid),
+        placement=placement_of_process(pid),
+        is_left_out=traced_uid is not None and process.uid != traced_uid,
+    )
+
+
+def _agent_rows() -> Iterator[Row]:
+    """What ingero brings along or needs installed, by the functions that load it."""
+    for name, find in (("libbpf", libbpf_version), ("BPF programs", lambda: _built(object_path("api_calls")))):
+        try:
+            yield Row(section="ingero", name=name, state=State.OK, found=find())
+        except IngeroError as error:
+            yield Row(section="ingero", name=name, state=State.MISSING, found=str(error), fix=error.hint)
+
+
+def _walker() -> Walker:
+    """As ingero.yaml and the environment ask for it; that they cannot be used is for `trace` to say."""
+    with suppress(IngeroError):
+        if resolve({}, os.environ, uid=os.getuid()).py_walker is PyWalker.USERSPACE:
+            return Walker(is_kernel=False, reason=CHOSEN_USERSPACE)
+    return KERNEL_WALKER
+
+
+def _built(path: Path) -> str:
+    return f"built for {path.parent.name}"

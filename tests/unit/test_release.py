@@ -1,0 +1,100 @@
+"""What `make release` puts together, without what takes minutes: archives, checksums, an installer that takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ingero import __version__
+from tests.unit.test_install_script import MACHINE, PROGRAM, make_key
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import release  # noqa: E402  # a tool, not of the package
+
+NAME = f"ingero_{__version__}_linux_{MACHINE}"
+
+
+def a_tree(folder: Path) -> Path:
+    tree = folder / NAME
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin" / "ingero").write_text(PROGRAM.format(version=__version__))
+    (tree / "bin" / "ingero").chmod(0o755)
+    return tree
+
+
+def test_the_installer_of_a_release_takes_that_release_and_no_other(tmp_path: Path) -> None:
+    key, stranger = make_key(tmp_path, "key"), make_key(tmp_path, "stranger")
+    made = release.Release(tmp_path / "dist", 1_700_000_000)
+    release.pack(a_tree(tmp_path), tmp_path / "dist" / f"{NAME}.tar.gz", 1_700_000_000)
+    made.checksums_and_installer(key)
+    install = ["sh", tmp_path / "dist/install.sh", "--from", tmp_path / "dist", "--prefix"]
+    done = subprocess.run([*install, tmp_path / "a"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a/bin/ingero").exists()
+    sums = tmp_path / "dist/SHA256SUMS"
+    sums.with_name("SHA256SUMS.sig").unlink()
+    subprocess.run(
+        ["ssh-keygen", "-q", "-Y", "sign", "-f", stranger, "-n", "file", sums], check=True, capture_output=True
+    )
+    done = subprocess.run([*install, tmp_path / "b"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "signature" in done.stderr) == (2, True)
+
+
+def test_without_a_key_nothing_claims_to_be_signed(tmp_path: Path) -> None:
+    made = release.Release(tmp_path, 1_700_000_000)
+    (tmp_path / "ingero-1.whl").write_text("a")
+    (tmp_path / "SHA256SUMS.sig").write_text("of before")
+    made.checksums_and_installer(None)
+    assert (tmp_path / "install.sh").read_text() == (ROOT / "install.sh").read_text()
+    assert not (tmp_path / "SHA256SUMS.sig").exists()
+    sums = dict(line.split()[::-1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
+    assert set(sums) == {"ingero-1.whl", "install.sh"}
+    assert sums["ingero-1.whl"] == hashlib.sha256(b"a").hexdigest()
+
+
+def test_the_same_tree_makes_the_same_bytes_of_nobody(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        release.pack(a_tree(tmp_path / name), tmp_path / f"{name}.tar.gz", 1_700_000_000)
+    assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+    with tarfile.open(tmp_path / "a.tar.gz") as archive:
+        assert {(entry.uid, entry.uname, entry.name.partition("/")[0]) for entry in archive} == {(0, "", NAME)}
+
+
+@pytest.mark.skipif(platform.machine() not in release._LOADERS, reason="there is no release for this machine")
+def test_a_tree_finds_its_own_files_wherever_it_lies(tmp_path: Path) -> None:
+    """A root with the layout of the image, in which the loader is a script that says how it was called."""
+    root = tmp_path / "root"
+    libraries = root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+    for folder in (libraries, root / f"usr/lib/python{release._PYTHON}", root / "opt/ingero", root / "usr/bin"):
+        folder.mkdir(parents=True)
+    loader = libraries / release._LOADERS[platform.machine()]
+    loader.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (libraries / "libz.so.1.3").write_text("z")
+    (libraries / "libz.so.1").symlink_to("libz.so.1.3")
+    (root / f"usr/bin/python{release._PYTHON}").write_text("python")
+    release.make_tree(root, platform.machine(), tmp_path / "made" / NAME)
+    moved = (tmp_path / "made" / NAME).rename(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(moved / "bin/ingero")
+    said = subprocess.run(
+        [tmp_path / "link", "explain"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said == [
+        *("--argv0", f"{moved}/bin/python", "--library-path", f"{moved}/lib", f"{moved}/libexec/python"),
+        *("-I", f"{moved}/libexec/ingero.py", "explain"),
+    ]
+    assert not (moved / "lib/libz.so.1").is_symlink()
+
+
+def test_the_workflow_makes_what_make_release_makes_and_stores_no_password() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    assert "make release KEY=" in text
+    assert f"helm.sh/helm/v3/cmd/helm@{release.render_chart.HELM.rpartition('@')[2]}" in text
+    assert "permissions: {}" in text
+    assert [word for word in ("PYPI_TOKEN", "PASSWORD", "pull_request_target") if word in text] == []
