@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import apsw
 
 from ingero.store.distrust import require_safe_sqlite
-from ingero.store.errors import StrangeValuesError, reading_error, writing_error
-from ingero.store.merge.plan import Plan, plan
+from ingero.store.errors import EmptyPartError, LargePartError, StrangeValuesError, reading_error, writing_error
+from ingero.store.merge.part import Part
+from ingero.store.merge.plan import Plan, PlannedSession, plan
 from ingero.store.merge.rows import copy_rows
 from ingero.store.merge.source import opened
 from ingero.store.merge.target import new_recording
@@ -58,6 +59,30 @@ def merge(
     return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=planned.notes)
 
 
+def take_part(path: Path, output: Path, part: Part, *, progress: Progress = lambda _name, _share: None) -> Merged:
+    """Write what belongs to a part of one recording into a new one, to be merged: it has no index, and no secrets.
+
+    Raises:
+        StoreError: the file is no recording, damaged or hostile.
+        EmptyPartError: nothing was recorded then.
+        LargePartError: it becomes larger than it may be.
+        MergeOutputError: `output` is there already or cannot be written.
+    """
+    require_safe_sqlite()
+    with new_recording(output, has_indexes=False) as partial:
+        planned = _planned([path], "")
+        sessions = [_in_part(one, part) for one in planned.sessions[0]]
+        if not any(one.number for one in sessions):
+            raise EmptyPartError(path, part.window)
+        rows = _copied(path, partial, replace(planned, sessions={0: tuple(sessions)}), 0, 1, progress, part)
+    progress("done", 1.0)
+    return Merged(nodes=planned.nodes, rows=rows, repeated=0, notes=planned.notes)
+
+
+def _in_part(session: PlannedSession, part: Part) -> PlannedSession:
+    return session if part.has(session.source) else replace(session, number=0)
+
+
 def _planned(paths: Sequence[Path], force_node: str) -> Plan:
     sessions = []
     for file, path in enumerate(paths):
@@ -71,21 +96,35 @@ def _planned(paths: Sequence[Path], force_node: str) -> Plan:
     return plan(sessions, len(paths))
 
 
-def _copied(path: Path, partial: Path, planned: Plan, file: int, total_bytes: int, progress: Progress) -> Counter[str]:
+def _copied(
+    path: Path,
+    partial: Path,
+    planned: Plan,
+    file: int,
+    total_bytes: int,
+    progress: Progress,
+    part: Part | None = None,
+) -> Counter[str]:
     with opened(path, output=partial) as source:
 
         def look() -> bool:
-            progress(path.name, min(_INDEXING, _INDEXING * partial.stat().st_size / total_bytes))
+            size_bytes = partial.stat().st_size
+            progress(path.name, min(_INDEXING, _INDEXING * size_bytes / total_bytes))
+            if part and size_bytes > part.most_bytes:
+                raise LargePartError(path, part.window, part.most_bytes)
             return False
 
         source.db.set_progress_handler(look, _STEPS, id=look)
         try:
             with source.db:  # one state of a file that is being written
-                rows = Counter(dict(copy_rows(source, planned.sessions[file], id_add=planned.id_adds[file])))
+                taken = copy_rows(source, planned.sessions[file], id_add=planned.id_adds[file], part=part)
+                rows = Counter(dict(taken))
         except _STRANGE as error:
             raise StrangeValuesError(path, error) from error
         except (apsw.FullError, apsw.IOError) as error:
             raise writing_error(partial, error) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise reading_error(path, error) from error
+    if part:
+        look()
     return rows
