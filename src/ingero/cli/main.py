@@ -40,6 +40,7 @@ class LazyGroup(click.RichGroup):
         "demo": ("ingero.cli.demo", "Show causes of lost GPU time, with the verdict on each."),
         "dashboard": ("ingero.cli.dashboard", "Show a recording in the browser."),
         "certs": ("ingero.cli.certs", "Make certificates for nodes and for those who ask them."),
+        "fleet": ("ingero.cli.fleet", "Collect what many nodes recorded around an incident into one file."),
         "completion": ("ingero.cli.completion", "Print the script that lets bash, zsh or fish complete ingero."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }

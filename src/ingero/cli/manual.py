@@ -119,6 +119,8 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
     "export": Manual(
         examples={
             "A timeline for ui.perfetto.dev.": "ingero export --format perfetto -o run.pftrace --since 30s",
+            "One of many nodes, a machine each.":
+                "ingero export --format perfetto --nodes 'gpu-node-[01-04]' --since 30s",
             "A flame graph of time off the CPU.":
                 "ingero export --format flamegraph --weight offcpu -o - | flamegraph.pl > offcpu.svg",
         },
@@ -154,6 +156,15 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "Many nodes, a certificate each.": "ingero certs node 'gpu[001-512]'",
             "Somebody who asks.": "ingero certs client alice",
             "A new certificate before the old one ends.": "ingero certs node gpu-01 10.0.0.1 --force",
+        },
+    ),
+    "fleet": Manual(
+        exits={EXIT_PARTIAL: "Nodes are missing in the file."},
+        examples={
+            "What four nodes recorded around the worst incident of the second.":
+                "ingero fleet bundle --nodes 'gpu-node-[01-04]' --around gpu-node-02 -o bundle.db",
+            "Five minutes around a moment.":
+                "ingero fleet bundle --nodes @nodes.txt --around 14:05 --margin 150s -o bundle.db",
         },
     ),
     "completion": Manual(
