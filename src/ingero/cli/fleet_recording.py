@@ -13,7 +13,7 @@ from ingero.cli.fleet_output import EXIT_PARTIAL, nobody_answered, say_asking, s
 from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
-from ingero.fleet.clocks import Clock, warnings
+from ingero.fleet.clocks import MERGE_SKEW_NS, Clock, warnings
 from ingero.fleet.fan_out import Reach
 from ingero.fleet.recordings import MOST_OF_A_NODE_BYTES, FleetRecording, as_one, fetch_since, fetch_span
 from ingero.store.records import Window
@@ -44,7 +44,7 @@ def fetched_recording(
 
 def say_clocks(clocks: Mapping[str, Clock]) -> None:
     """Which clocks are off, and how well all of them are known, on standard error."""
-    for line in warnings(clocks):
+    for line in warnings(clocks, MERGE_SKEW_NS):
         echo(f"note: {line}", err=True)
     if len(clocks) > 1:
         worst_ns = max(clock.bound_ns for clock in clocks.values())

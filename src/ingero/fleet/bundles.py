@@ -20,6 +20,7 @@ from ingero.fleet.recordings import FleetRecording, as_one, clock_of, fetch_span
 from ingero.store.merge import Progress
 from ingero.store.records import Window
 
+_Line = Annotated[str, msgspec.Meta(max_length=8 << 10)]
 _Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
@@ -34,12 +35,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     number: int
-    cause: str
-    summary: str
-    severity: str = ""
+    cause: _Line
+    summary: _Line
     start_ns: _Moment
     end_ns: _Moment | None = None
-    node: str = ""
+    node: _Line = ""
 
 
 class _Diagnosis(msgspec.Struct, frozen=True):
