@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -286,13 +287,20 @@ def test_each_node_is_a_machine_whose_clock_is_put_right_to_the_first_ones(datab
     sql = "SELECT coalesce(t.machine_id, 0) AS m, count(*) AS n, min(s.ts) AS ts FROM slice s JOIN track t "
     sql += f"ON t.id = s.track_id WHERE s.category IN ({CALLS}) GROUP BY 1 ORDER BY 1"
     found = []
+    database = Path(shutil.copy(database, tmp_path))
     for ahead_ns in ({}, {"node-a": 2 * MS, "node-b": 7 * MS}):
         output = tmp_path / f"{len(ahead_ns)}.pftrace"
+        with apsw.Connection(str(database)) as db:
+            for node, offset_ns in ahead_ns.items():
+                db.execute(
+                    "INSERT INTO raw_node_clocks SELECT session, 1, ?, 0 FROM raw_sessions WHERE node = ?",
+                    (offset_ns, node),
+                )
         with open_reader(database) as reader, output.open("wb") as file:
             streams = Streams(reader, WHOLE)
             export(
                 streams, WHOLE, Format.PERFETTO, file,
-                weight=Weight.TIME, progress=lambda _title, _share: None, ahead_ns=ahead_ns,
+                weight=Weight.TIME, progress=lambda _title, _share: None,
             )  # fmt: skip
         with trace_processor(output) as processor:
             assert processor.errors() == {}

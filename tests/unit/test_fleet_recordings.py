@@ -125,6 +125,7 @@ def test_a_merged_recording_without_a_name_for_the_output_gets_one_that_is_free(
         done = CliRunner().invoke(cli, ["export", "--format", "perfetto", "--db", "cluster.db"])
         assert done.exit_code == 0, done.output
         assert f": {name} (" in done.stdout
+        assert "clocks of the 2 nodes were not compared: times are those of each node" in done.stdout
     found = machines_of(tmp_path / "cluster-2.pftrace")
     assert [(place, pid) for place, pid, _ in found["processes"]] == [(0, 100), (1, 100)]
 
@@ -161,6 +162,8 @@ def test_explain_says_of_a_bundle_what_it_says_of_the_nodes(
     assert [one["node"] for one in live["incidents"]] == [SLOW]
     assert explained(tmp_path / "bundle.db") == live
     assert (tmp_path / "bundle.db").stat().st_size < 50_000_000
+    clocks = ask(tmp_path / "bundle.db", "SELECT node, abs(offset_ns) <= bound_ns, bound_ns > 0 FROM node_clocks")
+    assert sorted(clocks) == [(name, 1, 1) for name in NAMES]  # all have the clock of this machine
 
 
 def test_a_bundle_around_a_moment_holds_that_time(fleet: list[Node], client: Access, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,12 +105,12 @@ def command(
     nodes = fleet_of(fleet, db=db, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
     if nodes is None:
         path = database_path(db, os.environ, uid=os.getuid())
-        _export(path, path.stem, wanted, {})
+        _export(path, path.stem, wanted)
         return
     from ingero.cli.fleet_recording import NAME, fetched_recording  # noqa: PLC0415  # needless for a recording
 
-    with fetched_recording(nodes, since=since, begin=begin, end=end) as (path, ahead_ns, exit_code):
-        _export(path, NAME, wanted, ahead_ns)
+    with fetched_recording(nodes, since=since, begin=begin, end=end) as (path, exit_code):
+        _export(path, NAME, wanted)
     if exit_code:
         sys.exit(exit_code)
 
@@ -122,7 +121,7 @@ def _format(form: str, output: Path | None) -> Format:
     return Format.CHROME if is_json else Format(form)
 
 
-def _export(path: Path, name: str, wanted: _Wanted, ahead_ns: Mapping[str, int]) -> None:
+def _export(path: Path, name: str, wanted: _Wanted) -> None:
     """name: of a file that is named after the recording."""
     output = wanted.output or _free(Path(f"{name}.{_SUFFIXES[wanted.form]}"))
     try:
@@ -133,7 +132,7 @@ def _export(path: Path, name: str, wanted: _Wanted, ahead_ns: Mapping[str, int])
             window = _window(reader, whole, wanted.since, wanted.begin, wanted.end)
             check_pid(reader, wanted.pid)
             refuse_recording(output, path)
-            _write(Streams(reader, window, pid=wanted.pid), whole, wanted, output, ahead_ns)
+            _write(Streams(reader, window, pid=wanted.pid), whole, wanted, output)
     except apsw.Error as error:  # a damaged page is met when it is reached
         raise reading_error(path, error) from error
 
@@ -145,11 +144,14 @@ def _free(path: Path) -> Path:
     return next((one for one in names if not os.path.lexists(one)), path)
 
 
-def _write(streams: Streams, whole: Window, wanted: _Wanted, output: Path, ahead_ns: Mapping[str, int]) -> None:
+def _write(streams: Streams, whole: Window, wanted: _Wanted, output: Path) -> None:
     began_s = time.monotonic()
     with output_file(output) as file, progress_bar() as progress:
-        written = export(streams, whole, wanted.form, file, weight=wanted.weight, progress=progress, ahead_ns=ahead_ns)
+        written = export(streams, whole, wanted.form, file, weight=wanted.weight, progress=progress)
     _say(f"{written.text} in {time.monotonic() - began_s:.1f} s: {_where(output)}", output)
+    nodes = streams.reader.nodes()
+    if len(nodes) > 1 and not streams.reader.node_clocks():
+        _say(f"clocks of the {len(nodes)} nodes were not compared: times are those of each node", output)
     for line in gap_lines(streams.reader, streams.window):
         _say(line, output)
 

@@ -113,6 +113,7 @@ def _summary(made: Bundle, center: Center, output: Path) -> Iterator[str]:
             yield "note: explain does not find it in this file; a larger --margin takes more of what was before"
         elif again.summary != center.incident.summary:
             yield f"note: of this file explain says: {visible(again.summary)}"
+    yield from (f"note: {note}" for note in made.recording.merged.notes)
     yield "secrets that could be told are taken out of command lines; look before you send it:"
     yield f'  ingero query --db {shell_word(output)} "SELECT DISTINCT node, pid, cmdline FROM processes"'
     yield f"{output} ({format_bytes(output.stat().st_size)})"

@@ -26,8 +26,8 @@ _DAY_NS = 86_400_000_000_000
 @contextmanager
 def fetched_recording(
     fleet: Fleet, *, since: str | None, begin: str | None, end: str | None
-) -> Iterator[tuple[Path, Mapping[str, int], int]]:
-    """A recording of all nodes, how far the clock of each is ahead of ours in ns, and the exit code.
+) -> Iterator[tuple[Path, int]]:
+    """A recording of all nodes, and the exit code.
 
     Raises:
         NobodyAnsweredError: no node gave its recording.
@@ -36,10 +36,11 @@ def fetched_recording(
     with tempfile.TemporaryDirectory(prefix="ingero-nodes-") as folder:
         path = Path(folder) / f"{NAME}.db"
         found = _fetched(fleet, path, since=since, begin=begin, end=end)
+        for note in found.merged.notes:
+            echo(f"note: {note}", err=True)
         say_missing(found.missing, len(fleet.nodes))
         say_clocks(found.clocks)
-        ahead_ns = {node: clock.offset_ns for node, clock in found.clocks.items()}
-        yield path, ahead_ns, EXIT_PARTIAL if found.missing else 0
+        yield path, EXIT_PARTIAL if found.missing else 0
 
 
 def say_clocks(clocks: Mapping[str, Clock]) -> None:

@@ -17,7 +17,7 @@ from ingero.serve.recording_part import MEDIA_TYPE
 from ingero.store.errors import StoreError
 from ingero.store.merge import Merged, Progress, merge
 from ingero.store.reader import open_reader
-from ingero.store.records import Window
+from ingero.store.records import NodeClock, Window
 
 MOST_OF_A_NODE_BYTES = 64 << 20
 MOST_OF_ALL_BYTES = 4 << 30  # on the disk
@@ -107,13 +107,18 @@ def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> 
         missing += [Missing(node=node, reason=f"its recording is none: {reason}") for node, reason in bad.items()]
         parts = [part for part in parts if part.node not in bad]
         merged = _merged(parts, output, progress)
-    return FleetRecording(merged=merged, clocks=_by_name(parts, merged.nodes), missing=tuple(missing))
+    return FleetRecording(merged=merged, clocks=clocks_in(output), missing=tuple(missing))
 
 
 def _merged(parts: Sequence[Fetched], output: Path, progress: Progress) -> Merged:
     if not parts:
         raise NothingFetchedError("no node gave a part of its recording", hint="the reasons stand above")
-    return merge([part.path for part in parts], output, progress=progress)
+    clocks = {
+        part.path: NodeClock(at_ns=part.clock.at_ns, offset_ns=part.clock.offset_ns, bound_ns=part.clock.bound_ns)
+        for part in parts
+        if part.clock is not None
+    }
+    return merge([part.path for part in parts], output, clocks=clocks, progress=progress)
 
 
 def _refusal(part: Fetched) -> str:
@@ -127,14 +132,14 @@ def _refusal(part: Fetched) -> str:
     return ""
 
 
-def _by_name(parts: Sequence[Fetched], names: Sequence[str]) -> dict[str, Clock]:
-    """Of names that two machines have none: which of the clocks is whose is not known."""
-    found: dict[str, Clock] = {}
-    for part in parts:
-        with open_reader(part.path) as reader:
-            own = [name or part.path.stem for name in reader.nodes()]
-        found |= {name: part.clock for name in own if part.clock is not None and name in names}
-    return found
+def clocks_in(path: Path) -> dict[str, Clock]:
+    """By node, what its clock was worth when its part was fetched."""
+    with open_reader(path) as reader:
+        found = reader.node_clocks()
+    return {
+        node: Clock(offset_ns=one.offset_ns, bound_ns=one.bound_ns, at_ns=one.at_ns, exchanges=EXCHANGES)
+        for node, one in found.items()
+    }
 
 
 def shifted(window: Window, clock: Clock | None) -> Window:

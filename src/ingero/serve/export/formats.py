@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -91,11 +91,8 @@ def export(
     *,
     weight: Weight,
     progress: Progress,
-    ahead_ns: Mapping[str, int] | None = None,
 ) -> Written:
     """Writes the recorded rows of a window.
-
-    ahead_ns: by node, how far its clock is ahead of ours, where that is known (perfetto).
 
     Raises:
         NothingRecordedError: there are none.
@@ -107,7 +104,7 @@ def export(
         raise NothingRecordedError(streams.window, whole, streams.pid)
     write = _in_proportion(file.write, streams.reader.path)
     if form is Format.PERFETTO:
-        return _machines(write, streams, progress, ahead_ns or {})
+        return _machines(write, streams, progress)
     if form is Format.CHROME:
         return _timeline(ChromeWriter(write, first_ns), timeline(streams, progress), Written())
     progress("stacks", 0)
@@ -136,20 +133,22 @@ def _in_proportion(write: Callable[[bytes], object], recording: Path) -> Callabl
     return write_some
 
 
-def _machines(
-    write: Callable[[bytes], object], streams: Streams, progress: Progress, ahead_ns: Mapping[str, int]
-) -> Written:
-    """A machine for each node, one after the other: a reader of a node sees no other's pids, threads and times."""
-    nodes = streams.reader.nodes()
+def _machines(write: Callable[[bytes], object], streams: Streams, progress: Progress) -> Written:
+    """A machine for each node, one after the other: a reader of a node sees no other's pids, threads and times.
+
+    Where clocks were compared, times are those of the first such node.
+    """
+    nodes, clocks = streams.reader.nodes(), streams.reader.node_clocks()
     written, numbers, arrows, places = Written(), count(1), count(1), count()
-    right_ns: int | None = None  # times of the trace are those of the first machine's clock
+    right_ns: int | None = None
     for node in nodes:
         with _of_node(streams, node, is_only=len(nodes) < 2) as own:
             first_ns = own.first_ns()
             if first_ns is None:
                 continue
-            right_ns = ahead_ns.get(node, 0) if right_ns is None else right_ns
-            machine = _machine(own, node, next(places), ahead_ns.get(node, right_ns) - right_ns)
+            offset_ns = clocks[node].offset_ns if node in clocks else right_ns
+            right_ns = offset_ns if right_ns is None else right_ns
+            machine = _machine(own, node, next(places), (offset_ns or 0) - (right_ns or 0))
 
             def report(title: str, share: float, node: str = node) -> None:
                 progress(f"{node}: {title}" if len(nodes) > 1 else title, share)

@@ -16,6 +16,7 @@ from ingero.store.merge.plan import Plan, PlannedSession, plan
 from ingero.store.merge.rows import copy_rows
 from ingero.store.merge.source import opened
 from ingero.store.merge.target import new_recording
+from ingero.store.records import NodeClock
 
 # The file being read, and how much of all is done, 0 to 1.
 Progress = Callable[[str, float], None]
@@ -36,11 +37,17 @@ class Merged:
 
 
 def merge(
-    paths: Sequence[Path], output: Path, *, force_node: str = "", progress: Progress = lambda _name, _share: None
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    force_node: str = "",
+    clocks: Mapping[Path, NodeClock] | None = None,
+    progress: Progress = lambda _name, _share: None,
 ) -> Merged:
     """Write all that the recordings hold into a new one. They are only read; `output` is whole or not there at all.
 
-    force_node: the node of recordings that name none; "": each is named after its file.
+    force_node: the node of recordings that name none; "": each is named after its file. clocks: what those of the nodes
+    were worth when their files were fetched.
 
     Raises:
         StoreError: a file is no recording, damaged or hostile.
@@ -49,6 +56,7 @@ def merge(
     require_safe_sqlite()
     with new_recording(output) as partial:
         planned = _planned(paths, force_node)
+        _keep_clocks(partial, planned, {file: (clocks or {}).get(path) for file, path in enumerate(paths)})
         rows: Counter[str] = Counter()
         total_bytes = max(sum(paths[file].stat().st_size for file in planned.files if planned.is_needed(file)), 1)
         for file in planned.files:
@@ -57,6 +65,21 @@ def merge(
         progress("indexes", _INDEXING)
     progress("done", 1.0)
     return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=planned.notes)
+
+
+def _keep_clocks(partial: Path, planned: Plan, clocks: Mapping[int, NodeClock | None]) -> None:
+    rows = [
+        (one.number, clock.at_ns, clock.offset_ns, clock.bound_ns)
+        for file, clock in clocks.items()
+        for one in planned.sessions[file]
+        if clock and one.number
+    ]
+    db = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        with db:
+            db.executemany("INSERT INTO raw_node_clocks(session, at_ns, offset_ns, bound_ns) VALUES (?, ?, ?, ?)", rows)
+    finally:
+        db.close()
 
 
 def take_part(path: Path, output: Path, part: Part, *, progress: Progress = lambda _name, _share: None) -> Merged:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ingero.store.conditions import period_ns
 from ingero.store.narrowing import ID_STEP
 from ingero.store.reader.questions import Questions, fields_of, listed
-from ingero.store.records import Container, Process, Session, Thread, Window
+from ingero.store.records import Container, NodeClock, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
 
 # A recorder commits every half second; ten missed commits mean that it is gone.
@@ -40,6 +40,16 @@ class ContentQuestions(Questions):
     def sessions(self) -> list[Session]:
         """The recordings in the file, oldest first."""
         return self._records(Session, f"SELECT {fields_of(Session)} FROM raw_sessions ORDER BY started_ns")
+
+    def node_clocks(self) -> dict[str, NodeClock]:
+        """By node, what its clock was worth when its recording was fetched; the last time, if it was more than once."""
+        if not self.is_recorded("raw_node_clocks"):
+            return {}
+        rows = self._rows(
+            "SELECT s.node, c.at_ns, c.offset_ns, c.bound_ns FROM raw_node_clocks c "
+            "JOIN raw_sessions s USING (session) ORDER BY c.at_ns"
+        )
+        return {str(node): NodeClock(at_ns=at, offset_ns=offset, bound_ns=bound) for node, at, offset, bound in rows}
 
     def agent_pids(self, window: Window) -> frozenset[int]:
         """The processes that recorded in the window; none where the build that began the file did not say."""
