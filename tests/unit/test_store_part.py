@@ -45,6 +45,8 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for second in range(0, 120, 5):
             scene.call(trainer, "cudaLaunchKernel", second, 0.5, stack_hash=scene.stack([(f"{second}.py", 1, "f")]))
         scene.call(trainer, "cudaStreamSynchronize", 29, 2000)
+        for second in range(1, 120):
+            scene.second(trainer, second, run=500, sleep=500)
     return path
 
 
@@ -78,9 +80,35 @@ def test_of_its_time_it_says_what_the_whole_recording_says(long: Path, taken: Pa
     assert diagnosed(tmp_path / "merged.db", seconds(30, 90)) == whole
 
 
+def test_a_part_soon_after_the_recorders_start_knows_when_that_was(long: Path, tmp_path: Path) -> None:
+    for begin_s, started_s in ((20, 1), (40, 0)):  # 0: longer ago than it matters
+        part = tmp_path / f"{begin_s}.db"
+        take_part(long, part, Part(window=seconds(begin_s, 80), most_bytes=MOST_BYTES))
+        with open_reader(long) as reader:
+            assert reader.counting_since_ns(BEGIN_NS) == seconds(1, 80).begin_ns
+        with open_reader(part) as reader:
+            assert reader.counting_since_ns(BEGIN_NS) == seconds(started_s, 80).begin_ns
+
+
+def test_what_reaches_into_it_takes_along_what_happened_meanwhile(tmp_path: Path) -> None:
+    with Scene(tmp_path / "slow.db", seconds=60, node="node-a") as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, 20, Step())
+        scene.train(trainer, 20, 40, Step(busy_ms=9_000, late_ms=1_000))
+        scene.train(trainer, 40, 60, Step())
+        for second in range(60):
+            scene.off_cpu(trainer, second, second + 0.1, "sleep")
+    take_part(tmp_path / "slow.db", tmp_path / "part.db", Part(window=seconds(35, 50), most_bytes=MOST_BYTES))
+    [(first_ns,)] = ask(tmp_path / "part.db", "SELECT min(start_ns) FROM raw_offcpu")
+    since = f"WHERE b_ns >= {seconds(35, 50).begin_ns}"
+    [(begin_ns,)] = ask(tmp_path / "part.db", f"SELECT min(a_ns) FROM raw_epochs {since}")
+    assert seconds(29, 50).begin_ns < begin_ns < seconds(32, 50).begin_ns
+    assert 0 <= first_ns - begin_ns < SECOND_NS
+
+
 def test_it_holds_that_time_and_what_reaches_into_it(long: Path, taken: Path) -> None:
     [(first, last)] = ask(taken, "SELECT min(b_ns), max(a_ns) FROM raw_epochs")
-    assert seconds(30, 90).begin_ns <= first < last < seconds(30, 90).end_ns
+    assert seconds(29.98, 90).begin_ns <= first < last < seconds(30, 90).end_ns
     assert taken.stat().st_size < 0.7 * long.stat().st_size
     assert ask(taken, "SELECT max(duration_ns) FROM raw_events") == [(2 * SECOND_NS,)]
     assert ask(taken, "SELECT count(*) FROM raw_scheduling") == [(1,)]  # from long before, and still in force

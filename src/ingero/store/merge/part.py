@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import apsw
 
 from ingero.store.merge.nodes import SourceSession
+from ingero.store.reader.contents import START_NS
 from ingero.store.records import Window
 from ingero.units import SECOND_NS
 
@@ -29,6 +32,9 @@ _OF_PROCESS = f"s.process IN (SELECT p.process FROM raw_processes p WHERE {_WAS_
 _OF_TABLE: Mapping[str, str] = {
     "raw_processes": _WAS_THERE.replace("{0}", "s"),
     "raw_incidents": "s.start_ns < {end} AND coalesce(s.end_ns, {end}) >= {begin}",
+    # The first second of a session says when its recorder had started.
+    "raw_clock_seconds": f"({_PERIOD}) OR s.start_ns < {{begin}} AND s.session IN (SELECT o.session "
+    f"FROM raw_sessions o WHERE o.started_ns > {{begin}} - {START_NS} AND o.started_ns <= {{begin}})",
     "raw_governor": "s.time_ns < {end}",
     "raw_scheduling": f"s.time_ns >= {{begin}} - {660 * SECOND_NS} AND s.time_ns < {{end}}",  # every ten minutes
     "raw_allocations": f"s.start_ns >= {{begin}} - {180 * SECOND_NS} AND s.start_ns < {{end}}",  # every minute
@@ -46,6 +52,11 @@ _OF_COLUMNS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"process"}), _OF_PROCESS),
     (frozenset(), "true"),
 )
+# What reaches into the part, and when it began. A row of the first epoch of a stream has no begin: what it adds up to.
+_REACHES_IN: Mapping[str, str] = {
+    "raw_epochs": "SELECT min(b_ns - e_ns - x_ns - p_ns) FROM raw_epochs WHERE b_ns >= {begin} AND b_ns < {end}",
+    "raw_steps": "SELECT min(start_ns) FROM raw_steps WHERE end_ns >= {begin} AND end_ns < {end}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +70,19 @@ class Part:
         """Whether a session recorded in it."""
         return session.started_ns < self.window.end_ns and session.last_seen_ns >= self.window.begin_ns
 
+    def with_what_reaches_in(self, db: apsw.Connection, tables: Collection[str]) -> Part:
+        """From when on the first of its steps and sync intervals began: what happened since says why it was long."""
+        begin_ns = self.window.begin_ns
+        for table in _REACHES_IN.keys() & set(tables):
+            [(first_ns,)] = db.execute(self._sql(_REACHES_IN[table]))
+            begin_ns = min(begin_ns, begin_ns if first_ns is None else int(first_ns))
+        begin_ns = max(begin_ns, self.window.begin_ns - _LOOK_BACK_NS)
+        return replace(self, window=replace(self.window, begin_ns=begin_ns))
+
     def condition(self, table: str, columns: Collection[str]) -> str:
         """Which rows of a table belong to it, as SQL over its alias `s`."""
         text = _OF_TABLE.get(table) or next(text for wanted, text in _OF_COLUMNS if wanted <= set(columns))
+        return self._sql(f"({text})")
+
+    def _sql(self, text: str) -> str:
         return text.replace("{begin}", str(self.window.begin_ns)).replace("{end}", str(self.window.end_ns))

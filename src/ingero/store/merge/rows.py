@@ -55,7 +55,8 @@ def copy_rows(
 
 class _Copy:
     def __init__(self, source: Source, sessions: tuple[PlannedSession, ...], id_add: int, part: Part | None) -> None:
-        self._source, self._db, self._part = source, source.db, part
+        self._source, self._db = source, source.db
+        self._part = part.with_what_reaches_in(source.db, source.tables) if part else None
         if part:
             self._db.create_scalar_function("without_secrets", _hidden, 1, deterministic=True)
         self._db.execute(_MAPS)

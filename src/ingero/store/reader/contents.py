@@ -17,7 +17,7 @@ from ingero.units import SECOND_NS
 # A recorder commits every half second; ten missed commits mean that it is gone.
 _LIVE_NS = 5 * SECOND_NS
 
-_START_NS = 30 * SECOND_NS  # attaching to very many processes
+START_NS = 30 * SECOND_NS  # attaching to very many processes
 
 # Where recorded time begins and ends: a column that is found by index, the table, how long its rows stand for.
 # Folded rows say it only to the minute.
@@ -156,7 +156,7 @@ class ContentQuestions(Questions):
         """The first second of the recording that started then; its start where that second is not kept any more."""
         if not self.is_recorded("raw_clock_seconds"):
             return started_ns
-        within = f"start_ns BETWEEN {started_ns} AND {started_ns + _START_NS}"
+        within = f"start_ns BETWEEN {started_ns} AND {started_ns + START_NS}"
         (first,) = self._rows(f"SELECT min(start_ns) FROM raw_clock_seconds WHERE {within}")[0]
         return started_ns if first is None else int(first)
 
