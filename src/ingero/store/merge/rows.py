@@ -17,7 +17,7 @@ from ingero.store.merge.plan import PlannedSession
 from ingero.store.merge.source import Source
 from ingero.store.own_schema import own_columns
 from ingero.store.secrets import without_secrets
-from ingero.store.sql_text import sql_text
+from ingero.store.sql_text import Value, sql_text
 
 # Made before the others: rows of these are what others name.
 _FIRST = ("raw_strings", "raw_sessions", "raw_cgroups", "raw_stacks")
@@ -265,7 +265,9 @@ _OF_PART = {
 _OF_OLDER = {"older_version": ":older_version", "has_exact_totals": ":is_exact"}
 
 
-def _hidden(text: object) -> object:
+def _hidden(*values: Value) -> Value:
+    """For SQLite, which knows no number of arguments."""
+    [text] = values
     return without_secrets(text) if isinstance(text, str) else text
 
 
