@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
-from ingero.serve.export.formats import ChromeWriter, PerfettoWriter
+from ingero.serve.export.flamegraph import Weight
+from ingero.serve.export.formats import ChromeWriter, Format, PerfettoWriter, export
 from ingero.serve.export.model import Slice, Track
 from ingero.serve.export.timeline import timeline
 from ingero.store.reader import open_reader
@@ -279,3 +281,39 @@ def test_a_track_comes_before_what_is_on_it(database: Path) -> None:
                 known.add(item.number)
             elif isinstance(item, Slice):
                 assert item.track in known
+
+
+def test_each_node_is_a_machine_whose_clock_is_put_right_to_the_first_ones(database: Path, tmp_path: Path) -> None:
+    sql = "SELECT coalesce(t.machine_id, 0) AS m, count(*) AS n, min(s.ts) AS ts FROM slice s JOIN track t "
+    sql += f"ON t.id = s.track_id WHERE s.category IN ({CALLS}) GROUP BY 1 ORDER BY 1"
+    found = []
+    database = Path(shutil.copy(database, tmp_path))
+    for ahead_ns in ({}, {"node-a": 2 * MS, "node-b": 7 * MS}):
+        output = tmp_path / f"{len(ahead_ns)}.pftrace"
+        with apsw.Connection(str(database)) as db:
+            for node, offset_ns in ahead_ns.items():
+                db.execute(
+                    "INSERT INTO raw_node_clocks SELECT session, 1, ?, 0 FROM raw_sessions WHERE node = ?",
+                    (offset_ns, node),
+                )
+        with open_reader(database) as reader, output.open("wb") as file:
+            streams = Streams(reader, WHOLE)
+            export(
+                streams, WHOLE, Format.PERFETTO, file,
+                weight=Weight.TIME, progress=lambda _title, _share: None,
+            )  # fmt: skip
+        with trace_processor(output) as processor:
+            assert processor.errors() == {}
+            found.append(processor.rows(sql))
+            pids = processor.rows("SELECT coalesce(machine_id, 0) AS m, pid FROM process WHERE name LIKE '%python3%'")
+    wanted = rows(
+        database,
+        "SELECT s.node, count(*), min(e.start_ns) FROM raw_events e JOIN raw_sessions s USING (session) "
+        "WHERE e.source <> 5 GROUP BY 1 ORDER BY 1",
+    )
+    assert [(count, first_ns) for _, count, first_ns in found[0]] == [
+        (count, first_ns) for _, count, first_ns in wanted
+    ]
+    shifts = [before[2] - after[2] for before, after in zip(*found, strict=True)]
+    assert shifts == [0, 5 * MS]
+    assert sorted(pids) == [(0, 10), (0, 20), (1, 10)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import apsw
 import rich_click as click
 
+from ingero.cli.fleet_options import FleetFlags, fleet_of, fleet_options
 from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
@@ -26,9 +28,26 @@ from ingero.store.records import Window
 from ingero.store.streams import Streams
 from ingero.units import format_bytes, parse_duration_s
 
+_NODE_TIMEOUT = "60s"  # a node copies that part of its recording first
+_SUFFIXES = {Format.PERFETTO: "pftrace", Format.CHROME: "json", Format.FLAMEGRAPH: "folded", Format.PPROF: "pb.gz"}
+
 
 class WindowError(IngeroError):
     """No time lies between the moments given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What to write of a recording, and where to. output: None: a file of a name that nobody has."""
+
+    form: Format
+    output: Path | None
+    since: str | None
+    begin: str | None
+    end: str | None
+    pid: int | None
+    node: str | None
+    weight: Weight
 
 
 @click.command("export")
@@ -39,7 +58,12 @@ class WindowError(IngeroError):
     required=True,
     help="perfetto: ui.perfetto.dev; chrome: JSON, for chrome://tracing, too; flamegraph: collapsed stacks; pprof.",
 )
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="The file; - is standard output.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="The file; - is standard output. Default: one named after the recording, here. perfetto as .json: chrome.",
+)
 @click.option(
     "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
 )
@@ -53,9 +77,11 @@ class WindowError(IngeroError):
     type=click.Choice([one.value for one in Weight]),
     help="Flame graphs: ns in calls (default), number of calls, or ns of calls spent off the CPU.",
 )
+@click.option("--timeout", metavar="D", help=f"With --nodes: give a node up after this time. Default: {_NODE_TIMEOUT}.")
+@fleet_options
 def command(
     form: str,
-    output: Path,
+    output: Path | None,
     db: Path | None,
     since: str | None,
     begin: str | None,
@@ -63,29 +89,69 @@ def command(
     pid: int | None,
     node: str | None,
     weight: str | None,
+    timeout: str | None,
+    fleet: FleetFlags,
 ) -> None:
-    """Write a recording for Perfetto, chrome://tracing, flame graph tools or pprof."""
+    """Write a recording for Perfetto, chrome://tracing, flame graph tools or pprof; or those of many nodes as one.
+
+    Exit code 3: with --nodes, nodes are missing.
+    """
     if weight and form != Format.FLAMEGRAPH.value:
         raise click.UsageError("--weight is for --format flamegraph; a pprof profile has all three")
-    path = recording_path(db, os.environ, uid=os.getuid())
+    wanted = _Wanted(
+        form=_format(form, output), output=output, since=since, begin=begin, end=end, pid=pid, node=node,
+        weight=Weight(weight or Weight.TIME.value),
+    )  # fmt: skip
+    nodes = fleet_of(fleet, db=db, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
+    if nodes is None:
+        path = recording_path(db, os.environ, uid=os.getuid())
+        _export(path, path.stem, wanted)
+        return
+    from ingero.cli.fleet_recording import NAME, fetched_recording  # noqa: PLC0415  # needless for a recording
+
+    with fetched_recording(nodes, since=since, begin=begin, end=end) as (path, exit_code):
+        _export(path, NAME, wanted)
+    if exit_code:
+        sys.exit(exit_code)
+
+
+def _format(form: str, output: Path | None) -> Format:
+    """As published: Perfetto's timeline in a file that is named JSON is the JSON that Chrome reads."""
+    is_json = form == Format.PERFETTO.value and output is not None and output.suffix.lower() == ".json"
+    return Format.CHROME if is_json else Format(form)
+
+
+def _export(path: Path, name: str, wanted: _Wanted) -> None:
+    """name: of a file that is named after the recording."""
+    output = wanted.output or _free(Path(f"{name}.{_SUFFIXES[wanted.form]}"))
     try:
-        with open_reader(path, node=node) as reader:
+        with open_reader(path, node=wanted.node) as reader:
             whole = _whole(reader)
             if whole is None:
                 raise EmptyRecordingError(path)
-            window = _window(reader, whole, since, begin, end)
-            check_pid(reader, pid)
+            window = _window(reader, whole, wanted.since, wanted.begin, wanted.end)
+            check_pid(reader, wanted.pid)
             refuse_recording(output, path)
-            _write(Streams(reader, window, pid=pid), whole, Format(form), Weight(weight or Weight.TIME.value), output)
+            _write(Streams(reader, window, pid=wanted.pid), whole, wanted, output)
     except apsw.Error as error:  # a damaged page is met when it is reached
         raise reading_error(path, error) from error
 
 
-def _write(streams: Streams, whole: Window, form: Format, weight: Weight, output: Path) -> None:
+def _free(path: Path) -> Path:
+    """The name, or with a number the first that no file has: nobody asked to write over one."""
+    stem, suffix = path.name.split(".", 1)
+    names = (path, *(path.with_name(f"{stem}-{number}.{suffix}") for number in range(2, 1000)))
+    return next((one for one in names if not os.path.lexists(one)), path)
+
+
+def _write(streams: Streams, whole: Window, wanted: _Wanted, output: Path) -> None:
     began_s = time.monotonic()
     with output_file(output) as file, progress_bar() as progress:
-        written = export(streams, whole, form, file, weight=weight, progress=progress)
+        written = export(streams, whole, wanted.form, file, weight=wanted.weight, progress=progress)
     _say(f"{written.text} in {time.monotonic() - began_s:.1f} s: {_where(output)}", output)
+    nodes = streams.reader.nodes()
+    if len(nodes) > 1 and not streams.reader.node_clocks():
+        _say(f"clocks of the {len(nodes)} nodes were not compared: times are those of each node", output)
     for line in gap_lines(streams.reader, streams.window):
         _say(line, output)
 

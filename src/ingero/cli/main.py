@@ -42,6 +42,7 @@ class LazyGroup(click.RichGroup):
         "service": ("ingero.cli.service", "Have systemd run the agent, and the dashboard."),
         "certs": ("ingero.cli.certs", "Make certificates for nodes and for those who ask them."),
         "config": ("ingero.cli.config", "Show and check what ingero.yaml, the environment and defaults say."),
+        "fleet": ("ingero.cli.fleet", "Collect what many nodes recorded around an incident into one file."),
         "completion": ("ingero.cli.completion", "Print the script that lets bash, zsh or fish complete ingero."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }

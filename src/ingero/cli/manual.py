@@ -127,6 +127,8 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
     "export": Manual(
         examples={
             "A timeline for ui.perfetto.dev.": "ingero export --format perfetto -o run.pftrace --since 30s",
+            "One of many nodes, a machine each.":
+                "ingero export --format perfetto --nodes 'gpu-node-[01-04]' --since 30s",
             "A flame graph of time off the CPU.":
                 "ingero export --format flamegraph --weight offcpu -o - | flamegraph.pl > offcpu.svg",
         },
@@ -180,6 +182,15 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "What would this command line record with?": "ingero config show trace --max-db 2g",
             "Begin with every option, each a comment.": "ingero config example > ~/.config/ingero/ingero.yaml",
             "Is everything right in it?": "ingero config check",
+        },
+    ),
+    "fleet": Manual(
+        exits={EXIT_PARTIAL: "Nodes are missing in the file."},
+        examples={
+            "What four nodes recorded around the worst incident of the second.":
+                "ingero fleet bundle --nodes 'gpu-node-[01-04]' --around gpu-node-02 -o bundle.db",
+            "Five minutes around a moment.":
+                "ingero fleet bundle --nodes @nodes.txt --around 14:05 --margin 150s -o bundle.db",
         },
     ),
     "completion": Manual(

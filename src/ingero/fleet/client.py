@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import httpx2
 import msgspec
@@ -135,6 +135,22 @@ class NodeClient:
                 raise NodeError("its answer is none: it is not what it should be") from error
 
         return await self._again(ask)
+
+    async def fetch(self, path: str, media_type: str, file: BinaryIO) -> None:
+        """The body of the answer to a GET, into a file of ours. How much it may be, the budget says.
+
+        Raises:
+            NodeError: there is no answer.
+        """
+
+        async def ask() -> None:
+            file.seek(0)
+            file.truncate()
+            async with self._asked("GET", path, media_type) as pieces:
+                async for piece in pieces:
+                    file.write(piece)
+
+        await self._again(ask)
 
     async def exchange(self) -> Exchange:
         """One exchange of clocks.

@@ -77,9 +77,16 @@ def ask_nodes(
     timeout_s: float,
     at_once: int = AT_ONCE,
     seed: int | None = None,
+    budget: Budget | None = None,
 ) -> FleetAnswer[_Answer]:
-    """What each node answers. timeout_s: for each, from when it is its turn. seed: of the waits before retries."""
-    return _run(_ask_all(nodes, access, context, ask, timeout_s=timeout_s, at_once=at_once, seed=seed))
+    """What each node answers. timeout_s: for each, from when it is its turn. seed: of the waits before retries.
+
+    budget: how much all answers may be together; None: what fits into memory.
+    """
+    asked = _ask_all(
+        nodes, access, context, ask, timeout_s=timeout_s, at_once=at_once, seed=seed, budget=budget or Budget()
+    )
+    return _run(asked)
 
 
 async def _ask_all(
@@ -91,8 +98,9 @@ async def _ask_all(
     timeout_s: float,
     at_once: int,
     seed: int | None,
+    budget: Budget,
 ) -> FleetAnswer[_Answer]:
-    turn, budget, random_part = asyncio.Semaphore(at_once), Budget(), random.Random(seed)
+    turn, random_part = asyncio.Semaphore(at_once), random.Random(seed)
 
     async def one(node: Node) -> Answered[_Answer] | Missing:
         async with turn:

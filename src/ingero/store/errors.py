@@ -11,6 +11,8 @@ import apsw
 
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 from ingero.foreign_text import shell_word
+from ingero.store.records import Window
+from ingero.units import format_bytes, format_moment, format_ns
 
 _MOST_NODES = 20  # that a hint names
 
@@ -98,6 +100,26 @@ class EmptyRecordingError(StoreError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+
+
+class EmptyPartError(StoreError):
+    """A recording that holds nothing of a time that it is asked for."""
+
+    def __init__(self, path: Path, window: Window) -> None:
+        begin, end = (format_moment(at, of_ns=window.duration_ns) for at in (window.begin_ns, window.end_ns))
+        super().__init__(
+            f"nothing was recorded from {begin} to {end}", hint=f"`ingero explain --db {path.name}` says when"
+        )
+
+
+class LargePartError(StoreError):
+    """A part of a recording is larger than whoever asks for it takes."""
+
+    def __init__(self, path: Path, window: Window, most_bytes: int) -> None:
+        super().__init__(
+            f"{format_ns(window.duration_ns)} of {path.name} are more than {format_bytes(most_bytes)}",
+            hint="ask for a shorter time (--margin, --since), or for more (--most-of-a-node)",
+        )
 
 
 class NewerDatabaseError(StoreError):

@@ -19,6 +19,7 @@ from ingero.store.vocabulary import CLOCK_COLUMNS
 # What one row is.
 _ROWS: Mapping[str, str] = {
     "sessions": "One run of `ingero trace`: when, where, on what, with which options.",
+    "node_clocks": "What the clock of a node was worth when its recording was fetched (`ingero fleet bundle`).",
     "processes": "One process that was traced, or seen as somebody's culprit or waker.",
     "process_names": "The newest name of each process id.",
     "events": "One recorded call or host event: the rare, the slow and a sample of the rest (all with `--record-all`).",
@@ -292,6 +293,8 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("nccl_waits", "rank"): "rank in the communicator",
     ("op_stats", "bytes"): "bytes of all calls",
     ("copies", "blocked_ns"): "in asynchronous copies that waited for the GPU, because their host memory is pageable",
+    ("node_clocks", "timestamp"): "when clocks were compared, by the clock of who fetched the recording",
+    ("node_clocks", "offset_ns"): "how far the node's clock was ahead; below 0: behind",
     ("removed", "name"): "the view whose rows are gone",
     ("gpu_activities", "kind"): "kernel, memcpy, memset or sync",
     ("progress_marks", "blocked_ns"): "in calls that waited for the stream since its mark before",
@@ -306,6 +309,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
 
 EXAMPLES: Mapping[str, str] = {
     "sessions": "SELECT node, started_at, duration_ns, kernel, options FROM sessions",
+    "node_clocks": "SELECT node, offset_ns / 1e6 AS ahead_ms, bound_ns / 1e6 AS known_to_ms FROM node_clocks",
     "processes": "SELECT pid, name, rank, cgroup_id, exit_code FROM processes WHERE is_target",
     "process_names": "SELECT pid, name FROM process_names ORDER BY seen_at DESC",
     "events": "SELECT timestamp, pid, op_name, duration_ns, runq_ns, culprit_name FROM events "

@@ -34,6 +34,15 @@ class SessionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClock:
+    """A node's clock was ahead by offset_ns, to bound_ns, at a moment by the clock of who asked it (unix ns)."""
+
+    at_ns: int
+    offset_ns: int
+    bound_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A stretch of time, [begin_ns, end_ns)."""
 

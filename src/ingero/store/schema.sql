@@ -50,6 +50,15 @@ CREATE TABLE raw_clock_pairs (
     PRIMARY KEY (session, mono_ns)
 ) STRICT, WITHOUT ROWID;
 
+-- How far the clock of a node was ahead when its recording was fetched, by the clock of who fetched it.
+CREATE TABLE raw_node_clocks (
+    session   INTEGER NOT NULL,
+    at_ns     INTEGER NOT NULL,                -- by the clock of who fetched it
+    offset_ns INTEGER NOT NULL,                -- below 0: it was behind
+    bound_ns  INTEGER NOT NULL,                -- by how much that may be off at most
+    PRIMARY KEY (session, at_ns)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE raw_processes (
     process       INTEGER PRIMARY KEY,
     session       INTEGER NOT NULL,

@@ -12,6 +12,11 @@ SELECT session AS id, uuid, node, started_ns AS started_at, stopped_ns AS stoppe
        nullif(machine_id, '') AS machine_id, nullif(boot_id, '') AS boot_id
 FROM raw_sessions;
 
+CREATE VIEW node_clocks AS
+SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.at_ns AS timestamp, c.offset_ns,
+       c.bound_ns
+FROM raw_node_clocks c;
+
 CREATE VIEW processes AS
 SELECT p.process, p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.pid, p.start_ns,
        p.name, p.cmdline, p.uid, p.parent_pid, p.cgroup_id, p.rank, p.local_rank, p.world_size,

@@ -8,8 +8,16 @@ from ingero.errors import IngeroError
 from ingero.serve.dashboard.answers import NoIncidentError
 from ingero.serve.dashboard.stacks import NoStackError
 from ingero.serve.json_text import for_pages
+from ingero.serve.recording_part import BusyError
 from ingero.serve.sql import SqlError, TimeLimitError
-from ingero.store.errors import EmptyRecordingError, NoDatabaseError, NotRecordedError, StoreError
+from ingero.store.errors import (
+    EmptyPartError,
+    EmptyRecordingError,
+    LargePartError,
+    NoDatabaseError,
+    NotRecordedError,
+    StoreError,
+)
 from ingero.store.event_filter import UnknownOpError
 from ingero.units import QuantityError
 
@@ -20,6 +28,9 @@ _CODES: tuple[tuple[type[IngeroError], int, str], ...] = (
     (NoStackError, 404, "no_stack"),
     (NoDatabaseError, 404, "no_database"),
     (NotRecordedError, 404, "not_recorded"),
+    (EmptyPartError, 404, "empty_part"),
+    (LargePartError, 413, "large_part"),
+    (BusyError, 503, "busy"),
     (StoreError, 503, "unreadable_database"),
     (TimeLimitError, 400, "sql_time_limit"),
     (UnknownOpError, 404, "no_operation"),

@@ -17,12 +17,16 @@ from ingero.serve.dashboard.details import Since
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import headline
 from ingero.serve.json_text import for_pages
+from ingero.serve.recording_part import MEDIA_TYPE as PART_TYPE
+from ingero.serve.recording_part import MOST_BYTES, Parts
 from ingero.serve.recording_source import RecordingSource
 from ingero.serve.row_lines import MEDIA_TYPE, MOST_ROWS, MOST_SECONDS, Identity, row_lines
 from ingero.store.reader import open_reader
 
 _MAX_PID = 2**31 - 1
 Pid = Annotated[int | None, Query(ge=1, le=_MAX_PID, description="only what is about this process")]
+Moment = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="unix ns, by the node's clock")]
+Size = Annotated[int, Query(ge=1, le=MOST_BYTES, description="what it may have at most")]
 Cause = Annotated[str, Query(max_length=64, pattern="^[a-z-]*$", description="only incidents of this cause")]
 
 
@@ -58,6 +62,17 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
         """The answer to one SELECT as lines of JSON: a header, then a row each; 64-bit integers, blobs as {"b64"}."""
         answer = source.run_sql(statement.sql, max_rows=statement.limit, timeout_s=statement.timeout_s)
         return StreamingResponse(_pieces(row_lines(answer, identity(source))), media_type=MEDIA_TYPE)
+
+    parts = Parts(source)
+
+    @app.get("/api/v2/recording")
+    def recording(
+        since: Since = "", begin_ns: Moment = None, end_ns: Moment = None, most_bytes: Size = MOST_BYTES
+    ) -> StreamingResponse:
+        """A part of the recording as a database to be merged: the last `since`, or from begin_ns to end_ns."""
+        size_bytes, pieces = parts.take(since, begin_ns, end_ns, most_bytes)
+        headers = {"content-length": str(size_bytes)}
+        return StreamingResponse(_pieces(pieces), media_type=PART_TYPE, headers=headers)
 
     @app.get("/api/v2/explain")
     def explain(since: Since = "", pid: Pid = None, cause: Cause = "") -> Response:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
 from ingero.errors import IngeroError
 from ingero.serve.export.chrome import ChromeWriter
 from ingero.serve.export.flamegraph import Weight, write_flamegraph
-from ingero.serve.export.model import Counter, Flow, Slice, Track
+from ingero.serve.export.model import Counter, Flow, Item, Machine, Slice, Track
 from ingero.serve.export.perfetto import PerfettoWriter
 from ingero.serve.export.pprof import PprofWriter
 from ingero.serve.export.samples import samples
@@ -82,7 +84,13 @@ class Written:
 
 
 def export(
-    streams: Streams, whole: Window, form: Format, file: BinaryIO, *, weight: Weight, progress: Progress
+    streams: Streams,
+    whole: Window,
+    form: Format,
+    file: BinaryIO,
+    *,
+    weight: Weight,
+    progress: Progress,
 ) -> Written:
     """Writes the recorded rows of a window.
 
@@ -96,9 +104,9 @@ def export(
         raise NothingRecordedError(streams.window, whole, streams.pid)
     write = _in_proportion(file.write, streams.reader.path)
     if form is Format.PERFETTO:
-        return _timeline(PerfettoWriter(write, first_ns), streams, progress)
+        return _machines(write, streams, progress)
     if form is Format.CHROME:
-        return _timeline(ChromeWriter(write, first_ns), streams, progress)
+        return _timeline(ChromeWriter(write, first_ns), timeline(streams, progress), Written())
     progress("stacks", 0)
     written = Written(stacks=_profile(streams, form, write, weight))
     if not written.stacks:
@@ -125,9 +133,50 @@ def _in_proportion(write: Callable[[bytes], object], recording: Path) -> Callabl
     return write_some
 
 
-def _timeline(writer: PerfettoWriter | ChromeWriter, streams: Streams, progress: Progress) -> Written:
-    written = Written()
-    for item in timeline(streams, progress):
+def _machines(write: Callable[[bytes], object], streams: Streams, progress: Progress) -> Written:
+    """A machine for each node, one after the other: a reader of a node sees no other's pids, threads and times.
+
+    Where clocks were compared, times are those of the first such node.
+    """
+    nodes, clocks = streams.reader.nodes(), streams.reader.node_clocks()
+    written, numbers, arrows, places = Written(), count(1), count(1), count()
+    right_ns: int | None = None
+    for node in nodes:
+        with _of_node(streams, node, is_only=len(nodes) < 2) as own:
+            first_ns = own.first_ns()
+            if first_ns is None:
+                continue
+            offset_ns = clocks[node].offset_ns if node in clocks else right_ns
+            right_ns = offset_ns if right_ns is None else right_ns
+            machine = _machine(own, node, next(places), (offset_ns or 0) - (right_ns or 0))
+
+            def report(title: str, share: float, node: str = node) -> None:
+                progress(f"{node}: {title}" if len(nodes) > 1 else title, share)
+
+            items = timeline(own, report, numbers=numbers, arrows=arrows)
+            _timeline(PerfettoWriter(write, first_ns, machine=machine), items, written)
+    return written
+
+
+@contextmanager
+def _of_node(streams: Streams, node: str, *, is_only: bool) -> Iterator[Streams]:
+    if is_only:
+        yield streams
+        return
+    with streams.reader.of_node(node) as reader:
+        yield Streams(reader, streams.window, pid=streams.pid)
+
+
+def _machine(streams: Streams, node: str, number: int, ahead_ns: int) -> Machine:
+    session = streams.reader.sessions()[-1]
+    return Machine(
+        number=number, name=node or "machine", kernel=session.kernel, cpus=session.cpu_count, ahead_ns=ahead_ns
+    )
+
+
+def _timeline(writer: PerfettoWriter | ChromeWriter, items: Iterator[Item], written: Written) -> Written:
+    """Writes them, and counts them in `written`."""
+    for item in items:
         if isinstance(item, Slice):
             written.slices += 1
             written.flows += item.arrow_out > 0
@@ -142,7 +191,7 @@ def _timeline(writer: PerfettoWriter | ChromeWriter, streams: Streams, progress:
             written.tracks += 1
             writer.track(item)
     writer.finish()
-    written.packets = writer.packets
+    written.packets += writer.packets
     return written
 
 

@@ -33,6 +33,16 @@ class Unit(enum.Enum):
     PERCENT = "%"
 
 
+class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A machine of a timeline. number: its place among them, from 0. ahead_ns: of its clock before the first one's."""
+
+    number: int
+    name: str
+    kernel: str = ""
+    cpus: int = 0
+    ahead_ns: int = 0
+
+
 class Track(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A track; it comes before anything on it. pid and tid: of processes and threads, unique in this timeline.
 

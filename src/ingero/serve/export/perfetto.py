@@ -8,23 +8,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from ingero.serve.export.model import Address, Counter, Flow, Slice, Track, TrackKind, Unit, Value
+from ingero.serve.export.model import Address, Counter, Flow, Machine, Slice, Track, TrackKind, Unit, Value
 from ingero.serve.export.wire import double, message, number, tag, text, varint, varint63
 
-_SEQUENCE = number(10, 1)  # TracePacket.trusted_packet_sequence_id
-_OF_TRACKS = number(10, 2)  # else events of no thread would be taken for the last described thread's
+_SEQUENCE_ID = 10  # TracePacket.trusted_packet_sequence_id
 _CLEARED, _NEEDS_STATE = number(13, 1), number(13, 2)  # TracePacket.sequence_flags
-_REALTIME = 1  # BuiltinClock
+_REALTIME, _BOOTTIME = 1, 6  # BuiltinClock
+_SYSTEM_INFO, _MACHINE_ID, _REMOTE_CLOCK_SYNC = 45, 98, 107  # of TracePacket
 _DEFAULTS = message(59, number(58, _REALTIME))  # TracePacket.trace_packet_defaults.timestamp_clock_id
 
 _PACKET = tag(1, 2)  # Trace.packet
 _TIMESTAMP = tag(8, 0)
 _EVENT = tag(11, 2)  # TracePacket.track_event
-_IN_SEQUENCE = _SEQUENCE + _NEEDS_STATE + _EVENT
 _BEGIN, _END, _INSTANT, _COUNTER = (number(9, kind) for kind in (1, 2, 3, 4))  # TrackEvent.type
 _DOUBLE_VALUE = 44  # TrackEvent.double_counter_value
 _COUNTER_VALUE = 30
 _ANNOTATION = tag(4, 2)  # TrackEvent.debug_annotations
+_SEVERITY = 53  # TrackEvent.correlation_id_str: slices with one text have one colour
 _ARROW_OUT, _ARROW_IN = tag(47, 1), tag(48, 1)  # TrackEvent.flow_ids, terminating_flow_ids
 _FIXED64 = struct.Struct("<Q")
 _INT_VALUE = tag(4, 0)  # DebugAnnotation.int_value
@@ -39,47 +39,70 @@ _ENTRY_BYTES = 200  # of a dictionary's entry with its key
 
 
 class PerfettoWriter:
-    """Encodes items into packets; `write` gets the bytes."""
+    """Encodes items of one machine into packets; `write` gets the bytes. A trace of several has a writer for each."""
 
     def __init__(
         self,
         write: Callable[[bytes], object],
         begin_ns: int,
         *,
+        machine: Machine | None = None,
         most_interned_bytes: int = _MOST_INTERNED_BYTES,
     ) -> None:
         self._write = write
         self._most_interned_bytes = most_interned_bytes
         self.packets = 0
+        place = machine.number if machine else 0
+        self._machine = number(_MACHINE_ID, place) if place else b""  # the first is the one that needs no number
+        self._sequence = number(_SEQUENCE_ID, 2 * place + 1)
+        # else events of no thread would be taken for the last described thread's
+        self._of_tracks = number(_SEQUENCE_ID, 2 * place + 2) + self._machine
+        self._stated = self._sequence + _NEEDS_STATE + self._machine
+        self._in_sequence = self._stated + _EVENT
         self._tracks: dict[int, bytes] = {}
         self._ends: dict[int, bytes] = {}
         self._forget()
-        clock = b"".join(message(1, number(1, clock) + number(2, begin_ns)) for clock in (_REALTIME, 6))
-        self._packet(message(6, clock + number(2, _REALTIME)) + _SEQUENCE)  # ClockSnapshot
-        self._packet(_SEQUENCE + _CLEARED + _DEFAULTS)
+        self._packet(message(6, _clocks(begin_ns) + number(2, _REALTIME)) + self._sequence + self._machine)
+        if machine:
+            self._describe(machine, begin_ns)
+        self._clear()
+
+    def _describe(self, machine: Machine, begin_ns: int) -> None:
+        """SystemInfo; and what its clock says while that of the first machine says something else."""
+        system = text(1, "Linux") + text(3, machine.kernel) if machine.kernel else b""
+        cpus = number(8, machine.cpus) if machine.cpus else b""
+        about = message(_SYSTEM_INFO, message(1, system) + cpus + text(17, machine.name))
+        self._packet(about + self._sequence + self._machine)
+        if machine.number:
+            synced = message(1, message(2, _clocks(begin_ns)) + message(3, _clocks(begin_ns - machine.ahead_ns)))
+            self._packet(message(_REMOTE_CLOCK_SYNC, 2 * synced) + self._sequence + self._machine)
+
+    def _clear(self) -> None:
+        self._packet(self._sequence + _CLEARED + _DEFAULTS + self._machine)
 
     def track(self, track: Track) -> None:
         """A TrackDescriptor."""
         self._tracks[track.number] = number(11, track.number)  # TrackEvent.track_uuid
-        end = _SEQUENCE + _NEEDS_STATE + self._event(_END + self._tracks[track.number])
-        self._ends[track.number] = end
-        self._packet(message(60, _descriptor(track)) + _OF_TRACKS)
+        self._ends[track.number] = self._stated + self._event(_END + self._tracks[track.number])
+        self._packet(message(60, _descriptor(track)) + self._of_tracks)
 
     def slice(self, item: Slice) -> None:
         """Begin and end, or an instant."""
         if self._interned_bytes > self._most_interned_bytes:
             self._forget()
-            self._packet(_SEQUENCE + _CLEARED + _DEFAULTS)
+            self._clear()
         track, start_ns, duration_ns = item.track, item.start_ns, item.duration_ns
         head = self._heads.get((item.name, item.category)) or self._head(item.name, item.category)
         known = self._args
         args = b"".join([known.get(arg) or self._arg(*arg) for arg in item.args])
+        if item.severity:
+            args += text(_SEVERITY, item.severity)
         if item.arrow_out:
             args += _ARROW_OUT + _FIXED64.pack(item.arrow_out)
         if item.arrow_in:
             args += _ARROW_IN + _FIXED64.pack(item.arrow_in)
         event = (_BEGIN if duration_ns else _INSTANT) + self._tracks[track] + head + args
-        self._packet(_TIMESTAMP + varint63(start_ns) + _IN_SEQUENCE + varint(len(event)) + event)
+        self._packet(_TIMESTAMP + varint63(start_ns) + self._in_sequence + varint(len(event)) + event)
         if duration_ns:
             self._packet(_TIMESTAMP + varint63(start_ns + duration_ns) + self._ends[track])
 
@@ -99,7 +122,7 @@ class PerfettoWriter:
         """A trace has no end mark."""
 
     def _timed(self, time_ns: int, event: bytes) -> None:
-        self._packet(_TIMESTAMP + varint63(time_ns) + _SEQUENCE + _NEEDS_STATE + event)
+        self._packet(_TIMESTAMP + varint63(time_ns) + self._stated + event)
 
     @staticmethod
     def _event(content: bytes) -> bytes:
@@ -137,7 +160,7 @@ class PerfettoWriter:
         self._interned_bytes += len(value) + _ENTRY_BYTES
         self._interned[kind, value] = known = len(self._interned) + 1
         entry = message(kind[0], number(1, known) + text(kind[1], value, keeps_lines=kind is _STRINGS))
-        self._packet(message(12, entry) + _SEQUENCE + _NEEDS_STATE)
+        self._packet(message(12, entry) + self._stated)
         return known
 
     def _forget(self) -> None:
@@ -146,6 +169,11 @@ class PerfettoWriter:
         self._heads: dict[tuple[str, str], bytes] = {}
         self._names: dict[str, bytes] = {}
         self._args: dict[tuple[str, Value], bytes] = {}
+
+
+def _clocks(time_ns: int) -> bytes:
+    """What the clocks of a machine said at a moment: ClockSnapshot.clocks."""
+    return b"".join(message(1, number(1, clock) + number(2, time_ns)) for clock in (_REALTIME, _BOOTTIME))
 
 
 def _descriptor(track: Track) -> bytes:

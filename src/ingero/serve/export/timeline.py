@@ -28,11 +28,16 @@ Progress = Callable[[str, float], None]
 _REPORT_EVERY = 8192
 
 
-def timeline(streams: Streams, progress: Progress) -> Iterator[Item]:
-    """Everything recorded, one kind after the other, each in the order of time; a track comes before its first use."""
+def timeline(
+    streams: Streams, progress: Progress, *, numbers: Iterator[int] | None = None, arrows: count[int] | None = None
+) -> Iterator[Item]:
+    """Everything recorded, one kind after the other, each in the order of time; a track comes before its first use.
+
+    numbers, arrows: of tracks and arrows, where several timelines become one trace.
+    """
     names = Names(streams.reader)
-    tracks = Tracks(streams.reader, names)
-    arrows = count(1)
+    tracks = Tracks(streams.reader, names, numbers)
+    arrows = arrows or count(1)
     parts: tuple[tuple[str, Iterator[Slice | Counter | Flow]], ...] = (
         ("incidents", incident_slices(streams, tracks)),
         ("causal chains", chain_slices(streams, tracks)),

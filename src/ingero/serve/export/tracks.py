@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from ingero.identity import identity_text
 from ingero.serve.export.model import Track, TrackKind, Unit
@@ -24,9 +26,12 @@ class Lane:
 
 
 class Tracks:
-    """Hands out tracks by what they stand for. New ones wait in `new` until somebody writes them."""
+    """Hands out tracks by what they stand for. New ones wait in `new` until somebody writes them.
 
-    def __init__(self, reader: Reader, names: Names) -> None:
+    numbers: for them; those of one trace share one.
+    """
+
+    def __init__(self, reader: Reader, names: Names, numbers: Iterator[int] | None = None) -> None:
         self.new: list[Track] = []
         self._names = names
         self._nodes = {one.session: one.node for one in reader.sessions()}
@@ -36,7 +41,7 @@ class Tracks:
         self._lanes: dict[tuple[int, str], Lane] = {}
         self._calls: dict[tuple[int, int, int, int], Lane] = {}
         self._used_pids: set[int] = set()
-        self._count = 0
+        self._numbers = numbers or count(1)
 
     def node(self, session: int) -> Track:
         """The heading of what belongs to a whole machine."""
@@ -170,8 +175,7 @@ class Tracks:
         return pid
 
     def _next(self) -> int:
-        self._count += 1
-        return self._count
+        return next(self._numbers)
 
     def _keep(self, track: Track, *key: object) -> Track:
         self.new.append(track)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import apsw
 
 from ingero.store.distrust import require_safe_sqlite
-from ingero.store.errors import StrangeValuesError, reading_error, writing_error
-from ingero.store.merge.plan import Plan, plan
+from ingero.store.errors import EmptyPartError, LargePartError, StrangeValuesError, reading_error, writing_error
+from ingero.store.merge.part import Part
+from ingero.store.merge.plan import Plan, PlannedSession, plan
 from ingero.store.merge.rows import copy_rows
 from ingero.store.merge.source import opened
 from ingero.store.merge.target import new_recording
+from ingero.store.records import NodeClock
 
 # The file being read, and how much of all is done, 0 to 1.
 Progress = Callable[[str, float], None]
@@ -35,11 +37,17 @@ class Merged:
 
 
 def merge(
-    paths: Sequence[Path], output: Path, *, force_node: str = "", progress: Progress = lambda _name, _share: None
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    force_node: str = "",
+    clocks: Mapping[Path, NodeClock] | None = None,
+    progress: Progress = lambda _name, _share: None,
 ) -> Merged:
     """Write all that the recordings hold into a new one. They are only read; `output` is whole or not there at all.
 
-    force_node: the node of recordings that name none; "": each is named after its file.
+    force_node: the node of recordings that name none; "": each is named after its file. clocks: what those of the nodes
+    were worth when their files were fetched.
 
     Raises:
         StoreError: a file is no recording, damaged or hostile.
@@ -48,6 +56,7 @@ def merge(
     require_safe_sqlite()
     with new_recording(output) as partial:
         planned = _planned(paths, force_node)
+        _keep_clocks(partial, planned, {file: (clocks or {}).get(path) for file, path in enumerate(paths)})
         rows: Counter[str] = Counter()
         total_bytes = max(sum(paths[file].stat().st_size for file in planned.files if planned.is_needed(file)), 1)
         for file in planned.files:
@@ -56,6 +65,45 @@ def merge(
         progress("indexes", _INDEXING)
     progress("done", 1.0)
     return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=planned.notes)
+
+
+def _keep_clocks(partial: Path, planned: Plan, clocks: Mapping[int, NodeClock | None]) -> None:
+    rows = [
+        (one.number, clock.at_ns, clock.offset_ns, clock.bound_ns)
+        for file, clock in clocks.items()
+        for one in planned.sessions[file]
+        if clock and one.number
+    ]
+    db = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        with db:
+            db.executemany("INSERT INTO raw_node_clocks(session, at_ns, offset_ns, bound_ns) VALUES (?, ?, ?, ?)", rows)
+    finally:
+        db.close()
+
+
+def take_part(path: Path, output: Path, part: Part, *, progress: Progress = lambda _name, _share: None) -> Merged:
+    """Write what belongs to a part of one recording into a new one, to be merged: it has no index, and no secrets.
+
+    Raises:
+        StoreError: the file is no recording, damaged or hostile.
+        EmptyPartError: nothing was recorded then.
+        LargePartError: it becomes larger than it may be.
+        MergeOutputError: `output` is there already or cannot be written.
+    """
+    require_safe_sqlite()
+    with new_recording(output, has_indexes=False) as partial:
+        planned = _planned([path], "")
+        sessions = [_in_part(one, part) for one in planned.sessions[0]]
+        if not any(one.number for one in sessions):
+            raise EmptyPartError(path, part.window)
+        rows = _copied(path, partial, replace(planned, sessions={0: tuple(sessions)}), 0, 1, progress, part)
+    progress("done", 1.0)
+    return Merged(nodes=planned.nodes, rows=rows, repeated=0, notes=planned.notes)
+
+
+def _in_part(session: PlannedSession, part: Part) -> PlannedSession:
+    return session if part.has(session.source) else replace(session, number=0)
 
 
 def _planned(paths: Sequence[Path], force_node: str) -> Plan:
@@ -71,21 +119,35 @@ def _planned(paths: Sequence[Path], force_node: str) -> Plan:
     return plan(sessions, len(paths))
 
 
-def _copied(path: Path, partial: Path, planned: Plan, file: int, total_bytes: int, progress: Progress) -> Counter[str]:
+def _copied(
+    path: Path,
+    partial: Path,
+    planned: Plan,
+    file: int,
+    total_bytes: int,
+    progress: Progress,
+    part: Part | None = None,
+) -> Counter[str]:
     with opened(path, output=partial) as source:
 
         def look() -> bool:
-            progress(path.name, min(_INDEXING, _INDEXING * partial.stat().st_size / total_bytes))
+            size_bytes = partial.stat().st_size
+            progress(path.name, min(_INDEXING, _INDEXING * size_bytes / total_bytes))
+            if part and size_bytes > part.most_bytes:
+                raise LargePartError(path, part.window, part.most_bytes)
             return False
 
         source.db.set_progress_handler(look, _STEPS, id=look)
         try:
             with source.db:  # one state of a file that is being written
-                rows = Counter(dict(copy_rows(source, planned.sessions[file], id_add=planned.id_adds[file])))
+                taken = copy_rows(source, planned.sessions[file], id_add=planned.id_adds[file], part=part)
+                rows = Counter(dict(taken))
         except _STRANGE as error:
             raise StrangeValuesError(path, error) from error
         except (apsw.FullError, apsw.IOError) as error:
             raise writing_error(partial, error) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise reading_error(path, error) from error
+    if part:
+        look()
     return rows

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 
 import apsw
 
+from ingero.store.merge.part import Part
 from ingero.store.merge.plan import PlannedSession
 from ingero.store.merge.source import Source
 from ingero.store.own_schema import own_columns
-from ingero.store.sql_text import sql_text
+from ingero.store.secrets import without_secrets
+from ingero.store.sql_text import Value, sql_text
 
 # Made before the others: rows of these are what others name.
 _FIRST = ("raw_strings", "raw_sessions", "raw_cgroups", "raw_stacks")
@@ -37,20 +39,26 @@ _VICTIMS = """iif(json_valid(s.victims), (SELECT json_group_array(json(iif(json_
 _CHAIN = "iif(m.node <> '' AND substr(s.chain, 1, length(m.node) + 1) <> m.node || ':', m.node || ':', '') || s.chain"
 
 
-def copy_rows(source: Source, sessions: Iterable[PlannedSession], *, id_add: int) -> Iterator[tuple[str, int]]:
+def copy_rows(
+    source: Source, sessions: Iterable[PlannedSession], *, id_add: int, part: Part | None = None
+) -> Iterator[tuple[str, int]]:
     """Copy all that a source has of the sessions that are taken from it; yields each table with how many rows came.
 
-    id_add: of rows that name no session. Raises apsw.Error where the file holds what no recorder writes.
+    id_add: of rows that name no session. part: only what belongs to it. Raises apsw.Error where the file holds what no
+    recorder writes.
     """
-    copy = _Copy(source, tuple(sessions), id_add)
+    copy = _Copy(source, tuple(sessions), id_add, part)
     for table in (*_FIRST, *(name for name in own_columns() if name not in _FIRST and name.startswith("raw_"))):
         if table in source.tables or (table == "raw_strings" and source.older_version):
             yield table, copy.table(table)
 
 
 class _Copy:
-    def __init__(self, source: Source, sessions: tuple[PlannedSession, ...], id_add: int) -> None:
+    def __init__(self, source: Source, sessions: tuple[PlannedSession, ...], id_add: int, part: Part | None) -> None:
         self._source, self._db = source, source.db
+        self._part = part.with_what_reaches_in(source.db, source.tables) if part else None
+        if part:
+            self._db.create_scalar_function("without_secrets", _hidden, 1, deterministic=True)
         self._db.execute(_MAPS)
         self._fill_maps(sessions)
         self._has_new_stacks = False
@@ -60,6 +68,7 @@ class _Copy:
             "id_add": id_add,
             "older_version": source.older_version,
             "is_exact": int(source.has_exact_totals),
+            "part_end": part.window.end_ns if part else 0,
         }
         self._special = {
             "raw_strings": self._strings,
@@ -85,8 +94,23 @@ class _Copy:
             where = "s.process NOT IN (SELECT process FROM skipped_processes)"
         return self._insert(
             f"INSERT INTO out.{table}({', '.join(columns)}) SELECT {', '.join(expressions)} "
-            f"FROM {table} s {joined} WHERE {where}"
+            f"FROM {table} s {joined} WHERE {where} AND {self._of_part(table)}"
         )
+
+    def _of_part(self, table: str) -> str:
+        return self._part.condition(table, own_columns()[table]) if self._part else "true"
+
+    def _used(self, columns: Mapping[str, Collection[str]], key: str) -> str:
+        """Which of the rows that others name by these columns are named by what belongs to the part."""
+        if self._part is None or self._source.older_version:
+            return "true"
+        named = (
+            f"SELECT s.{column} FROM {table} s WHERE {self._of_part(table)}"
+            for table, names in columns.items()
+            for column in sorted(names)
+            if table in self._source.tables
+        )
+        return f"{key} IN ({' UNION '.join(named)})"
 
     def _expression(self, table: str, column: str, default: str) -> str:
         """A column of the merged row; `s` is the source's, `m` its session."""
@@ -98,6 +122,8 @@ class _Copy:
             value = f"coalesce((SELECT new FROM stack_map WHERE old = {own}), {own})"
         elif table == "raw_sessions" and self._source.older_version and column in _OF_OLDER:
             value = _OF_OLDER[column]
+        elif self._part and (table, column) in _OF_PART:
+            value = _OF_PART[table, column]
         value = value or own
         return value if default in ("", "NULL") or _is_nullable(table, column) else f"coalesce({value}, {default})"
 
@@ -108,7 +134,7 @@ class _Copy:
         return f"iif({own}, coalesce((SELECT new FROM string_map WHERE old = {own}), 0), 0)"
 
     def _strings(self) -> int:
-        texts = "SELECT text FROM raw_strings"
+        texts = f"SELECT s.text FROM raw_strings s WHERE {self._used(string_columns(), 's.string')}"
         if self._source.older_version:
             texts = "SELECT comm FROM raw_events WHERE typeof(comm) = 'text'"
         count = self._insert(
@@ -149,7 +175,8 @@ class _Copy:
         return self._insert(
             "INSERT OR IGNORE INTO out.raw_stacks(hash, ips, frames, note, process) "
             f"SELECT coalesce(t.new, s.hash), s.ips, s.frames, s.note, {process} "
-            f"FROM raw_stacks s LEFT JOIN stack_map t ON t.old = s.hash WHERE {not_skipped}"
+            f"FROM raw_stacks s LEFT JOIN stack_map t ON t.old = s.hash WHERE {not_skipped} "
+            f"AND {self._used(_stack_columns(), 's.hash')}"
         )
 
     def _free_hash(self, *content: object) -> int:
@@ -227,7 +254,27 @@ _BY_TABLE = {
     f"WHERE o.chain = {_CHAIN}), '#' || m.new, '')",
     ("raw_removed", "seq_base"): "s.seq_base + coalesce(m.id_add, :id_add)",
 }
+# Of a part: it ended where the part does; a merge takes the whole recording where it has both.
+_OF_PART = {
+    ("raw_sessions", "last_seen_ns"): "min(s.last_seen_ns, :part_end)",
+    ("raw_sessions", "stopped_ns"): "min(coalesce(s.stopped_ns, s.last_seen_ns), :part_end)",
+    ("raw_sessions", "options"): "without_secrets(s.options)",
+    ("raw_sessions", "flags"): "without_secrets(s.flags)",
+    ("raw_processes", "cmdline"): "without_secrets(s.cmdline)",
+}
 _OF_OLDER = {"older_version": ":older_version", "has_exact_totals": ":is_exact"}
+
+
+def _hidden(*values: Value) -> Value:
+    """For SQLite, which knows no number of arguments."""
+    [text] = values
+    return without_secrets(text) if isinstance(text, str) else text
+
+
+@cache
+def _stack_columns() -> dict[str, frozenset[str]]:
+    """Columns that hold hashes of raw_stacks, by table."""
+    return {name: frozenset({"stack_hash"}) for name, columns in own_columns().items() if "stack_hash" in columns}
 
 
 @cache

@@ -28,10 +28,10 @@ class MergeOutputError(IngeroError):
 
 
 @contextmanager
-def new_recording(path: Path) -> Iterator[Path]:
+def new_recording(path: Path, *, has_indexes: bool = True) -> Iterator[Path]:
     """An empty recording under another name, without indexes; it becomes `path` when all went well, else it vanishes.
 
-    Whoever was killed while writing left one: it goes.
+    has_indexes: whether they are made at the end. Whoever was killed while writing left one: it goes.
 
     Raises:
         MergeOutputError: there is such a file, another merge is writing it, or its folder takes none.
@@ -51,7 +51,7 @@ def new_recording(path: Path) -> Iterator[Path]:
             try:
                 _create(partial)
                 yield partial
-                _finish(partial)
+                _finish(partial, has_indexes=has_indexes)
                 _put_in_place(partial, path)
             except OSError as error:
                 raise _failed(path, error) from error
@@ -90,11 +90,13 @@ def _create(path: Path) -> None:
         db.close()
 
 
-def _finish(path: Path) -> None:
+def _finish(path: Path, *, has_indexes: bool) -> None:
     """The indexes at once: made row by row, they would take longer than the rows."""
     db = _open(path)
     try:
         db.execute("DROP INDEX merging_text")
+        if not has_indexes:
+            return
         ((events,),) = db.execute("SELECT count(*) FROM raw_events")
         for name, text in index_texts().items():
             if name not in INDEXES_AT_END or int(events) <= MAX_INDEXED_EVENTS:

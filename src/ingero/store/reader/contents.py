@@ -12,10 +12,10 @@ from ingero.store.conditions import period_ns
 from ingero.store.last_second import LIVE_NS
 from ingero.store.narrowing import ID_STEP
 from ingero.store.reader.questions import Questions, fields_of, listed
-from ingero.store.records import Container, Process, Session, Thread, Window
+from ingero.store.records import Container, NodeClock, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
 
-_START_NS = 30 * SECOND_NS  # attaching to very many processes
+START_NS = 30 * SECOND_NS  # attaching to very many processes
 
 # Where recorded time begins and ends: a column that is found by index, the table, how long its rows stand for.
 # Folded rows say it only to the minute.
@@ -38,6 +38,16 @@ class ContentQuestions(Questions):
     def sessions(self) -> list[Session]:
         """The recordings in the file, oldest first."""
         return self._records(Session, f"SELECT {fields_of(Session)} FROM raw_sessions ORDER BY started_ns")
+
+    def node_clocks(self) -> dict[str, NodeClock]:
+        """By node, what its clock was worth when its recording was fetched; the last time, if it was more than once."""
+        if not self.is_recorded("raw_node_clocks"):
+            return {}
+        rows = self._rows(
+            "SELECT s.node, c.at_ns, c.offset_ns, c.bound_ns FROM raw_node_clocks c "
+            "JOIN raw_sessions s USING (session) ORDER BY c.at_ns"
+        )
+        return {str(node): NodeClock(at_ns=at, offset_ns=offset, bound_ns=bound) for node, at, offset, bound in rows}
 
     def agent_pids(self, window: Window) -> frozenset[int]:
         """The processes that recorded in the window; none where the build that began the file did not say."""
@@ -144,7 +154,7 @@ class ContentQuestions(Questions):
         """The first second of the recording that started then; its start where that second is not kept any more."""
         if not self.is_recorded("raw_clock_seconds"):
             return started_ns
-        within = f"start_ns BETWEEN {started_ns} AND {started_ns + _START_NS}"
+        within = f"start_ns BETWEEN {started_ns} AND {started_ns + START_NS}"
         (first,) = self._rows(f"SELECT min(start_ns) FROM raw_clock_seconds WHERE {within}")[0]
         return started_ns if first is None else int(first)
 

@@ -1,0 +1,151 @@
+"""The recordings of many nodes around an incident, or a moment, as one file for whoever is to look into it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from ingero.errors import IngeroError
+from ingero.fleet.client import NodeClient
+from ingero.fleet.clocks import Clock
+from ingero.fleet.explanations import Explanation, ask_explanation, fleet_explanation
+from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
+from ingero.fleet.node_lists import Node, listed
+from ingero.fleet.recordings import FleetRecording, as_one, clock_of, fetch_span, shifted
+from ingero.store.merge import Progress
+from ingero.store.records import Window
+
+_Line = Annotated[str, msgspec.Meta(max_length=8 << 10)]
+_Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class BundleError(IngeroError):
+    """There is no such incident to bundle around."""
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of an incident. Times: unix ns, by the node's clock; end_ns None: it goes on.
+
+    node: "" where its recording has one.
+    """
+
+    number: int
+    cause: _Line
+    summary: _Line
+    start_ns: _Moment
+    end_ns: _Moment | None = None
+    node: _Line = ""
+
+
+class _Diagnosis(msgspec.Struct, frozen=True):
+    incidents: Annotated[list[About], msgspec.Meta(max_length=10_000)] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Center:
+    """What a bundle is around. window: by our clock, without a margin. label: of the node that has the incident.
+
+    incident: None where it is a moment.
+    """
+
+    window: Window
+    label: str = ""
+    incident: About | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What was written. window: by our clock."""
+
+    recording: FleetRecording
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What nodes say before anything is fetched of them."""
+
+    explained: Mapping[str, Explanation]
+    clocks: Mapping[Node, Clock]
+    node_of: Mapping[str, Node]
+    missing: tuple[Missing, ...]
+
+
+def ask_fleet(reach: Reach) -> Fleet:
+    """What each node found, and what its clock says."""
+    clocks: dict[Node, Clock] = {}
+
+    async def ask(client: NodeClient) -> Explanation:
+        clock = await clock_of(client)
+        if clock is not None:
+            clocks[client.node] = clock
+        return await ask_explanation(client, since="", pid=None, cause="")
+
+    answer: FleetAnswer[Explanation] = ask_nodes(
+        reach.nodes, reach.access, reach.context, ask, timeout_s=reach.timeout_s
+    )
+    found = fleet_explanation(answer)
+    return Fleet(
+        explained={label: one.answer for label, one in found.explained.items()},
+        clocks=clocks,
+        node_of={label: one.node for label, one in found.explained.items()},
+        missing=found.missing,
+    )
+
+
+def center_of(fleet: Fleet, text: str, now_ns: int) -> Center | None:
+    """The incident that `NODE` (its worst) or `NODE:NUMBER` names; None: the text names no node. now_ns: by our clock.
+
+    Raises:
+        BundleError: the node found no such incident.
+    """
+    label, number = text, ""
+    if text not in fleet.explained:
+        label, _, number = text.rpartition(":")
+        if label not in fleet.explained or not number.isdecimal():
+            return None
+    incidents = _incidents(fleet.explained[label])
+    chosen = [one for one in incidents if not number or one.number == int(number)]
+    if not chosen:
+        said = listed(sorted(one.number for one in incidents))
+        hint = f"{label}:N with one of {said}" if incidents else "--around with a moment takes what there is"
+        raise BundleError(f"{label} found no {'such ' if number else ''}incident", hint=hint)
+    worst, clock = chosen[0], fleet.clocks.get(fleet.node_of[label])
+    ahead_ns = clock.offset_ns if clock else 0
+    begin_ns = worst.start_ns - ahead_ns
+    end_ns = now_ns if worst.end_ns is None else worst.end_ns - ahead_ns
+    return Center(window=Window(begin_ns=begin_ns, end_ns=max(end_ns, begin_ns + 1)), label=label, incident=worst)
+
+
+def make_bundle(
+    reach: Reach, fleet: Fleet, center: Center, output: Path, *, margin_ns: int, most_bytes: int, progress: Progress
+) -> Bundle:
+    """Fetches what each node recorded around it, and writes it as one recording without secrets in command lines.
+
+    Raises:
+        NothingFetchedError: no node gave a part.
+        MergeOutputError: `output` is there already or cannot be written.
+    """
+    window = Window(begin_ns=center.window.begin_ns - margin_ns, end_ns=center.window.end_ns + margin_ns)
+    with tempfile.TemporaryDirectory(prefix="ingero-bundle-") as folder:
+        found = fetch_span(
+            reach, Path(folder), lambda node: shifted(window, fleet.clocks.get(node)), most_bytes=most_bytes
+        )
+        return Bundle(recording=as_one(found, output, progress=progress), window=window)
+
+
+def labels(fleet: Fleet) -> Sequence[str]:
+    """What the nodes that answered are called."""
+    return sorted(fleet.explained)
+
+
+def _incidents(explanation: Explanation) -> list[About]:
+    try:
+        return msgspec.json.decode(explanation.diagnosis, type=_Diagnosis).incidents
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BundleError("its diagnosis is not what it should be", hint="update ingero on that node") from error

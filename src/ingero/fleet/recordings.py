@@ -1,0 +1,150 @@
+"""Parts of the recordings of many nodes, fetched into files and made one recording, as `merge` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+from ingero.errors import IngeroError
+from ingero.fleet.budget import Budget
+from ingero.fleet.client import NodeClient, NodeError
+from ingero.fleet.clocks import EXCHANGES, Clock, ClockError, estimate
+from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
+from ingero.fleet.node_lists import Node
+from ingero.serve.recording_part import MEDIA_TYPE
+from ingero.store.errors import StoreError
+from ingero.store.merge import Merged, Progress, merge
+from ingero.store.reader import open_reader
+from ingero.store.records import NodeClock, Window
+
+MOST_OF_A_NODE_BYTES = 64 << 20
+MOST_OF_ALL_BYTES = 4 << 30  # on the disk
+_AT_ONCE = 8  # they are long answers: the network is the limit
+_Span = Callable[[Node], Window]
+
+
+class NothingFetchedError(IngeroError):
+    """No node gave a part of its recording."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A node's part. clock: None where the node does not say it."""
+
+    node: Node
+    path: Path
+    clock: Clock | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRecording:
+    """What became one file. clocks: by the name that a node has in it. missing: nodes of which nothing is in it."""
+
+    merged: Merged
+    clocks: Mapping[str, Clock]
+    missing: tuple[Missing, ...]
+
+
+def fetch_since(reach: Reach, folder: Path, since: str, *, most_bytes: int) -> FleetAnswer[Fetched]:
+    """The last `since` ("90s"; "": all) of each node's recording, a file each below the folder."""
+    return _fetched(reach, folder, lambda _: {"since": since}, most_bytes)
+
+
+def fetch_span(reach: Reach, folder: Path, span: _Span, *, most_bytes: int) -> FleetAnswer[Fetched]:
+    """What each node recorded in a time. span: that time by the clock of a node."""
+
+    def wanted(node: Node) -> dict[str, str]:
+        window = span(node)
+        return {"begin_ns": str(max(window.begin_ns, 0)), "end_ns": str(max(window.end_ns, 0))}
+
+    return _fetched(reach, folder, wanted, most_bytes)
+
+
+def _fetched(
+    reach: Reach, folder: Path, wanted: Callable[[Node], Mapping[str, str]], most_bytes: int
+) -> FleetAnswer[Fetched]:
+    places = {node: folder / f"{number:05d}" for number, node in enumerate(reach.nodes)}
+
+    async def ask(client: NodeClient) -> Fetched:
+        node = client.node
+        places[node].mkdir()
+        path = places[node] / f"{node.host.replace(':', '-')}.db"  # its name, if the recording says none
+        question = urlencode({**wanted(node), "most_bytes": str(most_bytes)})
+        clock = await clock_of(client)
+        with path.open("w+b") as file:
+            await client.fetch(f"/api/v2/recording?{question}", MEDIA_TYPE, file)
+        return Fetched(node=node, path=path, clock=clock)
+
+    budget = Budget(MOST_OF_ALL_BYTES, most_bytes)
+    return ask_nodes(
+        reach.nodes, reach.access, reach.context, ask, timeout_s=reach.timeout_s, at_once=_AT_ONCE, budget=budget
+    )
+
+
+async def clock_of(client: NodeClient) -> Clock | None:
+    """The node's clock, over the connection that the question takes; None where it does not say it."""
+    try:
+        return estimate([await client.exchange() for _ in range(EXCHANGES)])
+    except (ClockError, NodeError):
+        return None
+
+
+def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> FleetRecording:
+    """One recording of all parts. A node whose file is none costs the others nothing.
+
+    Raises:
+        NothingFetchedError: there is no part.
+        MergeOutputError: `output` is there already or cannot be written.
+    """
+    parts = [one.answer for one in found.answered]
+    missing = list(found.missing)
+    try:
+        merged = _merged(parts, output, progress)
+    except StoreError:
+        bad = {part.node: reason for part in parts if (reason := _refusal(part))}
+        missing += [Missing(node=node, reason=f"its recording is none: {reason}") for node, reason in bad.items()]
+        parts = [part for part in parts if part.node not in bad]
+        merged = _merged(parts, output, progress)
+    return FleetRecording(merged=merged, clocks=clocks_in(output), missing=tuple(missing))
+
+
+def _merged(parts: Sequence[Fetched], output: Path, progress: Progress) -> Merged:
+    if not parts:
+        raise NothingFetchedError("no node gave a part of its recording", hint="the reasons stand above")
+    clocks = {
+        part.path: NodeClock(at_ns=part.clock.at_ns, offset_ns=part.clock.offset_ns, bound_ns=part.clock.bound_ns)
+        for part in parts
+        if part.clock is not None
+    }
+    return merge([part.path for part in parts], output, clocks=clocks, progress=progress)
+
+
+def _refusal(part: Fetched) -> str:
+    """Why a file cannot be merged; "": it can."""
+    alone = part.path.with_suffix(".alone")
+    try:
+        merge([part.path], alone)
+    except StoreError as error:
+        return str(error).replace(str(part.path), part.path.name)
+    alone.unlink()
+    return ""
+
+
+def clocks_in(path: Path) -> dict[str, Clock]:
+    """By node, what its clock was worth when its part was fetched."""
+    with open_reader(path) as reader:
+        found = reader.node_clocks()
+    return {
+        node: Clock(offset_ns=one.offset_ns, bound_ns=one.bound_ns, at_ns=one.at_ns, exchanges=EXCHANGES)
+        for node, one in found.items()
+    }
+
+
+def shifted(window: Window, clock: Clock | None) -> Window:
+    """A time by our clock, by that of a node; wider by how far that may be off now."""
+    if clock is None:
+        return window
+    begin_ns = window.begin_ns + clock.offset_ns - clock.bound_ns
+    return replace(window, begin_ns=begin_ns, end_ns=window.end_ns + clock.offset_ns + clock.bound_ns)
