@@ -13,11 +13,15 @@ from click.testing import CliRunner, Result
 
 from ingero.cli.main import cli
 from ingero.demo.scene import Scene, Step
-from ingero.fleet.access import Access
+from ingero.fleet.access import Access, client_context
+from ingero.fleet.clocks import Clock
+from ingero.fleet.fan_out import Reach
 from ingero.fleet.node_lists import Node
+from ingero.fleet.recordings import fetch_span, shifted
 from ingero.serve.recording_part import MEDIA_TYPE
 from ingero.store.merge import merge
 from ingero.store.reader import open_reader
+from ingero.store.records import Window
 from tests.trace_processor.processor import trace_processor
 from tests.unit.fleet_nodes import Certificates, make_certificates, record_node, serving_node
 from tests.unit.hostile_nodes import http, listening, says
@@ -199,6 +203,29 @@ def test_secrets_do_not_leave_the_node(client: Access, certificates: Certificate
     assert done.exit_code == 0, done.output
     assert ask(tmp_path / "bundle.db", "SELECT cmdline FROM processes") == [("python train.py --password [secret]",)]
     assert b"hunter2" not in (tmp_path / "bundle.db").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("window", "most_bytes", "reason"),
+    [
+        (Window(begin_ns=0, end_ns=2**62), 100_000, "are more than 97.7 KiB"),
+        (Window(begin_ns=5, end_ns=6), 1 << 26, "nothing was recorded from 1970-01-01"),
+    ],
+)
+def test_a_node_says_why_it_gives_no_part(
+    fleet: list[Node], client: Access, tmp_path: Path, window: Window, most_bytes: int, reason: str
+) -> None:
+    reach = Reach(nodes=tuple(fleet[:1]), access=client, context=client_context(client), timeout_s=30)
+    found = fetch_span(reach, tmp_path, lambda _: window, most_bytes=most_bytes)
+    assert found.answered == ()
+    assert reason in found.missing[0].reason
+
+
+def test_a_time_is_asked_for_by_the_clock_of_the_node() -> None:
+    clock = Clock(offset_ns=3_000_000_000, bound_ns=1_000_000, at_ns=0, exchanges=8)
+    window = Window(begin_ns=10_000_000_000, end_ns=20_000_000_000)
+    assert shifted(window, clock) == Window(begin_ns=12_999_000_000, end_ns=23_001_000_000)
+    assert shifted(window, None) == window
 
 
 @pytest.mark.parametrize(

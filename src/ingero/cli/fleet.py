@@ -33,7 +33,10 @@ _DAY_NS = 86_400_000_000_000
 
 @click.group("fleet")
 def command() -> None:
-    """Collect from many nodes, each a dashboard that answers (docs/fleet.md)."""
+    """Collect what many nodes recorded around an incident into one file.
+
+    Each node is a dashboard that answers: docs/fleet.md.
+    """
 
 
 @command.command("bundle")
