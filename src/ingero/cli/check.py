@@ -16,6 +16,7 @@ import rich_click as click
 
 from ingero.attach.libbpf import libbpf_version
 from ingero.attach.objects import object_path
+from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
 from ingero.cli.output import echo, echo_json
 from ingero.cli.settings import resolve
 from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
@@ -38,8 +39,24 @@ _MARK_WIDTH = 9
 
 @click.command("check")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(as_json: bool) -> None:
-    """Say whether this machine can be traced, and what mends it."""
+@click.option("--timeout", metavar="D", help="With --nodes: give a node up after this time. Default: 5s.")
+@fleet_options
+def command(as_json: bool, timeout: str | None, fleet: FleetFlags) -> None:
+    """Say whether this machine can be traced, and what mends it; or which of many nodes record.
+
+    With --nodes, nothing of this machine is looked at: each node says its version, whether it records, and its clock.
+
+    Exit code 0: it can, or all do; 1: something is to be mended, 2: an error, 3: nodes are missing.
+    """
+    if fleet.nodes:
+        from ingero.cli.fleet_check import check_fleet  # noqa: PLC0415  # needless for this machine
+
+        nodes = fleet_beside(fleet, timeout=timeout, environ=os.environ, uid=os.getuid())
+        assert nodes is not None  # they were named
+        sys.exit(check_fleet(nodes, as_json=as_json))
+    if timeout is not None:
+        raise FleetOptionError("--timeout is of nodes", hint="name some: --nodes gpu-01,gpu-02")
+    refuse_alone(fleet)  # nodes of ingero.yaml are of commands that ask recordings
     rows = all_rows(gather())
     if as_json:
         echo_json(_as_json(rows))
