@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from ingero import __version__
+from ingero.diagnose.comparison_side import side_of
 from ingero.diagnose.concerned import chosen
 from ingero.serve import boot_clock
 from ingero.serve.dashboard import published
@@ -78,6 +79,8 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
             b'{"clock":%b,%b' % (for_pages(boot_clock.now(source.clock)), kept[1:]), media_type="application/json"
         )
 
+    _add_side(app, source)
+
 
 def identity(source: RecordingSource) -> Identity:
     """Whose recording it is."""
@@ -94,6 +97,19 @@ def identity(source: RecordingSource) -> Identity:
         )
 
     return source.kept(("identity",), read)
+
+
+def _add_side(app: FastAPI, source: RecordingSource) -> None:
+    @app.get("/api/v2/side")
+    def side(since: Since = "") -> Response:
+        """What `ingero compare` needs of this recording to compare another one with it."""
+
+        def text() -> bytes:
+            with source.open(since) as (reader, window):
+                found = side_of(reader, window)
+            return for_pages({"node": identity(source), "side": found})
+
+        return Response(source.kept(("side", since), text), media_type="application/json")
 
 
 def _add_moments(chains: list[dict[str, Any]], clock: boot_clock.BootClock) -> None:
