@@ -3,7 +3,7 @@
 Run: python -m bench.fleet_clocks [--runs N] [--json]. Real sockets on the loopback, eight exchanges a run on a kept
 connection, a node whose clock is 37 ms ahead. Message delays: idle 100 us and 80 us more on average; asymmetric 250 and
 160 us one way; stalled: every fifth message waits 4 ms besides. "asked": the same by the client of `query --nodes`,
-with a connection and a statement each run, of a node's real server behind the proxy, asymmetric and stalled.
+with a connection and a question each run, of a node's real server behind the proxy, asymmetric and stalled.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ingero.fleet.access import Access
 from ingero.fleet.client import NodeClient
 from ingero.fleet.clocks import EXCHANGES, Clock, Exchange, estimate
 from ingero.fleet.fan_out import ask_nodes
+from ingero.serve.row_lines import Identity
 from tests.unit.delayed_clock import Way, delaying_proxy, node_behind_proxy, percentile
 from tests.unit.fleet_nodes import record_node, serving_node
 
@@ -52,7 +53,7 @@ def run_asked(there: Way, back: Way, runs: int) -> dict[str, float]:
     """The same of a node's server, as who asks it sees it."""
 
     async def ask(client: NodeClient) -> NodeClient:
-        await client.rows("SELECT 1", limit=1, timeout_s=60)
+        await client.json("/api/v2/node", Identity)
         return client
 
     found: list[tuple[Clock, Sequence[Exchange]]] = []

@@ -116,16 +116,19 @@ def delaying_proxy(node: Node, there: Way, back: Way, rng: random.Random) -> Ite
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(len(seen))
-        from_node, to_node = await asyncio.open_connection(node.host, node.port)
-        await asyncio.gather(_forward(reader, to_node, there, rng), _forward(from_node, writer, back, rng))
+        with suppress(asyncio.CancelledError):  # the test is over, and a connection not
+            from_node, to_node = await asyncio.open_connection(node.host, node.port)
+            await asyncio.gather(_forward(reader, to_node, there, rng), _forward(from_node, writer, back, rng))
 
     async def serve() -> None:
         async with await asyncio.start_server(connect, "127.0.0.1", 0) as server:
             found.append(server.sockets[0].getsockname()[1])
             is_ready.set()
             await is_over.wait()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
@@ -135,7 +138,6 @@ def delaying_proxy(node: Node, there: Way, back: Way, rng: random.Random) -> Ite
     finally:
         loop.call_soon_threadsafe(is_over.set)
         thread.join()
-        loop.run_until_complete(asyncio.sleep(0))
         loop.close()
 
 

@@ -97,7 +97,14 @@ class FleetQuestions:
         found = self._asked(_asks("/api/v1/overview", _Overview))
         named = self._names(found)
         rows: list[Object] = [
-            {"node": traced(label), "address": str(one.node), "answers": True, "is_live": one.answer.answer.is_live}
+            {
+                "node": traced(label),
+                "address": str(one.node),
+                "answers": True,
+                "is_live": one.answer.answer.is_live,
+                "clock_offset_ns": one.clock.offset_ns if one.clock else None,
+                "clock_bound_ns": one.clock.bound_ns if one.clock else None,
+            }
             for label, one in named.items()
         ]
         missing: list[Object] = [

@@ -333,6 +333,8 @@ class NodeState(TypedDict, total=False):
     address: str
     answers: bool
     is_live: bool
+    clock_offset_ns: int | None
+    clock_bound_ns: int | None
     reason: str
 
 
