@@ -110,25 +110,25 @@ def delaying_proxy(node: Node, there: Way, back: Way, rng: random.Random) -> Ite
     """Where a node is reached through a proxy that delays each message, and a list with an item for each connection."""
     seen: list[int] = []
     found: list[int] = []
+    ends: list[asyncio.StreamWriter] = []
     is_ready = threading.Event()
     loop = asyncio.new_event_loop()
     is_over = asyncio.Event()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(len(seen))
-        with suppress(asyncio.CancelledError):  # the test is over, and a connection not
-            from_node, to_node = await asyncio.open_connection(node.host, node.port)
-            await asyncio.gather(_forward(reader, to_node, there, rng), _forward(from_node, writer, back, rng))
+        from_node, to_node = await asyncio.open_connection(node.host, node.port)
+        ends.extend((writer, to_node))
+        await asyncio.gather(_forward(reader, to_node, there, rng), _forward(from_node, writer, back, rng))
 
     async def serve() -> None:
         async with await asyncio.start_server(connect, "127.0.0.1", 0) as server:
             found.append(server.sockets[0].getsockname()[1])
             is_ready.set()
             await is_over.wait()
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            for end in ends:
+                end.close()
+            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()

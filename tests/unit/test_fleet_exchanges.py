@@ -98,6 +98,26 @@ def test_the_error_is_within_the_bound_through_a_proxy_that_delays_one_way_more(
             assert len(connections) == made  # the exchanges go over the connection of the question
 
 
+def test_more_exchanges_than_those_of_a_question_go_over_its_connection(tmp_path: Path) -> None:
+    async def more(client: NodeClient) -> list[int]:
+        made = [await client.exchange() for _ in range(3)]
+        await client.rows("SELECT 1", limit=1, timeout_s=60)
+        return [one.least_ns for one in made] + [-one.most_ns for one in made]
+
+    path = record_node(tmp_path / "n.db", "n")
+    with (
+        serving_node(path, has_tls=False, clock=shifted(SHIFT_NS)) as node,
+        delaying_proxy(node, LEAST, LEAST, random.Random(2)) as (proxy, connections),
+    ):
+        [one] = ask_nodes([proxy], PLAIN, None, more, timeout_s=60).answered
+        assert len(connections) == 1
+    assert all(bound_ns <= SHIFT_NS for bound_ns in one.answer[:3])
+    assert all(-bound_ns >= SHIFT_NS for bound_ns in one.answer[3:])
+    with listening(time_of(b"\x00garbage\r\n\r\n"), is_read=False) as bad:
+        found = ask_nodes([bad], PLAIN, None, more, timeout_s=60)
+    assert [one.reason for one in found.missing] == ["the node does not answer what its clock says"]
+
+
 def test_a_clock_that_is_off_is_told_with_its_bound_unless_more_is_allowed(tmp_path: Path) -> None:
     with ExitStack() as stack:
         nodes = [

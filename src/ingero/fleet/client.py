@@ -140,6 +140,24 @@ class NodeClient:
 
         return await self._again(ask)
 
+    async def exchange(self) -> Exchange:
+        """One more exchange of clocks, for who asks for nothing else.
+
+        Raises:
+            NodeError: there is no answer.
+            ClockError: what came is none.
+        """
+
+        async def ask() -> Exchange:
+            connection = await self._connected()
+            try:
+                return await connection.exchange()
+            except ClockError:
+                await self._close()
+                raise
+
+        return await self._again(ask)
+
     async def compare_clocks(self, *, within_s: float) -> None:
         """Makes the other half of the exchanges, if the connection still stands; never longer than that."""
         if self._says_time and self._connection is not None and self._connection.is_usable:
