@@ -62,7 +62,7 @@ def run(command: str, nodes: Sequence[Node], *more: str, access: Access | None =
     return CliRunner().invoke(cli, [command, "--nodes", listed, *shown, "--timeout", "60s", *more, *sql])
 
 
-def asked(node: Node, access: Access = PLAIN, *, timeout_s: float = 60.0) -> FleetAnswer[NodeClient]:
+def asked(node: Node, access: Access = PLAIN, *, timeout_s: float = 20.0) -> FleetAnswer[NodeClient]:
     async def rows(client: NodeClient) -> NodeClient:
         await client.rows("SELECT 1", limit=1, timeout_s=timeout_s)
         return client

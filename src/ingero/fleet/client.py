@@ -37,7 +37,7 @@ _BUSY = (429, 502, 503, 504)  # as servers and what stands before them say "not 
 _OTHER_AUTHORITY = "--ca-cert with the certificate of the authority that signs those of nodes"
 _NO_CERTIFICATE = "if it wants a client's certificate: --client-cert and --client-key"
 _NOT_BELIEVED = "if it does not know who signed this client's certificate: one of the authority in its --client-ca"
-_CLOCK_S = 1.0  # for the exchanges before a question, and after it: what a node says of its clock costs no answer
+MOST_CLOCK_S = 5.0  # for the exchanges before a question, and after it: what a node says of its clock costs no answer
 _OK, _FIRST_REDIRECT, _FIRST_ERROR, _UNKNOWN_TOKEN, _NO_ADDRESS = 200, 300, 400, 401, 404
 
 _Decoded = TypeVar("_Decoded")
@@ -77,10 +77,18 @@ class NodeClient:
     """A context manager; what it asks, it asks over the same connection, which is made with the first question.
 
     On the way clocks are compared: half of the exchanges when the connection stands, half by `compare_clocks`.
+    clock_s: how long each half may take; 64 nodes share this machine's time.
     """
 
     def __init__(
-        self, node: Node, access: Access, context: ssl.SSLContext | None, budget: Budget, *, random_part: random.Random
+        self,
+        node: Node,
+        access: Access,
+        context: ssl.SSLContext | None,
+        budget: Budget,
+        *,
+        random_part: random.Random,
+        clock_s: float = MOST_CLOCK_S,
     ) -> None:
         self.node = node
         self._context, self._known = context, access.known
@@ -90,6 +98,7 @@ class NodeClient:
             self._headers["authorization"] = f"Bearer {access.token}"
         self._budget = budget
         self._random = random_part
+        self._clock_s = min(clock_s, MOST_CLOCK_S)
         self._connection: Connection | None = None
         self._says_time = True  # until it was asked and did not
         self._before: list[Exchange] = []
@@ -161,7 +170,7 @@ class NodeClient:
     async def compare_clocks(self, *, within_s: float) -> None:
         """Makes the other half of the exchanges, if the connection still stands; never longer than that."""
         if self._says_time and self._connection is not None and self._connection.is_usable:
-            await self._exchange(self._connection, self._after, min(within_s, _CLOCK_S))
+            await self._exchange(self._connection, self._after, min(within_s, self._clock_s))
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -182,7 +191,7 @@ class NodeClient:
         await self._close()
         self._connection = connection = await self._open()
         if self._says_time and not self._before:
-            self._says_time = await self._exchange(connection, self._before, _CLOCK_S)
+            self._says_time = await self._exchange(connection, self._before, self._clock_s)
             if not self._says_time:
                 await self._close()
                 self._connection = connection = await self._open()

@@ -111,7 +111,8 @@ async def _ask_all(
             return Answered(node=node, answer=found, elapsed_ns=time.monotonic_ns() - begin_ns, clock=clock)
 
     async def _asked(node: Node, until_s: float) -> tuple[_Answer, Clock | None]:
-        async with NodeClient(node, access, context, budget, random_part=random_part) as client:
+        clock_s = timeout_s / 2  # the other half is for the question, whatever the node says of its clock
+        async with NodeClient(node, access, context, budget, random_part=random_part, clock_s=clock_s) as client:
             answer = await asyncio.wait_for(ask(client), until_s - time.monotonic())
             await client.compare_clocks(within_s=until_s - time.monotonic())  # of no answer that is there already
             return answer, client.clock()
