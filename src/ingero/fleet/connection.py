@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import httpcore2
 import msgspec
@@ -19,6 +22,8 @@ FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutEx
 
 TIME_PATH = "/api/v2/time"
 _MOST_STAMPS_BYTES = 8 << 10  # headers and all; those of a node have less than 1 KiB
+_OTHER_FAMILY_S = 0.25  # until the next address of a name is tried beside the first (RFC 8305)
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _OK = b"HTTP/1.1 200 "
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,4})[ \t]*(?:\r\n|$)", re.IGNORECASE)
 
@@ -34,7 +39,7 @@ _stamps_of = msgspec.json.Decoder(_Stamps).decode
 class Connection:
     """HTTP/1.1, one question at a time. Made by `open`."""
 
-    def __init__(self, node: Node, stream: httpcore2.AsyncNetworkStream, headers: Mapping[str, str]) -> None:
+    def __init__(self, node: Node, stream: _Stream, headers: Mapping[str, str]) -> None:
         """headers: of every question."""
         self._stream = stream
         self._headers = [
@@ -55,15 +60,18 @@ class Connection:
             KnownNodeError: it shows another certificate than before.
             httpcore2.NetworkError, OSError: there is no connection, or no TLS on it.
         """
-        stream = await httpcore2.AnyIOBackend().connect_tcp(node.host, node.port)
-        try:
-            if context is not None:
-                stream = await stream.start_tls(context, server_hostname=node.host)
-                if known is not None:
-                    known.check(node, stream.get_extra_info("ssl_object").getpeercert(binary_form=True) or b"")
-        except BaseException:
-            await stream.aclose()
-            raise
+        with _failing_as(httpcore2.ConnectError):
+            reader, writer = await asyncio.open_connection(
+                node.host, node.port, ssl=context, server_hostname=node.host if context else None,
+                happy_eyeballs_delay=_OTHER_FAMILY_S,
+            )  # fmt: skip
+        stream = _Stream(reader, writer)
+        if context is not None and known is not None:
+            try:
+                known.check(node, stream.get_extra_info("ssl_object").getpeercert(binary_form=True) or b"")
+            except BaseException:
+                await stream.aclose()
+                raise
         return cls(node, stream, headers)
 
     async def close(self) -> None:
@@ -120,6 +128,49 @@ class Connection:
         return Exchange(
             asked_ns=asked_ns, received_ns=stamps.received_ns, sent_ns=stamps.sent_ns, answered_ns=answered_ns
         )
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A connection of asyncio as httpcore2 speaks HTTP on it: half the CPU of that of anyio, which it brings along."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002  # httpcore2's; who asks has a limit
+        """What has come, so many bytes at most; b"" at the end."""
+        with _failing_as(httpcore2.ReadError):
+            return await self._reader.read(max_bytes)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002  # as above
+        """Sends it all."""
+        with _failing_as(httpcore2.WriteError):
+            self._writer.write(buffer)
+            await self._writer.drain()
+
+    async def aclose(self) -> None:
+        """Ends it at once: nothing that is still on its way is wanted."""
+        self._writer.transport.abort()
+        await asyncio.sleep(0)
+
+    def get_extra_info(self, info: str) -> Any:
+        """`is_readable` of one that nobody reads from: it has ended."""
+        if info == "is_readable":
+            return self._reader.at_eof() or self._reader.exception() is not None
+        return self._writer.get_extra_info(info)
+
+
+@contextmanager
+def _failing_as(kind: type[httpcore2.NetworkError]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # those of TLS are such, too
+        raise kind(str(error)) from _of_one_kind(error)
+
+
+def _of_one_kind(error: OSError) -> OSError:
+    """Where several addresses of a name failed alike, as one; asyncio puts their texts together."""
+    numbers = set(_ERRNO.findall(str(error)))
+    return OSError(int(numbers.pop()), str(error)) if error.errno is None and len(numbers) == 1 else error
 
 
 def _stamps_in(answer: bytes) -> _Stamps | None:
