@@ -1,4 +1,5 @@
-"""What asking many nodes costs: `python -m bench.fleet [NODES]`, against bare TLS requests in the same run.
+"""What asking many nodes costs, their clocks compared on the way: `python -m bench.fleet [NODES]`, against bare TLS
+requests in the same run.
 
 A process of its own plays the nodes: one address of 127/8 each, a certificate for each ten, TLS 1.3, clients with a
 certificate only, an answer of one row. "bare" is the least that asking can cost here: asyncio's own
@@ -8,6 +9,7 @@ streams, one handshake, one request, the answer read and thrown away, as many at
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 import ssl
 import subprocess
@@ -21,6 +23,7 @@ from pathlib import Path
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.authority import make_authority, make_certificate
 from ingero.fleet.client import NodeClient, NodeRows
+from ingero.fleet.clocks import EXCHANGES
 from ingero.fleet.fan_out import AT_ONCE, ask_nodes
 from ingero.fleet.node_lists import Node
 from ingero.serve.row_lines import Identity, row_lines
@@ -30,6 +33,7 @@ _NODES = 300
 _NODES_OF_A_CERTIFICATE = 10
 _ROUNDS = 3
 _TIMEOUT_S = 60.0
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 def main() -> None:
@@ -73,6 +77,7 @@ def _ours(nodes: list[Node], access: Access, context: ssl.SSLContext) -> None:
 
     found = ask_nodes(nodes, access, context, ask, timeout_s=_TIMEOUT_S)
     assert len(found.answered) == len(nodes), found.missing[:3]
+    assert all(one.clock is not None and one.clock.exchanges == EXCHANGES for one in found.answered)
 
 
 async def _bare(nodes: list[Node], context: ssl.SSLContext) -> None:
@@ -96,14 +101,22 @@ async def _serve(folder: Path, count: int) -> None:
         host = writer.get_extra_info("sockname")[0]
         who = Identity(nodes=[host], machine_id="", recording=host)
         body = b"".join(row_lines(Answer(columns=("x",), rows=[(1,)], is_truncated=False, elapsed_ns=1, notes=()), who))
+        is_kept = True
         try:
-            await reader.readuntil(b"\r\n\r\n")
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nContent-Length: {len(body)}\r\n"
-            writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
-            await writer.drain()
-            writer.close()
+            while is_kept:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.startswith(b"GET /api/v2/time "):
+                    stamps = b'{"received_ns":%d,"sent_ns":%d}' % (time.time_ns(), time.time_ns())
+                    writer.write(_answer("application/json", stamps))
+                else:
+                    found = _LENGTH.search(head)
+                    await reader.readexactly(int(found[1]) if found else 0)
+                    writer.write(_answer("application/x-ndjson", body))
+                await writer.drain()
+                is_kept = b"Connection: close" not in head
         except (OSError, asyncio.IncompleteReadError):
-            writer.close()
+            pass
+        writer.close()
 
     servers: list[asyncio.Server] = []
     for place in range(count):
@@ -112,6 +125,10 @@ async def _serve(folder: Path, count: int) -> None:
         servers.append(await asyncio.start_server(answer, _address(place), port, ssl=context, backlog=16))
     print(servers[0].sockets[0].getsockname()[1], flush=True)
     await asyncio.gather(*(one.serve_forever() for one in servers))
+
+
+def _answer(kind: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _server_context(folder: Path, name: str) -> ssl.SSLContext:

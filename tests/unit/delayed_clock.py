@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 from ingero.fleet.clocks import Exchange
+from ingero.fleet.node_lists import Node
 
 _STAMPS = struct.Struct("!qq")
 
@@ -71,21 +73,13 @@ async def node_behind_proxy(
         writer.close()
         await _closed(writer)
 
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(4096):
-                await asyncio.sleep(way.delay(rng))
-                writer.write(data)
-        writer.close()
-        await _closed(writer)
-
     node = await asyncio.start_server(answer, "127.0.0.1", 0)
     node_port = node.sockets[0].getsockname()[1]
 
     async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.append(asyncio.current_task())
         from_node, to_node = await asyncio.open_connection("127.0.0.1", node_port)
-        await asyncio.gather(forward(reader, to_node, there), forward(from_node, writer, back))
+        await asyncio.gather(_forward(reader, to_node, there, rng), _forward(from_node, writer, back, rng))
 
     proxy = await asyncio.start_server(proxied, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.sockets[0].getsockname()[1])
@@ -109,6 +103,51 @@ async def node_behind_proxy(
         for server in (proxy, node):
             server.close()
             await server.wait_closed()
+
+
+@contextmanager
+def delaying_proxy(node: Node, there: Way, back: Way, rng: random.Random) -> Iterator[tuple[Node, list[int]]]:
+    """Where a node is reached through a proxy that delays each message, and a list with an item for each connection."""
+    seen: list[int] = []
+    found: list[int] = []
+    ends: list[asyncio.StreamWriter] = []
+    is_ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    is_over = asyncio.Event()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(len(seen))
+        from_node, to_node = await asyncio.open_connection(node.host, node.port)
+        ends.extend((writer, to_node))
+        await asyncio.gather(_forward(reader, to_node, there, rng), _forward(from_node, writer, back, rng))
+
+    async def serve() -> None:
+        async with await asyncio.start_server(connect, "127.0.0.1", 0) as server:
+            found.append(server.sockets[0].getsockname()[1])
+            is_ready.set()
+            await is_over.wait()
+            for end in ends:
+                end.close()
+            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    is_ready.wait()
+    try:
+        yield Node("127.0.0.1", found[0]), seen
+    finally:
+        loop.call_soon_threadsafe(is_over.set)
+        thread.join()
+        loop.close()
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way, rng: random.Random) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(1 << 16):
+            await asyncio.sleep(way.delay(rng))
+            writer.write(data)
+    writer.close()
+    await _closed(writer)
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:

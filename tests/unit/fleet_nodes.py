@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -17,6 +18,7 @@ from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
 from ingero.serve.recording_source import RecordingSource
+from ingero.store import tables
 
 NOW = datetime.now(timezone.utc)
 SECONDS = 12
@@ -51,9 +53,18 @@ def make_certificates(folder: Path) -> Certificates:
     return Certificates(folder)
 
 
-def record_node(path: Path, node: str, *, is_late: bool = False, machine_id: str = "") -> Path:
-    """A trainer on a node; is_late: with somebody who takes its CPU from the middle on."""
-    with Scene(path, seconds=SECONDS, node=node, machine_id=machine_id) as scene:
+def record_node(
+    path: Path, node: str, *, is_late: bool = False, machine_id: str = "", begin_mono_ns: int | None = None
+) -> Path:
+    """A trainer on a node; is_late: with somebody who takes its CPU from the middle on.
+
+    begin_mono_ns: it is of this boot of this machine, from that moment by CLOCK_MONOTONIC on.
+    """
+    boot_id = "" if begin_mono_ns is None else Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with Scene(path, seconds=SECONDS, node=node, machine_id=machine_id, boot_id=boot_id) as scene:
+        for second in (0, SECONDS // 2, SECONDS) if begin_mono_ns is not None else ():
+            mono_ns = (begin_mono_ns or 0) + second * 10**9
+            scene.append(tables.CLOCK_PAIRS, mono_ns=mono_ns, unix_ns=scene.at(second))
         trainer = scene.process(100, "python", rank=0, cmdline="python train.py")
         middle = SECONDS // 2
         scene.train(trainer, 0, middle, Step())
@@ -69,9 +80,10 @@ def record_node(path: Path, node: str, *, is_late: bool = False, machine_id: str
 
 @contextmanager
 def serving_node(
-    path: Path, *, made: Made | None = None, client_ca: Path | None = None, token: str = "", has_tls: bool = True
-) -> Iterator[Node]:
-    """A node's server on a free port of this machine, at 127.0.0.1."""
+    path: Path, *, made: Made | None = None, client_ca: Path | None = None, token: str = "", has_tls: bool = True,
+    clock: Callable[[], int] = time.time_ns,
+) -> Iterator[Node]:  # fmt: skip
+    """A node's server on a free port of this machine, at 127.0.0.1. clock: what the node takes for unix ns."""
     listening = listen(Address("127.0.0.1", 0))
     address = Address("127.0.0.1", listening.getsockname()[1])
     exposure = Exposure(
@@ -82,7 +94,7 @@ def serving_node(
         client_ca=client_ca,
         token=token,
     )
-    source = RecordingSource(path, may_lag=True)
+    source = RecordingSource(path, may_lag=True, clock=clock)
     context = None
     if has_tls:
         certificate = certificate_of(exposure)

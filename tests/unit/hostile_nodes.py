@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import threading
@@ -71,9 +72,28 @@ def http(status: str, body: bytes, kind: str = "application/json", **headers: st
     return head.encode() + body
 
 
+def read_request(client: socket.socket) -> bytes:
+    """A whole one, its body, too: who closes on what it has not read resets the connection. The path it asks for.
+
+    Of what is no HTTP, a handshake of TLS, as much as comes at once; b"" then.
+    """
+    request = client.recv(1 << 16)
+    if not request.startswith((b"GET ", b"POST ")):
+        return b""
+    while b"\r\n\r\n" not in request:
+        if not (piece := client.recv(1 << 16)):
+            return b""
+        request += piece
+    head, _, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    while length and len(body) < int(length[1]) and (piece := client.recv(1 << 16)):
+        body += piece
+    return head.split(b" ", 2)[1]
+
+
 @contextmanager
-def listening(handler: Handler, *, context: ssl.SSLContext | None = None) -> Iterator[Node]:
-    """A server on a free port of this machine that does this to everybody."""
+def listening(handler: Handler, *, context: ssl.SSLContext | None = None, is_read: bool = True) -> Iterator[Node]:
+    """A server on a free port of this machine that does this to everybody. is_read: after it has read a request."""
     is_over = threading.Event()
     threads = []
 
@@ -82,8 +102,8 @@ def listening(handler: Handler, *, context: ssl.SSLContext | None = None) -> Ite
             client = context.wrap_socket(raw, server_side=True) if context else raw
             with client:
                 client.settimeout(5)
-                if context is None:
-                    client.recv(1 << 16)
+                if context is None and is_read:
+                    read_request(client)
                 handler(client, is_over)
         raw.close()
 

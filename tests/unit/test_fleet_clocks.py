@@ -19,7 +19,9 @@ from ingero.fleet.clocks import (
     Order,
     between,
     change,
+    clock_of,
     estimate,
+    followed,
     order,
     warnings,
 )
@@ -209,3 +211,45 @@ def test_warns_of_clocks_that_are_off_by_more_than_the_threshold() -> None:
 def test_one_wrong_clock_of_the_client_is_said_of_the_client() -> None:
     (text,) = warnings({name: clock(3_000 * _MS, 100_000) for name in "abc"})
     assert text.startswith("the clock of this machine is 3.00 s behind")
+
+
+def drifting(ppm: float, seconds: float, rng: random.Random) -> Clock:
+    """From exchanges before and after a question that took so long."""
+    before, _ = simulated(rng, IDLE, IDLE, offset_ns=SHIFT_NS, ppm=ppm, count=EXCHANGES // 2)
+    after, _ = simulated(
+        rng, IDLE, IDLE, offset_ns=SHIFT_NS + round(seconds * ppm * 1e3), ppm=ppm, count=EXCHANGES // 2
+    )
+    gone_ns = round(seconds * 1e9)
+    later = [
+        Exchange(
+            asked_ns=one.asked_ns + gone_ns,
+            received_ns=one.received_ns + gone_ns,
+            sent_ns=one.sent_ns + gone_ns,
+            answered_ns=one.answered_ns + gone_ns,
+        )
+        for one in after
+    ]
+    return clock_of(before, later)
+
+
+def test_a_drift_is_told_where_it_is_more_than_what_is_not_known() -> None:
+    rng = random.Random(8)
+    slow, fast = drifting(-80, 60, rng), drifting(60, 60, rng)
+    assert slow.drift_ppm is not None
+    assert fast.drift_ppm is not None
+    assert abs(slow.drift_ppm + 80) < 10
+    assert abs(fast.drift_ppm - 60) < 10
+    assert drifting(60, 0.05, rng).drift_ppm is None
+    assert all(drifting(0, 60, rng).drift_ppm is None for _ in range(200))
+    texts = list(warnings({"a": slow, "b": fast}, MERGE_SKEW_NS))
+    assert texts[0].startswith("the clock of b gains on that of this machine by ")
+    assert texts[1].startswith("the clock of a loses against that of this machine by ")
+
+
+def test_what_became_of_a_clock_since_it_was_estimated_before() -> None:
+    second = 10**9
+    assert followed(None, clock(5, 100)) == clock(5, 100)
+    assert followed(clock(0, 100), clock(150, 100, second)).steps == ()
+    assert followed(clock(0, 100), clock(50_000, 100, second)).drift_ppm == pytest.approx(50)
+    [step] = followed(clock(0, 100), clock(2 * second, 100, second)).steps
+    assert (step.by_ns, step.bound_ns) == (2 * second, 200)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
+import httpcore2
 import pytest
 from click.testing import CliRunner, Result
 
@@ -23,6 +24,7 @@ from ingero.fleet.budget import Budget, TooLargeError
 from ingero.fleet.client import NodeClient, NodeRows
 from ingero.fleet.fan_out import ask_nodes
 from ingero.fleet.node_lists import Node, NodeListError, expand, parse_nodes
+from ingero.fleet.reasons import is_worth_a_retry, reason_of, was_closed
 from tests.unit.fleet_nodes import NOW, Certificates, make_certificates, record_node, serving_fleet, serving_node
 from tests.unit.hostile_nodes import (
     HEADER,
@@ -284,6 +286,18 @@ def test_a_statement_that_waits_for_another_is_asked_of_the_same_nodes(fleet: li
     done = query([*fleet, DEAD], sql, client, "--json")
     assert json.loads(done.stdout)["rows"] == [{"longest": 16}]
     assert [one["node"] for one in json.loads(done.stdout)["missing"]] == [str(DEAD)]
+
+
+def test_a_reason_is_found_below_what_others_make_of_it() -> None:
+    """As of httpx2, which asks Kubernetes over the same connections."""
+    above = RuntimeError("above")
+    above.__cause__ = httpcore2.ReadError("below")
+    above.__cause__.__cause__ = ConnectionResetError(104, "Connection reset by peer")
+    assert reason_of(above) == "connection reset by peer"
+    assert was_closed(above)
+    assert is_worth_a_retry(above)
+    above.__cause__ = None
+    assert (reason_of(above), was_closed(above), is_worth_a_retry(above)) == ("unexpected: RuntimeError", False, False)
 
 
 def test_who_sends_most_gives_way() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from ingero.fleet.access import client_context
 from ingero.fleet.node_lists import Node
+from ingero.serve.addresses import Address, listen
 from ingero.serve.row_lines import Identity, LineReader, LinesError, row_lines
 from ingero.serve.sql import Answer, run_sql
 from tests.unit.dashboard_client import client_of
@@ -44,6 +45,15 @@ WRITES = [*REFUSED.values(), *MORE_WRITES]
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates") / "own")
+
+
+def test_no_answer_waits_for_the_acknowledgement_of_its_head() -> None:
+    with (
+        listen(Address("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.fixture(scope="module")

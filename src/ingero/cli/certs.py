@@ -115,6 +115,25 @@ def client(name: str, folder: Path | None, days: int, force: bool) -> None:
     ))  # fmt: skip
 
 
+@command.command("forget")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+def forget(nodes: tuple[str, ...]) -> None:
+    """Forget by which certificates nodes are known to you.
+
+    `--pin` believes a node by the certificate that it showed first. After this, the next one that it shows counts.
+    """
+    from ingero.cli.fleet_options import known_nodes_path  # noqa: PLC0415  # only this needs it
+    from ingero.fleet.known_nodes import forget  # noqa: PLC0415  # as above
+    from ingero.fleet.node_lists import parse_nodes  # noqa: PLC0415  # as above
+
+    owner = invoking_user(os.environ, uid=os.getuid())
+    path = known_nodes_path(os.environ, uid=os.getuid())
+    wanted = parse_nodes(nodes)
+    found = forget(path, wanted, owner if os.getuid() == 0 else None)
+    for node in wanted:
+        echo(f"{node}: forgotten" if node in found else f"{node}: was not known")
+
+
 def _made(folder: Path | None, name: str, names: Sequence[str], *, is_server: bool, days: int, force: bool) -> Made:
     from ingero.fleet.authority import make_certificate  # noqa: PLC0415  # an optional library
     from ingero.fleet.node_lists import is_host  # noqa: PLC0415  # as above

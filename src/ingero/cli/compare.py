@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
 from ingero.cli.output import echo, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.change_verdict import Verdict
@@ -16,19 +18,37 @@ from ingero.store.reader import open_reader
 
 EXIT_WORSE = 1
 
+_NODE_TIMEOUT = "30s"  # as `explain`, which it asks for
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("compare")
-@click.argument("before", type=_FILE)
-@click.argument("after", type=_FILE)
+@click.argument("before", type=_FILE, required=False)
+@click.argument("after", type=_FILE, required=False)
 @click.option("--since", metavar="D", help="Only the last 90s, 5m, 1h30m of each.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(before: Path, after: Path, since: str | None, as_json: bool) -> None:
-    """Say what is different between two recordings: before and after a fix.
+@click.option("--timeout", metavar="D", help="With --nodes: give a node up after this time. Default: 30s.")
+@fleet_options
+def command(
+    before: Path | None, after: Path | None, since: str | None, as_json: bool, timeout: str | None, fleet: FleetFlags
+) -> None:
+    """Say what is different between two recordings: before and after a fix; or between nodes.
 
-    Exit code 0: better or no difference beyond noise, 1: worse, 2: an error.
+    With --nodes A,B, B is compared with A as after is with before; of more nodes, each with the first.
+
+    Exit code 0: better or no difference beyond noise, 1: worse, 2: an error, 3: nodes are missing.
     """
+    if fleet.nodes:
+        if before is not None:
+            raise FleetOptionError("--nodes and recordings exclude each other", hint="compare nodes, or recordings")
+        from ingero.cli.fleet_compare import compare_fleet  # noqa: PLC0415  # needless for recordings
+
+        nodes = fleet_beside(fleet, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
+        assert nodes is not None  # they were named
+        sys.exit(compare_fleet(nodes, since=since or "", as_json=as_json))
+    refuse_alone(fleet)
+    if before is None or after is None:
+        raise click.UsageError("two recordings are compared: ingero compare A.db B.db; or nodes: --nodes A,B")
     since_ns = parse_since_ns(since)
     with open_reader(before) as first, open_reader(after) as second:
         found = compare(first, window_of(first, since_ns=since_ns), second, window_of(second, since_ns=since_ns))

@@ -7,16 +7,30 @@ from collections.abc import Iterator
 import msgspec
 
 from ingero.cli.fleet_options import Fleet
-from ingero.cli.fleet_output import EXIT_PARTIAL, missing_json, nobody_answered, print_json, say_asking, say_missing
+from ingero.cli.fleet_output import (
+    EXIT_PARTIAL,
+    clocks_json,
+    missing_json,
+    nobody_answered,
+    print_json,
+    say_asking,
+    say_clocks,
+    say_known,
+    say_missing,
+)
 from ingero.cli.output import echo
+from ingero.fleet.chain_order import InOrder, in_order
 from ingero.fleet.client import NodeClient
 from ingero.fleet.explanations import Explanation, FleetExplanation, ask_explanation, fleet_explanation, silent
 from ingero.fleet.fan_out import ask_nodes
 from ingero.fleet.node_lists import listed
+from ingero.units import format_moment, format_ns
 
 _FOUND = 1
 _VERSION = 1
 _MOST_FIXES = 3
+_MOST_IN_ORDER = 20
+_SHORT_NS = 1  # moments to the millisecond
 
 
 def explain_fleet(fleet: Fleet, *, since: str, pid: int | None, rule: str | None, as_json: bool) -> int:
@@ -35,6 +49,8 @@ def explain_fleet(fleet: Fleet, *, since: str, pid: int | None, rule: str | None
         print_json(_json(found))
     if not found.explained:
         raise nobody_answered(found.missing)
+    say_clocks(found.clocks, fleet)
+    say_known(fleet)
     for line in () if as_json else _lines(found):
         echo(line)
     for note in found.notes:
@@ -53,9 +69,47 @@ def _lines(found: FleetExplanation) -> Iterator[str]:
         yield f"  Root cause: {chain.root_cause}" + (f": {chain.explanation}" if chain.explanation else "")
         if chain.recommendations:
             yield f"  Fix: {'; '.join(chain.recommendations[:_MOST_FIXES])}"
+    if len({node for node, _ in found.chains}) > 1:
+        yield ""
+        yield from _order_lines(in_order(found))
     for headline, nodes in silent(found).items():
         yield ""
         yield f"{listed(nodes, most=8)}: {headline}"
+
+
+def _order_lines(order: InOrder) -> Iterator[str]:
+    """When each began, and of which that is not known."""
+    if order.placed:
+        yield "By this machine's clock they began:"
+    for one in order.placed[:_MOST_IN_ORDER]:
+        moment = f"{format_moment(one.start_ns, of_ns=_SHORT_NS)} to {format_ns(one.bound_ns)}"
+        unknown = "" if one.is_known else ", order not known"
+        yield f"  {moment}  [{one.node}] {one.chain.root_cause}{unknown}"
+    if (more := len(order.placed) - _MOST_IN_ORDER) > 0:
+        yield f"  and {more:,} later (--json has all)"
+    by_reason: dict[str, list[str]] = {}
+    for missing in order.not_placed:
+        by_reason.setdefault(missing.reason, []).append(missing.node)
+    for reason, nodes in by_reason.items():
+        yield f"order not known of {listed(dict.fromkeys(nodes), most=8)}: {reason}"
+
+
+def _order_json(order: InOrder) -> list[dict[str, object]]:
+    placed: list[dict[str, object]] = [
+        {
+            "node": one.node,
+            "id": one.chain.id,
+            "start_ns": one.start_ns,
+            "bound_ns": one.bound_ns,
+            "is_order_known": one.is_known,
+        }
+        for one in order.placed
+    ]
+    return placed + [
+        {"node": one.node, "id": one.chain.id, "start_ns": None, "bound_ns": None, "is_order_known": False,
+         "reason": one.reason}
+        for one in order.not_placed
+    ]  # fmt: skip
 
 
 def _json(found: FleetExplanation) -> dict[str, object]:
@@ -74,4 +128,6 @@ def _json(found: FleetExplanation) -> dict[str, object]:
         "partial": bool(found.missing),
         "missing": missing_json(found.missing),
         "notes": found.notes,
+        "clocks": clocks_json(found.clocks),
+        "order": _order_json(in_order(found)),
     }

@@ -12,7 +12,7 @@ import rich_click as click
 
 from ingero.cli.config_file import CONFIG_VARIABLE, find_config
 from ingero.cli.given import Rank, given_values
-from ingero.cli.option_table import FLEET, SECTIONS
+from ingero.cli.option_table import FLEET, SECTIONS, parse_switch
 from ingero.errors import IngeroError
 from ingero.store.locations import DATABASE_VARIABLE, invoking_user
 from ingero.units import parse_duration_s
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     import ssl
 
     from ingero.fleet.access import Access
+    from ingero.fleet.known_nodes import KnownNodes
     from ingero.fleet.node_lists import Node
 
 TOKEN_VARIABLE = "INGERO_FLEET_TOKEN"
 TIMEOUT = "5s"  # of a node
+SKEW = "10ms"
 _LONGEST_S = 3600.0  # where a timeout of 0 asks for no end
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -41,13 +43,17 @@ class NotInstalledError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Nodes to ask, and how. origin: the file that names them; "": the command line. timeout_s: of a node."""
+    """Nodes to ask, and how. origin: the file that names them; "": the command line. timeout_s: of a node.
+
+    skew_ns: clocks that are off by more are told.
+    """
 
     nodes: tuple[Node, ...]
     access: Access
     context: ssl.SSLContext | None
     timeout_s: float
     origin: str
+    skew_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +65,10 @@ class FleetFlags:
     client_cert: Path | None = None
     client_key: Path | None = None
     token_file: Path | None = None
+    pin: bool = False
     no_tls: bool = False
     trusted_network: bool = False
+    clock_skew_threshold: str | None = None
 
 
 def fleet_options(command: _Command) -> _Command:
@@ -86,8 +94,16 @@ _OPTIONS = (
     click.option("--client-cert", type=_FILE, metavar="F", help="This client's certificate for nodes, PEM."),
     click.option("--client-key", type=_FILE, metavar="F", help="Its key, PEM."),
     click.option("--token-file", type=_FILE, metavar="F", help="File with the token that nodes ask for."),
+    click.option(
+        "--pin", is_flag=True,
+        help="Believe nodes by the certificate that each showed first (~/.ingero/known_nodes), whoever signed it.",
+    ),
     click.option("--no-tls", is_flag=True, help="Plain HTTP to nodes; of this machine."),
     click.option("--trusted-network", is_flag=True, help="Allow --no-tls to other machines, too."),
+    click.option(
+        "--clock-skew-threshold", metavar="D",
+        help=f"Warn of nodes whose clocks are off by more. Default: {SKEW}.",
+    ),
 )  # fmt: skip
 
 
@@ -103,7 +119,7 @@ def fleet_of(
         raise FleetOptionError("--nodes and --db exclude each other", hint="ask nodes, or a recording")
     names_recording = db is not None or bool(environ.get(DATABASE_VARIABLE))
     if names_recording and not flags.nodes:
-        _refuse_alone(flags)
+        refuse_alone(flags)
         return None
     return fleet_beside(flags, timeout=timeout, environ=environ, uid=uid)
 
@@ -119,27 +135,49 @@ def fleet_beside(
     configured_by, given = _configured(environ, uid=uid)
     lists = list(flags.nodes) or [text for name, text in given.items() if name == "nodes"]
     if not lists:
-        _refuse_alone(flags)
+        refuse_alone(flags)
         return None
-    if not find_spec("httpx2"):
-        raise NotInstalledError("asking nodes needs the package httpx2", hint="pip install 'ingero[fleet]'")
+    if not find_spec("httpcore2"):
+        raise NotInstalledError("asking nodes needs the package httpcore2", hint="pip install 'ingero[fleet]'")
     from ingero.fleet.access import check_access, client_context  # noqa: PLC0415  # needless for a recording
     from ingero.fleet.node_lists import parse_nodes  # noqa: PLC0415  # as above
 
     nodes = parse_nodes(lists)
-    access = _access(flags, given, environ)
+    access = _access(flags, given, environ, uid=uid)
     check_access(access, nodes)
+    skew_ns = int(parse_duration_s(flags.clock_skew_threshold or SKEW) * 1e9)
     timeout_s = parse_duration_s(timeout or TIMEOUT) or _LONGEST_S
     origin = "" if flags.nodes else configured_by
-    return Fleet(nodes=nodes, access=access, context=client_context(access), timeout_s=timeout_s, origin=origin)
+    return Fleet(
+        nodes=nodes, access=access, context=client_context(access), timeout_s=timeout_s, origin=origin, skew_ns=skew_ns
+    )
 
 
-def _refuse_alone(flags: FleetFlags) -> None:
+def refuse_alone(flags: FleetFlags) -> None:
+    """Refuses what is said of nodes where none are named.
+
+    Raises:
+        FleetOptionError: something is.
+    """
     if flags != FleetFlags():
         raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
 
 
-def _access(flags: FleetFlags, given: Mapping[str, str], environ: Mapping[str, str]) -> Access:
+def known_nodes_path(environ: Mapping[str, str], *, uid: int) -> Path:
+    """The file of nodes that are believed by the certificate that they showed first."""
+    from ingero.fleet.known_nodes import FILE_NAME  # noqa: PLC0415  # needless for a recording
+
+    return invoking_user(environ, uid=uid).home / ".ingero" / FILE_NAME
+
+
+def _known(environ: Mapping[str, str], *, uid: int) -> KnownNodes:
+    from ingero.fleet.known_nodes import KnownNodes  # noqa: PLC0415  # as above
+
+    owner = invoking_user(environ, uid=uid)
+    return KnownNodes(known_nodes_path(environ, uid=uid), owner if uid == 0 else None)
+
+
+def _access(flags: FleetFlags, given: Mapping[str, str], environ: Mapping[str, str], *, uid: int) -> Access:
     from ingero.fleet.access import Access  # noqa: PLC0415  # as above
     from ingero.serve.token_file import read_token  # noqa: PLC0415  # as above
 
@@ -152,13 +190,15 @@ def _access(flags: FleetFlags, given: Mapping[str, str], environ: Mapping[str, s
     token_file = flags.token_file
     if token_file is None and not environ.get(TOKEN_VARIABLE) and "token-file" in given:
         token_file = Path(given["token-file"]).expanduser()
+    is_pinned = flags.pin or (not flags.ca_cert and not flags.no_tls and parse_switch(given.get("pin", "false")))
     return replace(
         Access(),
-        ca_cert=file(flags.ca_cert, "ca-cert"),
+        ca_cert=flags.ca_cert if is_pinned else file(flags.ca_cert, "ca-cert"),
         client_cert=client_cert,
         client_key=client_key,
         token=read_token(token_file) if token_file else environ.get(TOKEN_VARIABLE, ""),
         has_tls=not flags.no_tls,
+        known=_known(environ, uid=uid) if is_pinned else None,
         is_trusted_network=flags.trusted_network,
     )
 

@@ -11,14 +11,19 @@ import msgspec
 
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
+from ingero.foreign_text import visible
 from ingero.serve.json_text import for_programs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ingero.cli.fleet_options import Fleet
+    from ingero.fleet.clocks import Clock
     from ingero.fleet.fan_out import Missing
 
 EXIT_PARTIAL = 3
 _MOST_REASONS, _MOST_NAMES = 20, 8
+_MOST_WARNINGS = 20
 
 
 class NobodyAnsweredError(IngeroError):
@@ -48,6 +53,43 @@ def say_missing(missing: Sequence[Missing], asked: int) -> None:
     echo(f"partial: {len(missing):,} of {asked:,} nodes are missing", err=True)
     for line in _missing_lines(missing):
         echo(f"  {line}", err=True)
+
+
+def say_clocks(clocks: Mapping[str, Clock], fleet: Fleet) -> None:
+    """Which clocks are off, on standard error, and for which nodes a clock was set or drifts."""
+    from ingero.fleet.clocks import warnings  # noqa: PLC0415  # only where nodes are asked
+
+    found = list(warnings(clocks, fleet.skew_ns))
+    for text in found[:_MOST_WARNINGS]:
+        echo(f"warning: {visible(text)}", err=True)
+    if len(found) > _MOST_WARNINGS:
+        echo(f"and {len(found) - _MOST_WARNINGS:,} more warnings of clocks", err=True)
+
+
+def say_known(fleet: Fleet) -> None:
+    """Which nodes are believed from now on, because they were asked for the first time, on standard error."""
+    known = fleet.access.known
+    for node, certificate in itertools.islice(known.kept.items() if known else (), _MOST_REASONS):
+        echo(f"note: {node} is known from now on by its certificate, SHA-256 {certificate.fingerprint}", err=True)
+    if known and len(known.kept) > _MOST_REASONS:
+        echo(f"note: and {len(known.kept) - _MOST_REASONS:,} more; {known.path} has them all", err=True)
+
+
+def clocks_json(clocks: Mapping[str, Clock]) -> list[dict[str, object]]:
+    """For programs: by how much each is ahead of this machine's, and how far that may be off."""
+    return [{"node": node, **clock_json(clock)} for node, clock in clocks.items()]
+
+
+def clock_json(clock: Clock) -> dict[str, object]:
+    """One of them; all times in ns."""
+    return {
+        "offset_ns": clock.offset_ns,
+        "bound_ns": clock.bound_ns,
+        "at_ns": clock.at_ns,
+        "exchanges": clock.exchanges,
+        "drift_ppm": clock.drift_ppm,
+        "steps": [{"at_ns": one.at_ns, "by_ns": one.by_ns, "bound_ns": one.bound_ns} for one in clock.steps],
+    }
 
 
 def missing_json(missing: Sequence[Missing]) -> list[dict[str, str]]:

@@ -7,7 +7,17 @@ import sys
 from pathlib import Path
 
 from ingero.cli.fleet_options import Fleet
-from ingero.cli.fleet_output import EXIT_PARTIAL, missing_json, nobody_answered, print_json, say_asking, say_missing
+from ingero.cli.fleet_output import (
+    EXIT_PARTIAL,
+    clocks_json,
+    missing_json,
+    nobody_answered,
+    print_json,
+    say_asking,
+    say_clocks,
+    say_known,
+    say_missing,
+)
 from ingero.cli.output import echo
 from ingero.cli.result_table import table_lines
 from ingero.fleet.fan_out import Reach
@@ -32,6 +42,8 @@ def query_fleet(
         print_json(_json(found))
     if not found.nodes:
         raise nobody_answered(found.missing)
+    say_clocks(found.clocks, fleet)
+    say_known(fleet)
     if as_csv:
         sys.stdout.writelines(csv_texts(found.columns, found.rows))
         sys.stdout.flush()
@@ -79,4 +91,5 @@ def _json(found: FleetRows) -> dict[str, object]:
         "truncated": found.truncated,
         "is_cut": found.is_cut,
         "notes": found.notes,
+        "clocks": clocks_json(found.clocks),
     }

@@ -284,6 +284,7 @@ _SECTIONS: dict[str, tuple[Option, ...]] = {
         _option("client-cert", _file, "", "F", "This client's certificate for nodes, PEM."),
         _option("client-key", _file, "", "F", "Its key, PEM."),
         _option("token-file", _file, "", "F", "File with the token that nodes ask for."),
+        _switch("pin", "false", "Believe nodes by the certificate that they showed first."),
     ),
 }  # fmt: skip
 SECTIONS: dict[str, tuple[Option, ...]] = {

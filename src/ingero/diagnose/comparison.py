@@ -5,29 +5,18 @@ A change is only called better or worse when it is larger than the noise of both
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from ingero.diagnose.change_verdict import MIN_CHANGE, Verdict, overall, verdict_of
-from ingero.diagnose.engine import diagnose_evidence
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.comparison_side import MIN_EPOCHS, CauseShare, Lengths, Side, side_of
 from ingero.diagnose.profile.step_changes import ProfileChange, StepChange, StepChanges, step_changes
-from ingero.diagnose.rule import all_rules
 from ingero.store import histograms
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 MIN_TAIL_CHANGE = 0.20  # of p99: that of a launch differs by up to 15 % between two recordings of one healthy loop
-MIN_EPOCHS = 20
 MIN_CALLS = 20
-CHUNKS = 20  # whose means say how much a recording varies within itself
 _BUCKET_RATIO = 2 ** (1 / 8) - 1  # width of a bucket of a histogram: quantiles are not known better
 
 
@@ -99,16 +88,13 @@ class Comparison:
     profiles: tuple[ProfileChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    evidence: Evidence
-    diagnosis: Diagnosis
-    epochs: Mapping[tuple[str, str], Array]  # lengths by what they are called and the text of the type, by time
-
-
 def compare(before: Reader, before_window: Window, after: Reader, after_window: Window) -> Comparison:
     """What is different in the second of them."""
-    first, second = _side(before, before_window), _side(after, after_window)
+    return compare_sides(side_of(before, before_window), side_of(after, after_window))
+
+
+def compare_sides(first: Side, second: Side) -> Comparison:
+    """The same of what is known of each."""
     found = Comparison(
         classes=tuple(_class_changes(first, second)),
         causes=tuple(_cause_changes(first, second)),
@@ -120,7 +106,7 @@ def compare(before: Reader, before_window: Window, after: Reader, after_window: 
     change, noise = overall(found.classes)
     if change is not None:
         return replace(found, change_ratio=change, noise_ratio=noise, verdict=verdict_of(change, noise))
-    steps = step_changes(first.evidence, second.evidence)
+    steps = step_changes(first.by_step, second.by_step)
     return _by_step(found, steps) if steps.are_known else found
 
 
@@ -138,138 +124,91 @@ def _by_step(found: Comparison, changes: StepChanges) -> Comparison:
     )
 
 
-def _side(reader: Reader, window: Window) -> _Side:
-    evidence = Evidence(reader, window)
-    lengths: dict[tuple[str, str], list[Array]] = defaultdict(list)
-    for process, lane in evidence.lanes.items():
-        noun = evidence.main_lanes[process].noun
-        for key in np.unique(lane["class_key"]):
-            mine = lane[lane["class_key"] == key]
-            lengths[noun, evidence.text(int(key))].append(mine["b_ns"] - mine["a_ns"])
-    epochs = {name: np.concatenate(parts) for name, parts in lengths.items()}
-    return _Side(evidence, diagnose_evidence(evidence, all_rules()), epochs)
-
-
-def _class_changes(first: _Side, second: _Side) -> Iterator[ClassChange]:
+def _class_changes(first: Side, second: Side) -> Iterator[ClassChange]:
     """Most time first."""
-    names = {**first.epochs, **second.epochs}
-    none: Array = np.zeros(0, np.int64)
-    for name in sorted(names, key=lambda name: -float(names[name].sum())):
-        yield _class_change(*name, first.epochs.get(name, none), second.epochs.get(name, none))
+    before, after = ({(one.interval, one.name): one for one in side.classes} for side in (first, second))
+    spent_ns = {name: one.sum_ns for name, one in {**before, **after}.items()}
+    for name in sorted(spent_ns, key=lambda name: -spent_ns[name]):
+        yield _class_change(*name, before.get(name), after.get(name))
 
 
-def _class_change(interval: str, name: str, before: Array, after: Array) -> ClassChange:
-    is_known = min(len(before), len(after)) >= MIN_EPOCHS
-    change = float(after.mean() / before.mean() - 1) if is_known else None
-    noise = (_noise(before) ** 2 + _noise(after) ** 2) ** 0.5 if is_known else None
+def _class_change(interval: str, name: str, before: Lengths | None, after: Lengths | None) -> ClassChange:
+    change = noise = None
+    if before and after and min(before.count, after.count) >= MIN_EPOCHS and before.mean_ns:
+        change = after.mean_ns / before.mean_ns - 1
+        if before.noise_ratio is not None and after.noise_ratio is not None:
+            noise = (before.noise_ratio**2 + after.noise_ratio**2) ** 0.5
     verdict = verdict_of(change, noise)
-    if not len(before) or not len(after):
-        verdict = Verdict.NEW if len(after) else Verdict.GONE
+    if before is None or after is None:
+        verdict = Verdict.NEW if after else Verdict.GONE
     return ClassChange(
         name=name,
         interval=interval,
-        before=len(before),
-        after=len(after),
-        before_mean_ns=_mean(before),
-        after_mean_ns=_mean(after),
-        before_p99_ns=_p99(before),
-        after_p99_ns=_p99(after),
+        before=before.count if before else 0,
+        after=after.count if after else 0,
+        before_mean_ns=before.mean_ns if before else 0.0,
+        after_mean_ns=after.mean_ns if after else 0.0,
+        before_p99_ns=before.p99_ns if before else 0.0,
+        after_p99_ns=after.p99_ns if after else 0.0,
         change_ratio=change,
         noise_ratio=noise,
         verdict=verdict,
     )
 
 
-def _noise(lengths: Array) -> float:
-    """Standard error of the mean as a ratio, by the means of pieces: neighbours in time are alike."""
-    means = np.array([piece.mean() for piece in np.array_split(lengths, min(CHUNKS, len(lengths) // 4))])
-    return float(means.std(ddof=1) / len(means) ** 0.5 / means.mean())
-
-
-def _mean(lengths: Array) -> float:
-    return float(lengths.mean()) if len(lengths) else 0.0
-
-
-def _p99(lengths: Array) -> float:
-    return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
-
-
-def _cause_changes(first: _Side, second: _Side) -> Iterator[CauseChange]:
+def _cause_changes(first: Side, second: Side) -> Iterator[CauseChange]:
     """Largest share first. Without lost time (a kill, a hang) the number of incidents decides."""
-    (before, before_count), (after, after_count) = _shares(first), _shares(second)
-    for cause in sorted(before_count | after_count, key=lambda one: -max(before.get(one, 0), after.get(one, 0))):
-        was, now = before.get(cause, 0.0), after.get(cause, 0.0)
+    none = CauseShare(cause="", incidents=0, lost_ratio=0.0)
+    before, after = ({one.cause: one for one in side.causes} for side in (first, second))
+    lost = {
+        cause: -max(before.get(cause, none).lost_ratio, after.get(cause, none).lost_ratio) for cause in before | after
+    }
+    for cause in sorted(lost, key=lambda one: lost[one]):
+        was, now = before.get(cause, none), after.get(cause, none)
         verdict = Verdict.SAME
-        if not after_count.get(cause):
+        if not now.incidents:
             verdict = Verdict.GONE
-        elif not before_count.get(cause):
+        elif not was.incidents:
             verdict = Verdict.NEW
-        elif abs(now - was) > MIN_CHANGE:
-            verdict = Verdict.WORSE if now > was else Verdict.BETTER
+        elif abs(now.lost_ratio - was.lost_ratio) > MIN_CHANGE:
+            verdict = Verdict.WORSE if now.lost_ratio > was.lost_ratio else Verdict.BETTER
         yield CauseChange(
             cause=cause,
-            before=before_count.get(cause, 0),
-            after=after_count.get(cause, 0),
-            before_lost_ratio=was,
-            after_lost_ratio=now,
+            before=was.incidents,
+            after=now.incidents,
+            before_lost_ratio=was.lost_ratio,
+            after_lost_ratio=now.lost_ratio,
             verdict=verdict,
         )
 
 
-def _shares(side: _Side) -> tuple[dict[str, float], dict[str, int]]:
-    lost: dict[str, float] = defaultdict(float)
-    counts: dict[str, int] = defaultdict(int)
-    for one in side.diagnosis.incidents:
-        # a profile's incidents are of its typical steps, which is less than the whole seconds that its counts span
-        of_profile = side.evidence.profiles.reports and one.lost_ratio
-        lost[one.cause] += of_profile or one.lost_ns / max(side.evidence.window.duration_ns, 1)
-        counts[one.cause] += 1
-    return dict(lost), dict(counts)
-
-
-def _op_changes(first: _Side, second: _Side) -> Iterator[OpChange]:
+def _op_changes(first: Side, second: Side) -> Iterator[OpChange]:
     """Most time first."""
-    before, after = _ops(first), _ops(second)
-    spent = {name: sums[1] for name, sums in (before | after).items()}
-    for name in sorted(spent, key=lambda name: -spent[name]):
+    before, after = ({one.name: one for one in side.ops} for side in (first, second))
+    spent_ns = {name: one.sum_ns for name, one in (before | after).items()}
+    for name in sorted(spent_ns, key=lambda name: -spent_ns[name]):
         was, now = before.get(name), after.get(name)
+        was_counts, now_counts = (one.counts() if one else None for one in (was, now))
         change = noise = None
-        if was and now and min(was[0], now[0]) >= MIN_CALLS:
-            change, noise = _tail_change(was[2], now[2])
+        if was and now and min(was.count, now.count) >= MIN_CALLS:
+            change, noise = _tail_change(was_counts, now_counts)
         verdict = verdict_of(change, noise, MIN_TAIL_CHANGE) if was and now else Verdict.NEW if now else Verdict.GONE
         yield OpChange(
             name=name,
-            before=was[0] if was else 0,
-            after=now[0] if now else 0,
-            before_p50_ns=_quantile(was, 0.5),
-            after_p50_ns=_quantile(now, 0.5),
-            before_p99_ns=_quantile(was, 0.99),
-            after_p99_ns=_quantile(now, 0.99),
+            before=was.count if was else 0,
+            after=now.count if now else 0,
+            before_p50_ns=_quantile(was_counts, 0.5),
+            after_p50_ns=_quantile(now_counts, 0.5),
+            before_p99_ns=_quantile(was_counts, 0.99),
+            after_p99_ns=_quantile(now_counts, 0.99),
             change_ratio=change,
             noise_ratio=noise,
             verdict=verdict,
         )
 
 
-_Op = tuple[int, int, "histograms.Counts | None"]  # count, sum in ns, histogram
-
-
-def _ops(side: _Side) -> dict[str, _Op]:
-    found: dict[str, _Op] = {}
-    reader, window = side.evidence.reader, side.evidence.window
-    counts = reader.op_histograms(window) if reader.is_recorded("raw_call_sites") else {}
-    for one in reader.op_totals(window):
-        if one.count:
-            count, spent, histogram = found.get(one.name, (0, 0, None))
-            mine = counts.get((one.process, one.source, one.op))
-            if mine is not None:
-                histogram = mine if histogram is None else histogram + mine
-            found[one.name] = (count + one.count, spent + one.sum_ns, histogram)
-    return found
-
-
-def _quantile(op: _Op | None, at: float) -> float | None:
-    return _at(op[2], (at,))[0] if op and op[2] is not None and op[2].any() else None
+def _quantile(counts: histograms.Counts | None, at: float) -> float | None:
+    return _at(counts, (at,))[0] if counts is not None and counts.any() else None
 
 
 def _tail_change(

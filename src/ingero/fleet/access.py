@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingero.errors import IngeroError
+from ingero.fleet.known_nodes import KnownNodes
 from ingero.fleet.node_lists import Node, listed
 
 _WAY_OUT = "`ingero certs` makes certificates; docs/fleet.md says how"
@@ -21,7 +22,8 @@ class AccessError(IngeroError):
 class Access:
     """What is shown to nodes, and what they have to show. token: "" for none; no text of the record holds it.
 
-    ca_cert: who signs the certificates of nodes; None: the authorities that this system trusts.
+    ca_cert: who signs the certificates of nodes; None: the authorities that this system trusts. known: instead of any
+    authority, nodes are believed by the certificate that each showed first.
     """
 
     ca_cert: Path | None = None
@@ -29,6 +31,7 @@ class Access:
     client_key: Path | None = None
     token: str = field(default="", repr=False)
     has_tls: bool = True
+    known: KnownNodes | None = None
     is_trusted_network: bool = False
 
 
@@ -40,9 +43,11 @@ def check_access(access: Access, nodes: Iterable[Node]) -> None:
     """
     if (access.client_cert is None) != (access.client_key is None):
         raise AccessError("a client's certificate needs its key", hint="give both --client-cert and --client-key")
+    if access.known is not None and access.ca_cert:
+        raise AccessError("--pin and --ca-cert exclude each other", hint="leave out --pin: the authority says more")
     if access.has_tls:
         return
-    if access.ca_cert or access.client_cert:
+    if access.ca_cert or access.client_cert or access.known is not None:
         raise AccessError("without TLS there are no certificates", hint="leave out --no-tls")
     far = [node for node in nodes if not node.is_loopback]
     if far and not access.is_trusted_network:
@@ -55,6 +60,8 @@ def check_access(access: Access, nodes: Iterable[Node]) -> None:
 def client_context(access: Access) -> ssl.SSLContext | None:
     """TLS 1.3 alone, a node's certificate must be for the name or address that it is called by; None without TLS.
 
+    With `access.known` no certificate is refused here: `Connection` compares it before anything is said.
+
     Raises:
         AccessError: a file cannot be used.
     """
@@ -63,7 +70,10 @@ def client_context(access: Access) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
-        if access.ca_cert is None:
+        if access.known is not None:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif access.ca_cert is None:
             context.load_default_certs()
         else:
             context.load_verify_locations(access.ca_cert)

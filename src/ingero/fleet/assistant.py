@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -17,6 +17,7 @@ import msgspec
 from ingero.errors import IngeroError
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.client import NodeClient
+from ingero.fleet.clocks import QUERY_SKEW_NS, Clock, followed, warnings
 from ingero.fleet.explanations import Explanation, ask_explanation, fleet_explanation, silent
 from ingero.fleet.fan_out import Answered, FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.names import names_of
@@ -29,7 +30,8 @@ from ingero.units import format_count, format_ns
 Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
 
 MOST_BYTES = 8000  # of a whole answer, its text and its members: what an assistant reads at a glance
-_MEMBERS_BYTES, _TEXT_BYTES, _REST_BYTES = 3300, 1900, 600  # of lists, of the text, of notes and of what is missing
+_MEMBERS_BYTES, _TEXT_BYTES, _REST_BYTES = 3000, 1900, 600  # of lists, of the text, of notes and of what is missing
+_WARNINGS_BYTES = 300
 _MOST_CELL, _MOST_SENTENCE = 160, 240
 _NODE_S = 10.0
 
@@ -69,11 +71,13 @@ class _Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetQuestions:
-    """The nodes that an assistant may ask."""
+    """The nodes that an assistant may ask. skew_ns: clocks that are off by more are told, before all else."""
 
     nodes: tuple[Node, ...]
     access: Access
     timeout_s: float = _NODE_S
+    skew_ns: int = QUERY_SKEW_NS
+    _clocks: dict[str, Clock] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def ask(self, action: str, *, since: str, pid: int | None, query: str, limit: int) -> tuple[Object, str]:
         """The answer's members, and its text.
@@ -93,7 +97,14 @@ class FleetQuestions:
         found = self._asked(_asks("/api/v1/overview", _Overview))
         named = self._names(found)
         rows: list[Object] = [
-            {"node": traced(label), "address": str(one.node), "answers": True, "is_live": one.answer.answer.is_live}
+            {
+                "node": traced(label),
+                "address": str(one.node),
+                "answers": True,
+                "is_live": one.answer.answer.is_live,
+                "clock_offset_ns": one.clock.offset_ns if one.clock else None,
+                "clock_bound_ns": one.clock.bound_ns if one.clock else None,
+            }
             for label, one in named.items()
         ]
         missing: list[Object] = [
@@ -103,7 +114,7 @@ class FleetQuestions:
         listed = _fitting([*missing, *rows], _MEMBERS_BYTES)
         body = {"nodes": listed, "more": len(missing) + len(rows) - len(listed)}
         lines = [f"{one['address']}: {one.get('reason') or one['node']}" for one in listed]
-        return self._answer("nodes", body, lines, found.missing, (), len(found.answered))
+        return self._answer("nodes", body, lines, found.missing, (), len(found.answered), _clocks(named))
 
     def _chains(self, since: str, pid: int | None, limit: int) -> tuple[Object, str]:
         async def ask(client: NodeClient) -> Explanation:
@@ -137,7 +148,7 @@ class FleetQuestions:
         }
         lines = [f"{one['severity']} on {one['node']}: {one['root_cause']}: {one['summary']}" for one in chains]
         lines += [f"{one['count']} node(s), such as {one['nodes'][0]}: {one['said']}" for one in body["without_chains"]]
-        return self._answer("chains", body, lines, found.missing, found.notes, len(found.explained))
+        return self._answer("chains", body, lines, found.missing, found.notes, len(found.explained), found.clocks)
 
     def _sql(self, query: str, limit: int) -> tuple[Object, str]:
         if not query:
@@ -157,16 +168,12 @@ class FleetQuestions:
             "is_truncated": found.is_cut or len(rows) < len(found.rows),
         }
         lines = ["\t".join("NULL" if cell is None else str(cell) for cell in row) for row in [body["columns"], *rows]]
-        return self._answer("sql", body, lines, found.missing, found.notes, len(found.nodes))
+        return self._answer("sql", body, lines, found.missing, found.notes, len(found.nodes), found.clocks)
 
     def _ops(self, since: str, pid: int | None, limit: int) -> tuple[Object, str]:
         found = self._asked(_asks(f"/api/v1/ops?{urlencode({'since': since})}", _Ops))
-        every = [
-            (label, op)
-            for label, one in self._names(found).items()
-            for op in one.answer.answer.ops
-            if pid in (None, op.pid)
-        ]
+        named = self._names(found)
+        every = [(label, op) for label, one in named.items() for op in one.answer.answer.ops if pid in (None, op.pid)]
         every.sort(key=lambda each: -each[1].sum_ns)
         rows = [
             {"node": traced(label), "op": traced(op.name, most=_MOST_CELL), "pid": op.pid, "count": op.count,
@@ -178,20 +185,26 @@ class FleetQuestions:
             f"{one['node']} {one['op']}: {format_count(one['count'])} calls, {format_ns(one['sum_ns'])}" for one in ops
         ]
         body = {"ops": ops, "more": len(every) - len(ops)}
-        return self._answer("ops", body, lines, found.missing, (), len(found.answered))
+        return self._answer("ops", body, lines, found.missing, (), len(found.answered), _clocks(named))
 
     def _overview(self, since: str) -> tuple[Object, str]:
         found = self._asked(_asks(f"/api/v1/overview?{urlencode({'since': since})}", _Overview))
-        named = sorted(self._names(found).items(), key=lambda each: -each[1].answer.answer.chain_count)
+        named = dict(sorted(self._names(found).items(), key=lambda each: -each[1].answer.answer.chain_count))
         rows = [
             {"node": traced(label), "chains": answer.chain_count, "calls": answer.calls, "events": answer.event_count,
              "sessions": answer.session_count, "is_live": answer.is_live}
-            for label, answer in ((label, one.answer.answer) for label, one in named)
+            for label, answer in ((label, one.answer.answer) for label, one in named.items())
         ]  # fmt: skip
         listed = _fitting(rows, _MEMBERS_BYTES)
         body = {"overview": listed, "more": len(rows) - len(listed)}
         lines = [f"{one['node']}: {one['chains']} chains, {format_count(one['calls'])} calls" for one in listed]
-        return self._answer("overview", body, lines, found.missing, (), len(found.answered))
+        return self._answer("overview", body, lines, found.missing, (), len(found.answered), _clocks(named))
+
+    def _warnings(self, clocks: Mapping[str, Clock]) -> list[str]:
+        """Of clocks that are off, and of what became of them since a node was asked before."""
+        now = {name: followed(self._clocks.get(name), clock) for name, clock in clocks.items()}
+        self._clocks.update(clocks)
+        return list(warnings(now, self.skew_ns))
 
     def _asked(self, ask: Callable[[NodeClient], Any]) -> FleetAnswer[Any]:
         context = client_context(self.access)
@@ -211,10 +224,13 @@ class FleetQuestions:
         missing: Sequence[Missing],
         notes: Sequence[str],
         count: int,
+        clocks: Mapping[str, Clock],
     ) -> tuple[Object, str]:
-        """What is known of the answer as a whole stands before it."""
+        """What is known of the answer as a whole stands before it; first of all, whose times cannot be compared."""
+        wrong = [traced(text, most=_MOST_SENTENCE) for text in self._warnings(clocks)]
         gone = _fitting(list(_missing(missing)), _REST_BYTES)
         about: Object = {
+            "warnings": _fitting(wrong, _WARNINGS_BYTES),
             "action": action,
             "nodes_asked": len(self.nodes),
             "nodes_answered": count,
@@ -222,12 +238,18 @@ class FleetQuestions:
             "missing": gone,
             "notes": _fitting([traced(note, most=_MOST_SENTENCE) for note in notes], _REST_BYTES),
         }
-        head = [f"{count} of {len(self.nodes)} nodes answered."]
+        head = [f"warning: {text}" for text in about["warnings"]]
+        head += [f"and {more:,} more warnings of clocks"] if (more := len(wrong) - len(head)) else []
+        head += [f"{count} of {len(self.nodes)} nodes answered."]
         head += [f"missing: {one['count']} node(s), such as {one['nodes'][0]}: {one['reason']}" for one in gone]
         shown = _fitting([*head, *lines], _TEXT_BYTES)
         if left := len(head) + len(lines) - len(shown) + int(body.get("more", 0)):
             shown.append(f"and {left:,} more, of which some are among the members")
         return about | body | {"note": RULE}, "\n".join(shown)
+
+
+def _clocks(named: Mapping[str, Answered[Any]]) -> dict[str, Clock]:
+    return {label: one.clock for label, one in named.items() if one.clock is not None}
 
 
 def _asks(path: str, kind: type[Any]) -> Callable[[NodeClient], Any]:

@@ -16,7 +16,7 @@ from ingero.fleet.clocks import Clock
 from ingero.fleet.explanations import Explanation, ask_explanation, fleet_explanation
 from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.node_lists import Node, listed
-from ingero.fleet.recordings import FleetRecording, as_one, clock_of, fetch_span, shifted
+from ingero.fleet.recordings import FleetRecording, as_one, fetch_span, shifted
 from ingero.store.merge import Progress
 from ingero.store.records import Window
 
@@ -78,12 +78,8 @@ class Fleet:
 
 def ask_fleet(reach: Reach) -> Fleet:
     """What each node found, and what its clock says."""
-    clocks: dict[Node, Clock] = {}
 
     async def ask(client: NodeClient) -> Explanation:
-        clock = await clock_of(client)
-        if clock is not None:
-            clocks[client.node] = clock
         return await ask_explanation(client, since="", pid=None, cause="")
 
     answer: FleetAnswer[Explanation] = ask_nodes(
@@ -92,7 +88,7 @@ def ask_fleet(reach: Reach) -> Fleet:
     found = fleet_explanation(answer)
     return Fleet(
         explained={label: one.answer for label, one in found.explained.items()},
-        clocks=clocks,
+        clocks={one.node: one.clock for one in answer.answered if one.clock is not None},
         node_of={label: one.node for label, one in found.explained.items()},
         missing=found.missing,
     )

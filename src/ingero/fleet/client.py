@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
-import httpx2
+import httpcore2
 import msgspec
 
 from ingero import __version__
 from ingero.errors import IngeroError
 from ingero.fleet.access import Access
 from ingero.fleet.budget import Budget
-from ingero.fleet.clocks import Exchange
+from ingero.fleet.clocks import EXCHANGES, Clock, ClockError, Exchange, clock_of
+from ingero.fleet.connection import FAILURES, Connection
 from ingero.fleet.node_lists import Node
 from ingero.fleet.reasons import is_of_nobody_known, is_worth_a_retry, reason_of, was_closed
 from ingero.foreign_text import visible
@@ -36,18 +37,23 @@ _BUSY = (429, 502, 503, 504)  # as servers and what stands before them say "not 
 _OTHER_AUTHORITY = "--ca-cert with the certificate of the authority that signs those of nodes"
 _NO_CERTIFICATE = "if it wants a client's certificate: --client-cert and --client-key"
 _NOT_BELIEVED = "if it does not know who signed this client's certificate: one of the authority in its --client-ca"
+MOST_CLOCK_S = 5.0  # for the exchanges before a question, and after it: what a node says of its clock costs no answer
 _OK, _FIRST_REDIRECT, _FIRST_ERROR, _UNKNOWN_TOKEN, _NO_ADDRESS = 200, 300, 400, 401, 404
 
 _Decoded = TypeVar("_Decoded")
 _Answer = TypeVar("_Answer")
+_log = logging.getLogger(__name__)
 
 
 class NodeError(IngeroError):
-    """A node did not answer, or not with an answer. is_final: asking again brings nothing."""
+    """A node did not answer, or not with an answer.
 
-    def __init__(self, reason: str, *, hint: str = "", is_final: bool = True) -> None:
+    is_final: asking again brings nothing. is_said: the node itself says why.
+    """
+
+    def __init__(self, reason: str, *, hint: str = "", is_final: bool = True, is_said: bool = False) -> None:
         super().__init__(reason, hint=hint)
-        self.is_final = is_final
+        self.is_final, self.is_said = is_final, is_said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +62,6 @@ class NodeRows:
 
     header: Header
     rows: list[Row]
-
-
-class _Stamps(msgspec.Struct, frozen=True):
-    received_ns: int
-    sent_ns: int
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -73,30 +74,42 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class NodeClient:
-    """A context manager; what it asks, it asks over the same connection."""
+    """A context manager; what it asks, it asks over the same connection, which is made with the first question.
+
+    On the way clocks are compared: half of the exchanges when the connection stands, half by `compare_clocks`.
+    clock_s: how long each half may take; 64 nodes share this machine's time.
+    """
 
     def __init__(
-        self, node: Node, access: Access, context: ssl.SSLContext | None, budget: Budget, *, random_part: random.Random
+        self,
+        node: Node,
+        access: Access,
+        context: ssl.SSLContext | None,
+        budget: Budget,
+        *,
+        random_part: random.Random,
+        clock_s: float = MOST_CLOCK_S,
     ) -> None:
         self.node = node
+        self._context, self._known = context, access.known
         self._has_tls, self._has_certificate = context is not None, access.client_cert is not None
-        self._base = f"{'https' if context else 'http'}://{node.authority}"
         self._headers = {"accept-encoding": "identity", "user-agent": f"ingero/{__version__}"}
         if access.token:
             self._headers["authorization"] = f"Bearer {access.token}"
         self._budget = budget
         self._random = random_part
-        self._transport = httpx2.AsyncHTTPTransport(
-            verify=context if context is not None else False, trust_env=False,
-            limits=httpx2.Limits(max_connections=1, max_keepalive_connections=1),
-        )  # fmt: skip
+        self._clock_s = min(clock_s, MOST_CLOCK_S)
+        self._connection: Connection | None = None
+        self._says_time = True  # until it was asked and did not
+        self._before: list[Exchange] = []
+        self._after: list[Exchange] = []
+        self.certificate_until = ""
 
     async def __aenter__(self) -> NodeClient:
-        await self._transport.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._transport.aclose()
+        await self._close()
 
     async def rows(self, sql: str, *, limit: int, timeout_s: float) -> NodeRows:
         """The answer to one SELECT, at most so many rows. timeout_s: what the statement may take on the node.
@@ -153,24 +166,82 @@ class NodeClient:
         await self._again(ask)
 
     async def exchange(self) -> Exchange:
-        """One exchange of clocks.
+        """One more exchange of clocks, for who asks for nothing else.
 
         Raises:
             NodeError: there is no answer.
+            ClockError: what came is none.
         """
-        asked_ns = time.time_ns()
-        stamps = await self.json("/api/v2/time", _Stamps)
-        answered_ns = time.time_ns()
-        return Exchange(
-            asked_ns=asked_ns, received_ns=stamps.received_ns, sent_ns=stamps.sent_ns, answered_ns=answered_ns
-        )
+
+        async def ask() -> Exchange:
+            connection = await self._connected()
+            try:
+                return await connection.exchange()
+            except ClockError:
+                await self._close()
+                raise
+
+        return await self._again(ask)
+
+    async def compare_clocks(self, *, within_s: float) -> None:
+        """Makes the other half of the exchanges, if the connection still stands; never longer than that."""
+        if self._says_time and self._connection is not None and self._connection.is_usable:
+            await self._exchange(self._connection, self._after, min(within_s, self._clock_s))
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Those made so far."""
+        return (*self._before, *self._after)
+
+    def clock(self) -> Clock | None:
+        """The node's clock, from all exchanges; None: it does not say what it is."""
+        try:
+            return clock_of(self._before, self._after)
+        except ClockError:
+            return None
+
+    async def _connected(self) -> Connection:
+        """The kept connection, or a new one. Over the first one clocks are compared before the question."""
+        if self._connection is not None and self._connection.is_usable:
+            return self._connection
+        await self._close()
+        self._connection = connection = await self._open()
+        if self._says_time and not self._before:
+            self._says_time = await self._exchange(connection, self._before, self._clock_s)
+            if not self._says_time:
+                await self._close()
+                self._connection = connection = await self._open()
+        return connection
+
+    async def _open(self) -> Connection:
+        connection = await Connection.open(self.node, self._context, self._known, self._headers)
+        self.certificate_until = connection.certificate_until
+        return connection
+
+    async def _close(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+    async def _exchange(self, connection: Connection, found: list[Exchange], within_s: float) -> bool:
+        """Whether the node says what its clock is; if not, the connection is of no more use."""
+
+        async def make() -> None:
+            found.extend([await connection.exchange() for _ in range(EXCHANGES // 2)])
+
+        try:
+            await asyncio.wait_for(make(), within_s)
+        except (TimeoutError, asyncio.TimeoutError, ClockError, *FAILURES) as error:  # two classes until Python 3.11
+            _log.debug("clock of %s: %s", self.node, type(error).__name__)
+            return False
+        return True
 
     async def _again(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Asks, and some moments later once more where that can help. A question only reads, so it may come twice."""
         for attempt in range(ATTEMPTS):
             try:
                 return await ask()
-            except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+            except FAILURES as error:
                 if attempt + 1 == ATTEMPTS or not is_worth_a_retry(error):
                     raise self._failed(error) from error
             except NodeError as error:
@@ -192,9 +263,8 @@ class NodeClient:
         self, method: str, path: str, media_type: str, body: bytes = b""
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The body of an answer that is one, in pieces. Nobody is followed elsewhere."""
-        headers = self._headers | ({"content-type": "application/json"} if body else {})
-        request = httpx2.Request(method, self._base + path, headers=headers, content=body or None)
-        response = await self._transport.handle_async_request(request)
+        connection = await self._connected()
+        response = await connection.ask(method, path, {"content-type": "application/json"} if body else {}, body)
         number, is_whole = self._budget.begin(), False
         try:
             await self._refuse(response, number, media_type)
@@ -204,19 +274,19 @@ class NodeClient:
             self._budget.end(number, is_kept=is_whole)
             await response.aclose()
 
-    async def _pieces(self, response: httpx2.Response, number: int) -> AsyncIterator[bytes]:
-        async for piece in response.aiter_raw():
+    async def _pieces(self, response: httpcore2.Response, number: int) -> AsyncIterator[bytes]:
+        async for piece in response.aiter_stream():
             self._budget.take(number, len(piece))
             yield piece
 
-    async def _refuse(self, response: httpx2.Response, number: int, media_type: str) -> None:
+    async def _refuse(self, response: httpcore2.Response, number: int, media_type: str) -> None:
         """Raises NodeError unless it is an answer."""
-        status = response.status_code
+        status = response.status
         if _FIRST_REDIRECT <= status < _FIRST_ERROR:
             raise NodeError("it sends elsewhere, which is not followed", hint="name the address that it means")
         if status == _OK:
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != media_type or response.headers.get("content-encoding", "identity") != "identity":
+            kind = _header(response, b"content-type").partition(";")[0].strip().lower()
+            if kind != media_type or _header(response, b"content-encoding") not in ("", "identity"):
                 raise NodeError("it is no ingero: what answers there speaks of something else")
             return
         said = await self._said(response, number)
@@ -225,9 +295,10 @@ class NodeClient:
         if status == _NO_ADDRESS and not said.message:
             raise NodeError("it is no ingero, or an older one", hint="update it")
         text = visible(said.message)[:_MOST_ERROR_CHARACTERS] or f"HTTP status {status}"
-        raise NodeError(text, hint=visible(said.hint)[:_MOST_ERROR_CHARACTERS], is_final=status not in _BUSY)
+        hint = visible(said.hint)[:_MOST_ERROR_CHARACTERS]
+        raise NodeError(text, hint=hint, is_final=status not in _BUSY, is_said=bool(said.message))
 
-    async def _said(self, response: httpx2.Response, number: int) -> _Error:
+    async def _said(self, response: httpcore2.Response, number: int) -> _Error:
         """What an answer that is an error says of itself; nothing where that is none of ours."""
         body = bytearray()
         async for piece in self._pieces(response, number):
@@ -238,3 +309,8 @@ class NodeClient:
             return msgspec.json.decode(bytes(body), type=_Refusal).error
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return _Error()
+
+
+def _header(response: httpcore2.Response, name: bytes) -> str:
+    """The value of a header that stands there once; "" where it does not, none that is known where it does twice."""
+    return ", ".join(value.decode("latin-1") for key, value in response.headers if key.lower() == name)

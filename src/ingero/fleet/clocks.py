@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingero.errors import IngeroError
 from ingero.units import format_ns
@@ -69,6 +69,7 @@ class Clock:
     """The clock of a node at a moment: ahead of ours by offset_ns, more or less by bound_ns at most.
 
     at_ns: the moment, by our clock. exchanges: how many it is known from. steps: what was set while it was asked.
+    drift_ppm: by how much it gains on ours, where that can be told from the exchanges before and after.
     """
 
     offset_ns: int
@@ -76,6 +77,7 @@ class Clock:
     at_ns: int
     exchanges: int
     steps: tuple[Step, ...] = ()
+    drift_ppm: float | None = None
 
     def ours(self, node_ns: int) -> int:
         """A time of the node as our clock would have said it, to `bound_at`."""
@@ -155,6 +157,19 @@ def estimate(exchanges: Sequence[Exchange]) -> Clock:
     )
 
 
+def clock_of(before: Sequence[Exchange], after: Sequence[Exchange]) -> Clock:
+    """The node's clock from exchanges before a question and after its answer: a clock can be set, or drift, meanwhile.
+
+    Raises:
+        ClockError: as `estimate`.
+    """
+    known = estimate([*before, *after])
+    if not before or not after or known.steps:
+        return known
+    drifted = change(estimate(before), estimate(after))
+    return replace(known, drift_ppm=drifted.ppm) if drifted.kind is Kind.DRIFT else known
+
+
 def _common(run: Sequence[Exchange], at_ns: int) -> tuple[int, int] | None:
     """The least and the most that all exchanges allow at a moment; None: nothing, so that a clock was set."""
     least, most = -_MOST_NS, _MOST_NS
@@ -181,6 +196,16 @@ def change(before: Clock, after: Clock) -> Change:
     if abs(by_ns) > bound_ns + drift_ns(elapsed_ns) or after.steps:
         kind = Kind.STEP
     return Change(kind=kind, by_ns=by_ns, bound_ns=bound_ns, ppm=by_ns / elapsed_ns * 1e6)
+
+
+def followed(before: Clock | None, now: Clock) -> Clock:
+    """The later of two estimates, with what became of the clock since the earlier one."""
+    if before is None or now.steps:
+        return now
+    since = change(before, now)
+    if since.kind is Kind.STEP:
+        return replace(now, steps=(Step(at_ns=now.at_ns, by_ns=since.by_ns, bound_ns=since.bound_ns),))
+    return replace(now, drift_ppm=since.ppm) if since.kind is Kind.DRIFT else now
 
 
 def between(clocks: Sequence[Clock], our_ns: int) -> Clock:
@@ -242,6 +267,9 @@ def warnings(clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS) -> 
             yield f"the clock of {node} is known to {format_ns(clock.bound_ns)} only: its answers take that long"
         for step in clock.steps:
             yield f"a clock was set while {node} was asked: {node} is now {_off(step.by_ns)} before"
+        if clock.drift_ppm is not None:
+            gains = "gains on" if clock.drift_ppm > 0 else "loses against"
+            yield f"the clock of {node} {gains} that of this machine by {abs(clock.drift_ppm):.0f} us a second"
 
 
 def _off(by_ns: int) -> str:

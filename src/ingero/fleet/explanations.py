@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from ingero.fleet.client import NodeClient
+from ingero.fleet.clocks import Clock
 from ingero.fleet.fan_out import Answered, FleetAnswer, Missing
 from ingero.fleet.names import names_of
 from ingero.serve.row_lines import Identity
@@ -17,11 +18,15 @@ from ingero.serve.row_lines import Identity
 _MOST_CHAINS = 10_000
 _SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")
 
+_Moment = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Line = Annotated[str, msgspec.Meta(max_length=8 << 10)]
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
-    """One stall with its cause, as a node says it: texts of others."""
+    """One stall with its cause, as a node says it: texts of others.
+
+    mono_ns: when it began by CLOCK_MONOTONIC, to mono_bound_ns; None: not in this boot of that machine.
+    """
 
     id: _Line
     severity: _Line
@@ -30,8 +35,18 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     explanation: _Line = ""
     recommendations: Annotated[list[_Line], msgspec.Meta(max_length=100)] = []
     detected_at: _Line = ""
-    lost_ns: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    lost_ns: _Moment = 0
+    mono_ns: _Moment | None = None
+    mono_bound_ns: _Moment = 0
     node: _Line = ""
+
+
+class NodeNow(msgspec.Struct, frozen=True, kw_only=True):
+    """Both clocks of the node at one moment (`serve/boot_clock`)."""
+
+    mono_ns: _Moment
+    unix_ns: _Moment
+    suspended_ns: _Moment = 0
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,16 +56,24 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     headline: _Line
     chains: Annotated[list[Chain], msgspec.Meta(max_length=_MOST_CHAINS)]
     diagnosis: msgspec.Raw
+    clock: NodeNow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetExplanation:
-    """chains: with the name of their node, worst first. explained: by that name, what each node answered."""
+    """chains: with the name of their node, worst first. asked: of each of them, who answered it. explained: by the name
+    of who did, what."""
 
     chains: tuple[tuple[str, Chain], ...]
+    asked: tuple[str, ...]
     explained: dict[str, Answered[Explanation]]
     missing: tuple[Missing, ...]
     notes: tuple[str, ...]
+
+    @property
+    def clocks(self) -> dict[str, Clock]:
+        """Of those who say what theirs is."""
+        return {label: one.clock for label, one in self.explained.items() if one.clock is not None}
 
 
 async def ask_explanation(client: NodeClient, *, since: str, pid: int | None, cause: str) -> Explanation:
@@ -68,11 +91,11 @@ def fleet_explanation(found: FleetAnswer[Explanation]) -> FleetExplanation:
     """All of it together."""
     names = names_of([(one.node, one.answer.node) for one in found.answered])
     explained = {names.label[one.node]: one for one in found.answered if one.node in names.label}
-    chains = [
-        (_where(label, one.answer, chain), chain) for label, one in explained.items() for chain in one.answer.chains
-    ]
+    every = [(label, chain) for label, one in explained.items() for chain in one.answer.chains]
+    every.sort(key=lambda each: (_rank(each[1].severity), -each[1].lost_ns))
     return FleetExplanation(
-        chains=tuple(sorted(chains, key=lambda each: (_rank(each[1].severity), -each[1].lost_ns))),
+        chains=tuple((_where(label, explained[label].answer, chain), chain) for label, chain in every),
+        asked=tuple(label for label, _ in every),
         explained=explained,
         missing=(*found.missing, *names.repeated),
         notes=names.notes,

@@ -16,6 +16,7 @@ from ingero.errors import IngeroError
 from ingero.fleet.access import Access
 from ingero.fleet.budget import Budget
 from ingero.fleet.client import NodeClient
+from ingero.fleet.clocks import Clock
 from ingero.fleet.node_lists import Node
 from ingero.units import format_ns
 
@@ -38,11 +39,12 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered(Generic[_Answer]):
-    """A node that did. elapsed_ns: from the moment it was its turn."""
+    """A node that did. elapsed_ns: from the moment it was its turn. clock: None where it does not say what it is."""
 
     node: Node
     answer: _Answer
     elapsed_ns: int
+    clock: Clock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ async def _ask_all(
         async with turn:
             begin_ns = time.monotonic_ns()
             try:
-                found = await asyncio.wait_for(_asked(node), timeout_s)
+                found, clock = await _asked(node, time.monotonic() + timeout_s)
             except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.11
                 return Missing(node=node, reason=f"it did not answer within {format_ns(timeout_s * 1e9)}", hint=_LONGER)
             except IngeroError as error:
@@ -114,13 +116,18 @@ async def _ask_all(
             except Exception as error:  # one node costs nobody else the answer, whatever it made of us
                 _log.warning("node %s: %s", node, type(error).__name__, exc_info=True)
                 return Missing(node=node, reason=f"unexpected: {type(error).__name__}")
-            return Answered(node=node, answer=found, elapsed_ns=time.monotonic_ns() - begin_ns)
+            return Answered(node=node, answer=found, elapsed_ns=time.monotonic_ns() - begin_ns, clock=clock)
 
-    async def _asked(node: Node) -> _Answer:
-        async with NodeClient(node, access, context, budget, random_part=random_part) as client:
-            return await ask(client)
+    async def _asked(node: Node, until_s: float) -> tuple[_Answer, Clock | None]:
+        clock_s = timeout_s / 2  # the other half is for the question, whatever the node says of its clock
+        async with NodeClient(node, access, context, budget, random_part=random_part, clock_s=clock_s) as client:
+            answer = await asyncio.wait_for(ask(client), until_s - time.monotonic())
+            await client.compare_clocks(within_s=until_s - time.monotonic())  # of no answer that is there already
+            return answer, client.clock()
 
     found = await asyncio.gather(*map(one, nodes))
+    if access.known is not None:
+        access.known.keep()
     return FleetAnswer(
         answered=tuple(each for each in found if isinstance(each, Answered)),
         missing=tuple(each for each in found if isinstance(each, Missing)),

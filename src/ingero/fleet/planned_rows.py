@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ingero.fleet.client import NodeClient, NodeRows
+from ingero.fleet.clocks import Clock, followed
 from ingero.fleet.fan_out import Answered, FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node
@@ -27,7 +28,8 @@ class FleetRows:
     """One table of many nodes.
 
     nodes: names of those whose rows are in it. missing: those whose are not, and why. truncated: names of those that
-    have more rows. is_cut: there are more rows than these. notes: what to know of the numbers.
+    have more rows. is_cut: there are more rows than these. notes: what to know of the numbers. clocks: of those whose
+    rows are in it and who say what theirs is.
     """
 
     columns: tuple[str, ...]
@@ -37,6 +39,7 @@ class FleetRows:
     truncated: tuple[str, ...]
     is_cut: bool
     notes: tuple[str, ...]
+    clocks: Mapping[str, Clock]
 
     @property
     def is_partial(self) -> bool:
@@ -65,6 +68,7 @@ def fleet_rows(reach: Reach, sql: str, *, limit: int | None) -> FleetRows:
         truncated=result.truncated,
         is_cut=result.is_truncated,
         notes=(*asking.notes, *result.notes),
+        clocks={name: asking.clocks[name] for name in result.nodes if name in asking.clocks},
     )
 
 
@@ -77,6 +81,13 @@ class _Asking:
         self.missing: list[Missing] = []
         self._names_notes: tuple[str, ...] = ()
         self._said: list[str] = []
+        self._clocks: dict[Node, Clock] = {}
+        self._label: dict[Node, str] = {}
+
+    @property
+    def clocks(self) -> dict[str, Clock]:
+        """By name, as they were when the node was asked last; what was set since the first time is among its steps."""
+        return {self._label[node]: clock for node, clock in self._clocks.items() if node in self._label}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -89,6 +100,13 @@ class _Asking:
             part = part.after([self.result(each) for each in part.first])
         found = self._ask(part)
         names = names_of([(one.node, one.answer.who) for one in found.answered])
+        self._label = names.label
+        for one in found.answered:
+            if one.clock is not None:
+                before = self._clocks.get(one.node)
+                now = followed(before, one.clock)
+                steps = (*before.steps, *now.steps) if before else now.steps
+                self._clocks[one.node] = replace(now, steps=steps)
         node_of = {mark: node for node, mark in names.mark.items()}
         result = part.combine(
             {names.mark[one.node]: one.answer.rows for one in found.answered if one.node in names.mark}

@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 
-import httpx2
+import httpcore2
 
 _TLS_ALERTS = {
     "CERTIFICATE_REQUIRED": "it wants a client's certificate: --client-cert and --client-key",
@@ -24,12 +24,14 @@ _TLS_ALERTS = {
 }
 _UNSIGNED = (18, 19, 20, 21)  # X509_V_ERR_*: self-signed, alone or in the chain; no issuer; no first certificate
 
+_ENDED = (httpcore2.ReadError, httpcore2.WriteError, httpcore2.RemoteProtocolError)
+_TRANSPORT = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
+
 # Errors of HTTP that say more than the system's below them.
 _OF_KIND: tuple[tuple[type[Exception], str], ...] = (
-    (httpx2.RemoteProtocolError, "it closed the connection, or does not speak HTTP"),
-    (httpx2.ProtocolError, "it does not speak HTTP"),
-    (httpx2.DecodingError, "it does not speak HTTP"),
-    (httpx2.TimeoutException, "it did not answer in time"),
+    (httpcore2.RemoteProtocolError, "it closed the connection, or does not speak HTTP"),
+    (httpcore2.ProtocolError, "it does not speak HTTP"),
+    (httpcore2.TimeoutException, "it did not answer in time"),
 )
 
 
@@ -42,8 +44,9 @@ def reason_of(error: Exception) -> str:
     for one in below:
         if isinstance(one, socket.gaierror):
             return "its name cannot be looked up now" if _may_come_back(one) else "its name is not known"
-    if isinstance(error, httpx2.TransportError):
-        return next((text for kind, text in _OF_KIND if isinstance(error, kind)), _of_system(below))
+    transport = _transport(error)
+    if transport is not None:
+        return next((text for kind, text in _OF_KIND if isinstance(transport, kind)), _of_system(below))
     return _of_system(below) if isinstance(error, OSError) else f"unexpected: {type(error).__name__}"
 
 
@@ -60,14 +63,14 @@ def is_worth_a_retry(error: Exception) -> bool:
     name = next((one for one in _causes(error) if isinstance(one, socket.gaierror)), None)
     if name is not None:
         return _may_come_back(name)
-    return isinstance(error, httpx2.ConnectError | httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError)
+    return isinstance(_transport(error), (httpcore2.ConnectError, *_ENDED))
 
 
 def was_closed(error: Exception) -> bool:
     """Whether the other side ended a connection that stood."""
     if any(isinstance(one, ssl.SSLError) for one in _causes(error)):
         return False
-    return isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError)
+    return isinstance(_transport(error), _ENDED)
 
 
 def is_of_nobody_known(error: Exception) -> bool:
@@ -86,6 +89,11 @@ def _tls_reason(error: ssl.SSLError) -> str:
 
 def _may_come_back(error: socket.gaierror) -> bool:
     return error.errno == socket.EAI_AGAIN
+
+
+def _transport(error: BaseException) -> BaseException | None:
+    """What the connection said; what speaks HTTP above it may have made another error of that."""
+    return next((one for one in _causes(error) if isinstance(one, _TRANSPORT)), None)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

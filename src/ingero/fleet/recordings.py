@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 from ingero.errors import IngeroError
 from ingero.fleet.budget import Budget
-from ingero.fleet.client import NodeClient, NodeError
-from ingero.fleet.clocks import EXCHANGES, Clock, ClockError, estimate
+from ingero.fleet.client import NodeClient
+from ingero.fleet.clocks import EXCHANGES, Clock
 from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.node_lists import Node
 from ingero.serve.recording_part import MEDIA_TYPE
@@ -35,7 +35,7 @@ class Fetched:
 
     node: Node
     path: Path
-    clock: Clock | None
+    clock: Clock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,23 +72,14 @@ def _fetched(
         places[node].mkdir()
         path = places[node] / f"{node.host.replace(':', '-')}.db"  # its name, if the recording says none
         question = urlencode({**wanted(node), "most_bytes": str(most_bytes)})
-        clock = await clock_of(client)
         with path.open("w+b") as file:
             await client.fetch(f"/api/v2/recording?{question}", MEDIA_TYPE, file)
-        return Fetched(node=node, path=path, clock=clock)
+        return Fetched(node=node, path=path)
 
     budget = Budget(MOST_OF_ALL_BYTES, most_bytes)
     return ask_nodes(
         reach.nodes, reach.access, reach.context, ask, timeout_s=reach.timeout_s, at_once=_AT_ONCE, budget=budget
     )
-
-
-async def clock_of(client: NodeClient) -> Clock | None:
-    """The node's clock, over the connection that the question takes; None where it does not say it."""
-    try:
-        return estimate([await client.exchange() for _ in range(EXCHANGES)])
-    except (ClockError, NodeError):
-        return None
 
 
 def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> FleetRecording:
@@ -98,7 +89,7 @@ def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> 
         NothingFetchedError: there is no part.
         MergeOutputError: `output` is there already or cannot be written.
     """
-    parts = [one.answer for one in found.answered]
+    parts = [replace(one.answer, clock=one.clock) for one in found.answered]
     missing = list(found.missing)
     try:
         merged = _merged(parts, output, progress)

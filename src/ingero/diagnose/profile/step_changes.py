@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from ingero.diagnose.change_verdict import Verdict, verdict_of
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.profile.report import ProfileReport
-from ingero.diagnose.profile.step_comparison import StepPair, has_steps, is_same_work, step_pairs
+from ingero.diagnose.profile.step_comparison import StepGroup, StepPair, is_same_work, step_pairs
 from ingero.diagnose.profile.words import who
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +61,48 @@ class StepChanges:
     are_known: bool
 
 
-def step_changes(before: Evidence, after: Evidence) -> StepChanges:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSide:
+    """One process of one recording, as a profiler measured it: shares of the time that the profile covers.
+
+    work: share of each kernel, by whole name.
+    """
+
+    process: str
+    work: Mapping[str, float]
+    busy_ratio: float
+    blocked_ratio: float
+    data_loading_ratio: float
+    collective_wait_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSide:
+    """The steps of one recording, and what a profiler measured of its processes."""
+
+    steps: tuple[StepGroup, ...]
+    profiles: tuple[ProfileSide, ...]
+
+
+def profile_sides(evidence: Evidence) -> Iterator[ProfileSide]:
+    """Of each profiled process."""
+    for one in evidence.profiles.reports:
+        yield ProfileSide(
+            process=who(one.process),
+            work=one.work,
+            busy_ratio=one.busy_ratio,
+            blocked_ratio=sum(one.blocked.values()),
+            data_loading_ratio=one.data_loading_ratio,
+            collective_wait_ratio=one.collective_wait_ns / one.wall_ns,
+        )
+
+
+def step_changes(before: StepSide, after: StepSide) -> StepChanges:
     """Of steps of one type in one process, most time first."""
     return StepChanges(
-        steps=tuple(_step_change(pair) for pair in step_pairs(before, after)),
-        profiles=tuple(_profile_changes(before.profiles.reports, after.profiles.reports)),
-        are_known=has_steps(before) or has_steps(after),
+        steps=tuple(_step_change(pair) for pair in step_pairs(before.steps, after.steps)),
+        profiles=tuple(_profile_changes(before.profiles, after.profiles)),
+        are_known=bool(before.steps or after.steps),
     )
 
 
@@ -81,16 +111,16 @@ def _step_change(pair: StepPair) -> StepChange:
     return StepChange(
         process=pair.process,
         name=pair.name,
-        before=len(first.step_ns),
-        after=len(second.step_ns),
-        before_mean_ns=float(first.step_ns.mean()),
-        after_mean_ns=float(second.step_ns.mean()),
-        before_median_ns=float(np.median(first.step_ns)),
-        after_median_ns=float(np.median(second.step_ns)),
-        before_busy_ns=_optional_mean(first.busy_ns),
-        after_busy_ns=_optional_mean(second.busy_ns),
-        before_idle_ns=None if first.busy_ns is None else float((first.step_ns - first.busy_ns).mean()),
-        after_idle_ns=None if second.busy_ns is None else float((second.step_ns - second.busy_ns).mean()),
+        before=first.count,
+        after=second.count,
+        before_mean_ns=first.mean_ns,
+        after_mean_ns=second.mean_ns,
+        before_median_ns=first.median_ns,
+        after_median_ns=second.median_ns,
+        before_busy_ns=first.busy_ns,
+        after_busy_ns=second.busy_ns,
+        before_idle_ns=first.idle_ns,
+        after_idle_ns=second.idle_ns,
         change_ratio=pair.change_ratio,
         median_change_ratio=pair.median_change_ratio,
         noise_ratio=pair.noise_ratio,
@@ -98,22 +128,18 @@ def _step_change(pair: StepPair) -> StepChange:
     )
 
 
-def _optional_mean(lengths: Array | None) -> float | None:
-    return None if lengths is None else float(lengths.mean())
-
-
-def _profile_changes(first: Sequence[ProfileReport], second: Sequence[ProfileReport]) -> Iterator[ProfileChange]:
+def _profile_changes(first: Sequence[ProfileSide], second: Sequence[ProfileSide]) -> Iterator[ProfileChange]:
     """Where both have as many processes that run the same kernels."""
     pairs = zip(first, second, strict=True) if len(first) == len(second) else ()
     for was, now in (pair for pair in pairs if is_same_work(pair[0].work, pair[1].work)):
         yield ProfileChange(
-            process=who(was.process),
+            process=was.process,
             before_busy_ratio=was.busy_ratio,
             after_busy_ratio=now.busy_ratio,
-            before_blocked_ratio=sum(was.blocked.values()),
-            after_blocked_ratio=sum(now.blocked.values()),
+            before_blocked_ratio=was.blocked_ratio,
+            after_blocked_ratio=now.blocked_ratio,
             before_data_loading_ratio=was.data_loading_ratio,
             after_data_loading_ratio=now.data_loading_ratio,
-            before_collective_wait_ratio=was.collective_wait_ns / was.wall_ns,
-            after_collective_wait_ratio=now.collective_wait_ns / now.wall_ns,
+            before_collective_wait_ratio=was.collective_wait_ratio,
+            after_collective_wait_ratio=now.collective_wait_ratio,
         )

@@ -28,13 +28,21 @@ _SIGMA_PER_DEVIATION = 1.4826  # of a normal distribution's median absolute devi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroup:
-    """The steps of one type of one process. busy_ns: of each step; None where no profiler measured it."""
+    """The steps of one type of one process. noise_ratio: one sigma of the median; None where they are too few.
+
+    launches: in the median step. busy_ns and idle_ns: of the GPU in the mean step, None where no profiler measured it.
+    """
 
     process: str
     step_type: str
     launches: float
-    step_ns: Array
-    busy_ns: Array | None
+    count: int
+    sum_ns: float
+    mean_ns: float
+    median_ns: float
+    noise_ratio: float | None
+    busy_ns: float | None
+    idle_ns: float | None
     work: Mapping[str, float]
 
 
@@ -55,23 +63,37 @@ class StepPair:
     noise_ratio: float | None
 
 
-def step_pairs(before: Evidence, after: Evidence) -> Iterator[StepPair]:
+def step_pairs(before: Sequence[StepGroup], after: Sequence[StepGroup]) -> Iterator[StepPair]:
     """Most time first. Processes are paired by rank, else by GPU, else in order."""
-    first, second = list(_groups(before)), list(_groups(after))
-    for group in sorted(first, key=lambda one: -float(one.step_ns.sum())):
+    second = list(after)
+    for group in sorted(before, key=lambda one: -one.sum_ns):
         other = next((one for one in second if _is_same(group, one)), None)
         if other is not None:
             second.remove(other)
             yield _pair(group, other)
 
 
-def has_steps(evidence: Evidence) -> bool:
-    """Whether steps of any process are known."""
-    return any(True for _ in _groups(evidence))
-
-
-def _groups(evidence: Evidence) -> Iterator[StepGroup]:
+def step_groups(evidence: Evidence) -> Iterator[StepGroup]:
+    """The steps of each process, as a profiler measured them, else as they were found while it was recorded."""
     yield from _measured(evidence) if evidence.profiles.reports else _found(evidence)
+
+
+def _group(
+    process: str, step_type: str, launches: Array, lasted: Array, busy: Array | None, work: Mapping[str, float]
+) -> StepGroup:
+    return StepGroup(
+        process=process,
+        step_type=step_type,
+        launches=float(np.median(launches)),
+        count=len(lasted),
+        sum_ns=float(lasted.sum()),
+        mean_ns=float(lasted.mean()),
+        median_ns=float(np.median(lasted)),
+        noise_ratio=_noise(lasted) if len(lasted) >= MIN_STEPS else None,
+        busy_ns=None if busy is None else float(busy.mean()),
+        idle_ns=None if busy is None else float((lasted - busy).mean()),
+        work=work,
+    )
 
 
 def _measured(evidence: Evidence) -> Iterator[StepGroup]:
@@ -84,14 +106,7 @@ def _measured(evidence: Evidence) -> Iterator[StepGroup]:
             by_type[step.step_type].append((step.step_ns, step.busy_ns, step.launches))
         for name, rows in by_type.items():
             lasted, busy, launches = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-            yield StepGroup(
-                process=_role(ranks, gpus, place),
-                step_type=name,
-                launches=float(np.median(launches)),
-                step_ns=lasted,
-                busy_ns=busy,
-                work=report.work,
-            )
+            yield _group(_role(ranks, gpus, place), name, launches, lasted, busy, report.work)
 
 
 def _role(ranks: Sequence[int | None], gpus: Sequence[int], place: int) -> str:
@@ -109,14 +124,9 @@ def _found(evidence: Evidence) -> Iterator[StepGroup]:
         for number in np.unique(rows["step_type"]):
             mine = rows[rows["step_type"] == number]
             known = evidence.processes.get(process)
-            yield StepGroup(
-                process=f"rank {known.rank}" if known and known.rank is not None else f"process {place}",
-                step_type=evidence.text(int(number)),
-                launches=float(np.median(mine["launches"])),
-                step_ns=mine["end_ns"] - mine["start_ns"],
-                busy_ns=None,
-                work={},
-            )
+            role = f"rank {known.rank}" if known and known.rank is not None else f"process {place}"
+            lasted = mine["end_ns"] - mine["start_ns"]
+            yield _group(role, evidence.text(int(number)), mine["launches"], lasted, None, {})
 
 
 def _is_same(first: StepGroup, second: StepGroup) -> bool:
@@ -134,21 +144,25 @@ def is_same_work(first: Mapping[str, float], second: Mapping[str, float]) -> boo
 
 
 def _pair(first: StepGroup, second: StepGroup) -> StepPair:
-    is_known = min(len(first.step_ns), len(second.step_ns)) >= MIN_STEPS
-    was, now = first.step_ns, second.step_ns
+    is_known = min(first.count, second.count) >= MIN_STEPS and first.mean_ns > 0 and first.median_ns > 0
+    noise = None
+    if first.noise_ratio is not None and second.noise_ratio is not None:
+        noise = (first.noise_ratio**2 + second.noise_ratio**2) ** 0.5
     return StepPair(
         process=first.process,
         name=first.step_type,
         before=first,
         after=second,
-        change_ratio=float(now.mean() / was.mean() - 1) if is_known else None,
-        median_change_ratio=float(np.median(now) / np.median(was) - 1) if is_known else None,
-        noise_ratio=(_noise(was) ** 2 + _noise(now) ** 2) ** 0.5 if is_known else None,
+        change_ratio=second.mean_ns / first.mean_ns - 1 if is_known else None,
+        median_change_ratio=second.median_ns / first.median_ns - 1 if is_known else None,
+        noise_ratio=noise if is_known else None,
     )
 
 
-def _noise(lasted: Array) -> float:
+def _noise(lasted: Array) -> float | None:
     """Standard error of the median as a ratio, by the median deviation: two slow steps of six do not widen it."""
     median = np.median(lasted)
+    if not median:
+        return None
     sigma = _SIGMA_PER_DEVIATION * np.median(np.abs(lasted - median))
     return float(_MEDIAN_ERROR * sigma / len(lasted) ** 0.5 / median)

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from ingero import __version__
+from ingero.diagnose.comparison_side import side_of
 from ingero.diagnose.concerned import chosen
+from ingero.serve import boot_clock
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.details import Since
 from ingero.serve.findings_json import diagnosis_json
@@ -82,11 +84,17 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
         def text() -> bytes:
             with source.open(since) as (reader, window):
                 found = published.chains(reader, window, diagnosis)
+                _add_moments(found, boot_clock.BootClock(reader))
             body: dict[str, Any] = {"diagnosis": diagnosis_json(diagnosis), "chains": found}
             about = {"node": identity(source), "headline": headline(diagnosis), "ingero_version": __version__}
             return for_pages(body | about)
 
-        return Response(source.kept(("explain", since, pid, cause), text), media_type="application/json")
+        kept = source.kept(("explain", since, pid, cause), text)
+        return Response(
+            b'{"clock":%b,%b' % (for_pages(boot_clock.now(source.clock)), kept[1:]), media_type="application/json"
+        )
+
+    _add_side(app, source)
 
 
 def identity(source: RecordingSource) -> Identity:
@@ -104,6 +112,26 @@ def identity(source: RecordingSource) -> Identity:
         )
 
     return source.kept(("identity",), read)
+
+
+def _add_side(app: FastAPI, source: RecordingSource) -> None:
+    @app.get("/api/v2/side")
+    def side(since: Since = "") -> Response:
+        """What `ingero compare` needs of this recording to compare another one with it."""
+
+        def text() -> bytes:
+            with source.open(since) as (reader, window):
+                found = side_of(reader, window)
+            return for_pages({"node": identity(source), "side": found})
+
+        return Response(source.kept(("side", since), text), media_type="application/json")
+
+
+def _add_moments(chains: list[dict[str, Any]], clock: boot_clock.BootClock) -> None:
+    """When each began by the clock of this boot, for who compares it with other machines' clocks."""
+    for chain in chains:
+        moment = clock.moment(chain["node"], chain["start_ns"])
+        chain |= {"mono_ns": moment[0] if moment else None, "mono_bound_ns": moment[1] if moment else 0}
 
 
 async def _pieces(pieces: Iterator[bytes]) -> Any:  # an asynchronous iterator, which needs no thread for each piece

@@ -85,6 +85,7 @@ def _chain(incident: Incident, node: str) -> Object:
         "timeline": [{"layer": incident.kind.value, "detail": link.text} for link in incident.chain],
         "node": node,
         "lost_ns": incident.lost_ns,
+        "start_ns": incident.start_ns,
     }
 
 
@@ -104,6 +105,7 @@ def _stored(chain: CausalChain) -> Object:
         "timeline": _listed(chain.timeline),
         "node": chain.node,
         "lost_ns": 0,
+        "start_ns": chain.detected_ns,
     }
 
 

@@ -333,6 +333,8 @@ class NodeState(TypedDict, total=False):
     address: str
     answers: bool
     is_live: bool
+    clock_offset_ns: int | None
+    clock_bound_ns: int | None
     reason: str
 
 
@@ -379,8 +381,12 @@ class NodeOverview(TypedDict, total=False):
 
 
 class FleetAnswer(TypedDict, total=False):
-    """What the nodes said. partial: some did not answer; they are under missing. more: what found no room here."""
+    """What the nodes said. partial: some did not answer; they are under missing. more: what found no room here.
 
+    warnings: of clocks of nodes that are off, by which times of nodes cannot be compared as they stand.
+    """
+
+    warnings: list[str]
     action: str
     nodes_asked: int
     nodes_answered: int

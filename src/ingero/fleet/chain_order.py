@@ -1,0 +1,101 @@
+"""Chains of many nodes in the order of time: by our clock, and said only where the bounds of the clocks prove it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ingero.fleet.clocks import Clock
+from ingero.fleet.explanations import Chain, Explanation, FleetExplanation
+from ingero.fleet.node_lists import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A chain and when it began: unix ns by our clock, more or less by bound_ns at most.
+
+    is_known: that it began after all those before it. Of chains of one machine that is known without any bound.
+    """
+
+    node: str
+    chain: Chain
+    start_ns: int
+    bound_ns: int
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPlaced:
+    """A chain whose moment is not known here. reason: why."""
+
+    node: str
+    chain: Chain
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InOrder:
+    """placed: earliest first."""
+
+    placed: tuple[Placed, ...]
+    not_placed: tuple[NotPlaced, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Began:
+    start_ns: int
+    bound_ns: int
+    machine: Node
+    node: str
+    chain: Chain
+
+
+def in_order(found: FleetExplanation) -> InOrder:
+    """When each chain began."""
+    began: list[_Began] = []
+    not_placed: list[NotPlaced] = []
+    of = {label: (one.node, one.answer, one.clock) for label, one in found.explained.items()}
+    for (node, chain), label in zip(found.chains, found.asked, strict=True):
+        machine, answer, clock = of[label]
+        when = _when(chain, answer, clock)
+        if isinstance(when, str):
+            not_placed.append(NotPlaced(node=node, chain=chain, reason=when))
+        else:
+            began.append(_Began(*when, machine, node, chain))
+    began.sort(key=lambda one: one.start_ns)
+    return InOrder(placed=tuple(_placed(began)), not_placed=tuple(not_placed))
+
+
+def _when(chain: Chain, answer: Explanation, clock: Clock | None) -> tuple[int, int] | str:
+    """By our clock with its bound; or why that is not known."""
+    if clock is None or answer.clock is None:
+        return "the node does not say what its clock is"
+    if chain.mono_ns is None:
+        return "it was recorded before that machine's last start, or on another machine"
+    start_ns = clock.ours(chain.mono_ns + answer.clock.unix_ns - answer.clock.mono_ns)
+    return start_ns, clock.bound_at(start_ns) + chain.mono_bound_ns + answer.clock.suspended_ns
+
+
+def _placed(began: Iterable[_Began]) -> Iterable[Placed]:
+    """Each is compared with the latest moment that one of another machine may have begun at before it."""
+    latest: dict[Node, float] = {}
+    first, second = -math.inf, -math.inf  # of the machine that reaches furthest, and of the others
+    whose: Node | None = None
+    for one in began:
+        others = second if one.machine == whose else first
+        yield Placed(
+            node=one.node,
+            chain=one.chain,
+            start_ns=one.start_ns,
+            bound_ns=one.bound_ns,
+            is_known=others < one.start_ns - one.bound_ns,
+        )
+        latest[one.machine] = max(latest.get(one.machine, -math.inf), one.start_ns + one.bound_ns)
+        if one.machine != whose and latest[one.machine] > first:
+            second, whose = first, one.machine
+            first = latest[one.machine]
+        elif one.machine == whose:
+            first = latest[one.machine]
+        else:
+            second = max(second, latest[one.machine])

@@ -1,0 +1,182 @@
+"""Nodes known by the certificate that they showed first, for nodes that no authority vouches for (`--pin`).
+
+A line a node, `gpu-01:8080 SHA256 2026-11-26`, in a file of who asks. A node that shows another certificate is not
+asked: whoever stands between here and it would look the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ingero.errors import IngeroError
+from ingero.fleet.node_lists import Node
+from ingero.foreign_text import shell_word
+from ingero.store.locations import Owner
+
+FILE_NAME = "known_nodes"
+_LINE = re.compile(r"([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):([0-9]{1,5}) ([0-9A-F]{64}) (\d{4}-\d\d-\d\d)")
+_MOST_BYTES = 4 << 20
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_HEAD = (
+    "# nodes by the SHA-256 of their certificates, as `ingero --pin` saw them first; `ingero certs forget` removes\n"
+)
+
+
+class KnownNodeError(IngeroError):
+    """A node shows another certificate than the one it is known by."""
+
+
+class KnownNodesError(IngeroError):
+    """The file of known nodes cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A certificate. sha256: of it whole (DER), in hexadecimal digits. since: the day it was first seen, UTC."""
+
+    sha256: str
+    since: str
+
+    @property
+    def fingerprint(self) -> str:
+        """As a node's own server prints it."""
+        return ":".join(self.sha256[at : at + 2] for at in range(0, len(self.sha256), 2))
+
+
+class KnownNodes:
+    """Those of one file, and those seen for the first time, which `keep` adds to it.
+
+    owner: whose file it is to be, where root makes it for somebody; None: who runs this. kept: what `keep` has added,
+    by address.
+    """
+
+    def __init__(self, path: Path, owner: Owner | None = None) -> None:
+        """Reads the file.
+
+        Raises:
+            KnownNodesError: it cannot be read, others may write it, or it holds something else.
+        """
+        self.path = path
+        self.kept: dict[str, Known] = {}
+        self._owner = owner
+        self._known = _read(path)
+        self._new: dict[str, Known] = {}
+
+    def check(self, node: Node, certificate: bytes) -> None:
+        """Whether it shows the certificate (DER) that it is known by; of one that is not known, it is from now on.
+
+        Raises:
+            KnownNodeError: it shows another one.
+        """
+        shown = Known(hashlib.sha256(certificate).hexdigest().upper(), f"{datetime.now(timezone.utc):%Y-%m-%d}")
+        known = self._known.setdefault(node.authority, shown)
+        if known is shown:
+            self._new[node.authority] = shown
+        elif known.sha256 != shown.sha256:
+            raise KnownNodeError(
+                f"its certificate is not the one it is known by since {known.since}: SHA-256 {shown.fingerprint} "
+                f"instead of {known.fingerprint}",
+                hint=f"somebody else may answer there; if it was given a new certificate: "
+                f"ingero certs forget {node}, and compare what is shown next with what its dashboard prints",
+            )
+
+    def keep(self) -> None:
+        """Adds those seen for the first time to the file.
+
+        Raises:
+            KnownNodesError: it cannot be written.
+        """
+        new, self._new = self._new, {}
+        if new:
+            with _locked(self.path, self._owner):
+                _write(self.path, new | _read(self.path), self._owner)  # what another process kept first, stays
+            self.kept |= new
+
+
+def forget(path: Path, nodes: Collection[Node], owner: Owner | None = None) -> list[Node]:
+    """Takes nodes out of the file; answers those that were in it.
+
+    Raises:
+        KnownNodesError: it cannot be read or written.
+    """
+    if not path.exists():
+        return []
+    with _locked(path, owner):
+        known = _read(path)
+        found = [node for node in nodes if known.pop(node.authority, None)]
+        if found:
+            _write(path, known, owner)
+    return found
+
+
+def _read(path: Path) -> dict[str, Known]:
+    way_out = f"remove the line, or {shell_word(path)} itself: nodes are then new once more"
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise KnownNodesError(f"{path}: {error.strerror}", hint="its owner may read it") from error
+    if mode & _OTHERS:
+        raise KnownNodesError(f"others may write {path}", hint=f"look through it, then chmod 600 {shell_word(path)}")
+    if len(raw) > _MOST_BYTES:
+        raise KnownNodesError(f"{path} is larger than {_MOST_BYTES >> 20} MiB", hint=way_out)
+    found: dict[str, Known] = {}
+    for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise KnownNodesError(f"{path}, line {number}: it is no known node", hint=way_out)
+        found[f"{match[1]}:{match[2]}"] = Known(match[3], match[4])
+    return found
+
+
+def _write(path: Path, known: Mapping[str, Known], owner: Owner | None) -> None:
+    """Puts a new file into the place of the old one, which is whole until then."""
+    lines = [f"{node} {one.sha256} {one.since}\n" for node, one in sorted(known.items())]
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.unlink(missing_ok=True)
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            if owner is not None:
+                os.fchown(handle, owner.uid, owner.gid)
+            file.writelines([_HEAD, *lines])
+            file.flush()
+            os.fsync(handle)
+        beside.replace(path)
+    except OSError as error:
+        raise KnownNodesError(f"{path}: {error.strerror}", hint="nodes can be known where it can be written") from error
+
+
+@contextmanager
+def _locked(path: Path, owner: Owner | None) -> Iterator[None]:
+    """One process at a time reads and writes it."""
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, parents=True)
+            if owner is not None:
+                os.chown(path.parent, owner.uid, owner.gid, follow_symlinks=False)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if owner is not None:
+                os.fchown(handle, owner.uid, owner.gid)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise KnownNodesError(f"{path}: {error.strerror}", hint="nodes can be known where it can be written") from error

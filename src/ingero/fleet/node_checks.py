@@ -1,0 +1,129 @@
+"""Whether nodes can be asked, whether they record, and what is to be mended before that ends: certificates, clocks."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Annotated
+
+import msgspec
+
+from ingero.fleet.client import NodeClient, NodeError
+from ingero.fleet.clocks import Clock, warnings
+from ingero.fleet.fan_out import FleetAnswer, Missing
+from ingero.fleet.names import names_of
+from ingero.fleet.node_lists import Node, listed
+from ingero.foreign_text import visible
+from ingero.serve.row_lines import Identity
+
+_WORTH_DAYS = 14  # before a certificate ends, that is told
+_DAY_S = 86_400
+
+_Word = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class _Health(msgspec.Struct, frozen=True):
+    version: _Word
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """What one node says of itself. who: None without a recording, error then says why. version: "" then.
+
+    certificate_until: unix s; None where it was not looked into.
+    """
+
+    who: Identity | None
+    version: str
+    is_recording: bool
+    error: str
+    certificate_until: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A node that answered. problems: what is to be mended, a sentence each."""
+
+    name: str
+    node: Node
+    state: NodeState
+    clock: Clock | None
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCheck:
+    """nodes: in the order in which they were named."""
+
+    nodes: tuple[Checked, ...]
+    missing: tuple[Missing, ...]
+    notes: tuple[str, ...]
+
+
+async def ask_state(client: NodeClient) -> NodeState:
+    """What a node says of itself.
+
+    Raises:
+        NodeError: it does not answer, or is none. That it cannot read its recording is an answer.
+    """
+    who, health, error = None, _Health("", is_live=False), ""
+    try:
+        health = await client.json("/api/v1/health", _Health)
+        who = await client.json("/api/v2/node", Identity)
+    except NodeError as refused:
+        if not refused.is_said:
+            raise
+        error = str(refused)
+    until = client.certificate_until
+    return NodeState(
+        who=who,
+        version=visible(health.version),
+        is_recording=health.is_live,
+        error=error,
+        certificate_until=ssl.cert_time_to_seconds(until) if until else None,
+    )
+
+
+def fleet_check(found: FleetAnswer[NodeState], *, skew_ns: int, now: datetime) -> FleetCheck:
+    """All of it together. skew_ns: clocks that are off by more are to be mended."""
+    names = names_of([(one.node, one.answer.who) for one in found.answered if one.answer.who is not None])
+    repeated = {one.node for one in names.repeated}
+    label = {one.node: names.label.get(one.node, str(one.node)) for one in found.answered}
+    clocks = {label[one.node]: one.clock for one in found.answered if one.clock is not None}
+    checked = tuple(
+        Checked(
+            name=label[one.node],
+            node=one.node,
+            state=one.answer,
+            clock=one.clock,
+            problems=tuple(_problems(one.answer, now)),
+        )
+        for one in found.answered
+        if one.node not in repeated
+    )
+    notes = (*warnings(clocks, skew_ns), *names.notes, *_of_versions(checked))
+    return FleetCheck(nodes=checked, missing=(*found.missing, *names.repeated), notes=notes)
+
+
+def _problems(state: NodeState, now: datetime) -> Iterator[str]:
+    if state.error:
+        yield f"it has no recording that can be read: {state.error}"
+    elif not state.is_recording:
+        yield "it does not record: sudo ingero trace, on the node"
+    if state.certificate_until is not None and state.certificate_until - now.timestamp() < _WORTH_DAYS * _DAY_S:
+        until = datetime.fromtimestamp(state.certificate_until, timezone.utc)
+        yield f"its certificate ends on {until:%Y-%m-%d}: ingero certs node NAME --force, and copy it there"
+
+
+def _of_versions(checked: Sequence[Checked]) -> Iterator[str]:
+    """Which nodes are of which version, where they are of several; the most frequent one first."""
+    by_version: dict[str, list[str]] = {}
+    for one in checked:
+        if one.state.version:
+            by_version.setdefault(one.state.version, []).append(one.name)
+    if len(by_version) > 1:
+        parts = sorted(by_version.items(), key=lambda each: -len(each[1]))
+        yield "versions differ: " + "; ".join(f"{version} on {listed(nodes, most=8)}" for version, nodes in parts)
