@@ -22,7 +22,7 @@ DEVICE = "device"
 UNKNOWN = "unknown"
 _NOT_RECORDED = -1
 _WAITING = tuple(CLOCKS.index(name) for name in ("runq", "throttled", "yielded", "io", "kernel_lock", "stopped"))
-_MAY_BE_BLOCKED = [CLOCKS.index(name) for name in ("run", "sleep")]  # on a full queue, or the host's own work
+_MAY_BE_BLOCKED = np.array([CLOCKS.index(name) for name in ("run", "sleep")])  # on a full queue, or the host's own work
 _MOSTLY_DEVICE = 0.1  # of the excess of X beyond what the host can have caused: then the device is slower, too
 
 
