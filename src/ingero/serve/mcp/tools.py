@@ -284,7 +284,8 @@ class Tools:
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.FleetAnswer]:
         """Ask many nodes at once: the causal chains of all, worst first; one statement (sql); calls that cost most
-        (ops); or what each has (overview). Nodes that did not answer are under `missing`: of them nothing is known."""
+        (ops); or what each has (overview). Nodes that did not answer are under `missing`: of them nothing is known.
+        Clocks that are off are under `warnings`: times of those nodes cannot be compared with others as they stand."""
         if self._around.fleet is None:
             return _reply({"nodes": [], "note": _NO_NODES}, _NO_NODES, tsc)
         answer, text = self._around.fleet.ask(
