@@ -134,7 +134,7 @@ wheels: build ## both machines' wheels with their own libbpf into dist/ (cargo a
 	for machine in x86_64 aarch64; do INGERO_WHEEL=$$machine $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . || exit; done
 	@ls -l dist
 
-release: build ## all that a release has, into dist/ (root, mmdebstrap, cargo, llvm-strip, helm; KEY=FILE signs)
+release: build ## all that a release has, into dist/ (root, mmdebstrap, cargo, llvm-strip, helm, nfpm; KEY=FILE signs)
 	@$(BIN)/python -m pip install --quiet build
 	PYTHONPATH=tools $(BIN)/python tools/release.py $(if $(KEY),--key $(KEY))
 

@@ -1,9 +1,10 @@
 """Makes a release into `dist/`, as `make release` does.
 
-Wheels, source archive, image, trees with a Python of their own, bills of materials, chart, checksums, installer. Root
-and mmdebstrap are needed for the image and the trees, Helm (`make chart`) for the chart; what cannot be made is said,
-and the exit code is then 1. With SOURCE_DATE_EPOCH the same sources give the same bytes. --key signs the checksums
-(ssh-keygen) and puts the public key into the installer; without it the release is not signed.
+Wheels, source archive, image, trees with a Python of their own and packages of them, bills of materials, chart,
+checksums, installer. Root, mmdebstrap and nfpm (--build-tools) are needed for the image, the trees and the packages,
+Helm (`make chart`) for the chart; what cannot be made is said, and the exit code is then 1. With SOURCE_DATE_EPOCH the
+same sources give the same bytes. --key signs the checksums (ssh-keygen) and puts the public key into the installer;
+without it the release is not signed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ exec "$here/lib/{{loader}}" --argv0 "$here/bin/python" --library-path "$here/lib
 """
 _RUN_INGERO = f"""#!/bin/sh
 {_HERE}
-exec "$here/bin/python" -I "$here/libexec/ingero.py" "$@"
+exec "$here/bin/python" -I -B "$here/libexec/ingero.py" "$@"
 """
 _MAIN = """import os
 import sys
@@ -51,6 +52,19 @@ from ingero.cli.main import main
 
 main()
 """
+
+
+NFPM = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
+_NFPM = ROOT / "build" / "go" / "bin" / "nfpm"
+_PACKAGE = {
+    "name": "ingero",
+    "platform": "linux",
+    "section": "admin",
+    "maintainer": "ingero (https://github.com/ingero-io/ingero/issues)",
+    "description": "Tells why a GPU is stalling: which call, how long, taken by whom, from which line of Python.",
+    "homepage": "https://github.com/ingero-io/ingero",
+    "license": "Apache-2.0",
+}
 
 
 class CannotMakeError(Exception):
@@ -96,6 +110,32 @@ def pack(tree: Path, archive: Path, epoch: int) -> None:
             made.add(path, f"{tree.name}/{path.relative_to(tree)}", recursive=False, filter=of_nobody)
 
 
+def find_nfpm() -> str | None:
+    """The program that makes packages, if it is here."""
+    return shutil.which("nfpm") or (str(_NFPM) if _NFPM.exists() else None)
+
+
+def package(tree: Path, machine: str, folder: Path) -> None:
+    """A package for apt and one for dnf, with the tree in /usr/lib/ingero. machine: as Go names it.
+
+    Raises:
+        CannotMakeError: there is no nfpm, or it fails.
+    """
+    nfpm = find_nfpm()
+    if nfpm is None:
+        raise CannotMakeError("nfpm is needed for packages: tools/release.py --build-tools (Go; takes minutes)")
+    contents = [
+        {"src": str(tree), "dst": "/usr/lib/ingero", "type": "tree"},
+        {"src": "/usr/lib/ingero/bin/ingero", "dst": "/usr/bin/ingero", "type": "symlink"},
+    ]
+    wanted = _PACKAGE | {"version": __version__, "arch": machine, "contents": contents}
+    with TemporaryDirectory(prefix="ingero-package-") as scratch:
+        configuration = Path(scratch, "nfpm.json")  # JSON is YAML
+        configuration.write_text(json.dumps(wanted))
+        for kind in ("deb", "rpm"):
+            _run([nfpm, "package", "--config", configuration, "--packager", kind, "--target", folder])
+
+
 class Release:
     """The parts, each written into one folder."""
 
@@ -129,6 +169,7 @@ class Release:
                 make_tree(root, machine, tree)
                 pack(tree, self._folder / f"{tree.name}.tar.gz", self._epoch)
                 self._write_bill(tree)
+                package(tree, name, self._folder)
                 shutil.rmtree(root)
                 shutil.rmtree(tree)
             layout.finish(__version__)
@@ -196,8 +237,12 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--build-tools", action="store_true", help="only build nfpm with Go, for packages")
     parser.add_argument("--key", type=Path, help="private key to sign with; KEY.pub lies beside it")
     options = parser.parse_args()
+    if options.build_tools:
+        _run(["go", "install", NFPM], os.environ | {"GOBIN": str(_NFPM.parent)})
+        return
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct") or time.time()
     release = Release(options.out.resolve(), int(epoch))
     parts: dict[str, Callable[[], None]] = {

@@ -46,7 +46,18 @@ python3 -m pip install --quiet --disable-pip-version-check --no-compile --target
 	echo 'main()'
 } >"$root/usr/bin/ingero"
 chmod 755 "$root/usr/bin/ingero"
-if [ "$machine" = "$(uname -m)" ]; then # a root that is read-only would compile at each start
-	chroot "$root" "/usr/bin/python$python" -m compileall -q --invalidation-mode unchecked-hash /opt/ingero "/usr/lib/python$python" >/dev/null ||
-		true # packages bring sources of other Pythons as data
+# A root that is read-only would compile at each start, in each process of the sandbox anew. Bytecode is the same on every
+# machine; a Python of this version makes it: the root's own, or for another machine's root one beside it.
+own=$root
+if [ "$machine" != "$(uname -m)" ]; then
+	own=$(mktemp -d)
+	scratch=$own
+	trap 'rm -rf "$scratch"' EXIT
+	mmdebstrap --quiet --mode=root --variant=extract --include=python$python $suite "$own/root" ${MIRROR:+"$MIRROR"}
+	own=$own/root
 fi
+loader=$(find "$own"/usr/lib "$own"/usr/lib64 -name 'ld-linux-*.so.*' -print -quit 2>/dev/null)
+env -i PYTHONHOME="$own/usr" "$loader" --library-path "$own/usr/lib/$(uname -m)-linux-gnu" "$own/usr/bin/python$python" \
+	-m compileall -q --invalidation-mode unchecked-hash -s "$root" -p / "$root/opt/ingero" "$root/usr/lib/python$python" >/dev/null ||
+	true # packages bring sources of other Pythons as data
+[ -n "$(find "$root/opt/ingero/ingero" -name '*.pyc' -print -quit)" ] || { echo "make_root: nothing was compiled" >&2 && exit 1; }

@@ -87,9 +87,27 @@ def test_a_tree_finds_its_own_files_wherever_it_lies(tmp_path: Path) -> None:
     ).stdout.splitlines()
     assert said == [
         *("--argv0", f"{moved}/bin/python", "--library-path", f"{moved}/lib", f"{moved}/libexec/python"),
-        *("-I", f"{moved}/libexec/ingero.py", "explain"),
+        *("-I", "-B", f"{moved}/libexec/ingero.py", "explain"),
     ]
     assert not (moved / "lib/libz.so.1").is_symlink()
+
+
+def test_without_nfpm_it_says_how_to_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "find_nfpm", lambda: None)
+    with pytest.raises(release.CannotMakeError, match="--build-tools"):
+        release.package(a_tree(tmp_path), MACHINE, tmp_path)
+
+
+@pytest.mark.skipif(release.find_nfpm() is None, reason="nfpm is not here (tools/release.py --build-tools)")
+def test_a_package_has_the_tree_and_a_program_that_leads_to_it(tmp_path: Path) -> None:
+    (tmp_path / "packages").mkdir()
+    release.package(a_tree(tmp_path), MACHINE, tmp_path / "packages")
+    [deb] = (tmp_path / "packages").glob("*.deb")
+    assert len(list((tmp_path / "packages").glob("*.rpm"))) == 1
+    listed = subprocess.run(["dpkg-deb", "-c", deb], capture_output=True, text=True, check=True).stdout.splitlines()
+    names = {line.split(None, 5)[5] for line in listed}
+    assert {"./usr/bin/ingero -> /usr/lib/ingero/bin/ingero", "./usr/lib/ingero/bin/ingero"} <= names
+    assert not any(name.startswith(("./var", "./etc")) for name in names), "recordings and settings are not its own"
 
 
 def test_the_workflow_makes_what_make_release_makes_and_stores_no_password() -> None:
