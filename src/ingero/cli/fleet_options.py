@@ -80,7 +80,8 @@ def fleet_options(command: _Command) -> _Command:
 _OPTIONS = (
     click.option(
         "--nodes", multiple=True, metavar="N,N",
-        help="Ask these nodes, each a dashboard: gpu-01,gpu-02:8081, gpu[001-512], @FILE; instead of a recording.",
+        help="Ask these nodes, each a dashboard, instead of a recording: gpu-01,gpu-02:8081, gpu[001-512], @FILE, "
+        "slurm:JOB, k8s:NAMESPACE/SELECTOR, srv:_ingero._tcp.DOMAIN.",
     ),
     click.option("--ca-cert", type=_FILE, metavar="F", help="Who signs the certificates of nodes, PEM."),
     click.option("--client-cert", type=_FILE, metavar="F", help="This client's certificate for nodes, PEM."),
@@ -124,9 +125,10 @@ def fleet_beside(
     if not find_spec("httpx2"):
         raise NotInstalledError("asking nodes needs the package httpx2", hint="pip install 'ingero[fleet]'")
     from ingero.fleet.access import check_access, client_context  # noqa: PLC0415  # needless for a recording
+    from ingero.fleet.discovery.ask import discovery  # noqa: PLC0415  # as above
     from ingero.fleet.node_lists import parse_nodes  # noqa: PLC0415  # as above
 
-    nodes = parse_nodes(lists)
+    nodes = parse_nodes(lists, discovery(environ, invoking_user(environ, uid=uid).home))
     access = _access(flags, given, environ)
     check_access(access, nodes)
     timeout_s = parse_duration_s(timeout or TIMEOUT) or _LONGEST_S

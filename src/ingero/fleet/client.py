@@ -80,7 +80,8 @@ class NodeClient:
     ) -> None:
         self.node = node
         self._has_tls, self._has_certificate = context is not None, access.client_cert is not None
-        self._base = f"{'https' if context else 'http'}://{node.authority}"
+        self._base = f"{'https' if context else 'http'}://{node.reached_at}"
+        self._extensions = {"sni_hostname": node.host}  # what its certificate must be for
         self._headers = {"accept-encoding": "identity", "user-agent": f"ingero/{__version__}"}
         if access.token:
             self._headers["authorization"] = f"Bearer {access.token}"
@@ -177,7 +178,9 @@ class NodeClient:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The body of an answer that is one, in pieces. Nobody is followed elsewhere."""
         headers = self._headers | ({"content-type": "application/json"} if body else {})
-        request = httpx2.Request(method, self._base + path, headers=headers, content=body or None)
+        request = httpx2.Request(
+            method, self._base + path, headers=headers, content=body or None, extensions=self._extensions
+        )
         response = await self._transport.handle_async_request(request)
         number, is_whole = self._budget.begin(), False
         try:
