@@ -46,6 +46,14 @@ OTHER: dict[str, tuple[str, object]] = {
     "max-cpu": ("10", 0.1),
     "ringbuf-size": ("32m", 32 << 20),
     "node": ("gpu-7", "gpu-7"),
+    "serve": ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
+    "tls-cert": ("/srv/a.pem", Path("/srv/a.pem")),
+    "tls-key": ("/srv/a.key", Path("/srv/a.key")),
+    "client-ca": ("/srv/ca.pem", Path("/srv/ca.pem")),
+    "token-file": ("/srv/token", Path("/srv/token")),
+    "tls": ("false", False),
+    "trusted-network": ("true", True),
+    "host": ("gpu-7,gpu-7.cluster", ("gpu-7", "gpu-7.cluster")),
     "prometheus": ("127.0.0.1:9464", Address("127.0.0.1", 9464)),
     "otlp": ("collector:4318", Address("collector", 4318)),
     "otlp-insecure": ("true", True),
@@ -86,7 +94,8 @@ def beside(option: Option) -> dict[str, str]:
         "metrics-compat": {"INGERO_PROMETHEUS": ":9464"},
         "otlp-insecure": {"INGERO_OTLP": ":4318"},
     }
-    return needed.get(option.name, {})
+    of_serve = ("tls-cert", "tls-key", "client-ca", "token-file", "trusted-network", "host")
+    return needed.get(option.name, {"INGERO_SERVE": ":8080"} if option.name in of_serve else {})
 
 
 @EVERY_OPTION

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.node_server import ServerOptions, serve_recording, start_listening
 from ingero.cli.output import echo
-from ingero.errors import IngeroError
-from ingero.serve.sql_processes import SqlProcesses
+from ingero.serve.addresses import parse_address
 from ingero.store.locations import database_path
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-
-
-class NotInstalledError(IngeroError):
-    """What the dashboard needs is not there."""
 
 
 @click.command("dashboard")
@@ -50,44 +45,19 @@ def command(
     INGERO_DASHBOARD_TOKEN, or --token-file: who wants to read must know it. Where other machines reach the address,
     either that or --client-ca is needed. It also answers `query --nodes` and `explain --nodes` of other machines.
     """
-    if not all(find_spec(name) for name in ("fastapi", "uvicorn", "cryptography")):
-        raise NotInstalledError(
-            "the dashboard needs packages that are not installed", hint="pip install 'ingero[dashboard]'"
-        )
-    from dataclasses import replace  # noqa: PLC0415  # with what follows 0.4 s, which --help need not wait for
-
-    from ingero.serve.addresses import listen, parse_address  # noqa: PLC0415
-    from ingero.serve.dashboard.exposure import TOKEN_VARIABLE, Exposure, check_exposure  # noqa: PLC0415
-    from ingero.serve.dashboard.server import answering_to, certificate_of, serve, server_context  # noqa: PLC0415
-    from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415
-    from ingero.serve.token_file import read_token  # noqa: PLC0415
-
-    address = parse_address(addr)
-    exposure = Exposure(
-        address=address,
-        has_tls=not no_tls,
+    options = ServerOptions(
+        address=parse_address(addr),
         certificate=tls_cert,
         key=tls_key,
         client_ca=client_ca,
-        token=read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, ""),
+        token_file=token_file,
+        has_tls=not no_tls,
+        is_trusted_network=trusted_network,
         hosts=hosts,
     )
-    check_exposure(exposure, is_trusted_network=trusted_network)
+    listening = start_listening(options, os.environ)
     path = database_path(db, os.environ, uid=os.getuid())
-    context = None
-    lines = []
-    if exposure.has_tls:
-        certificate = certificate_of(exposure)
-        context = server_context(exposure, certificate)
-        exposure = answering_to(exposure, certificate)
-        if tls_cert is None:
-            lines.append(f"certificate made on the fly; the browser warns once. SHA-256 {certificate.fingerprint}")
-    listening = listen(address)
-    bound = replace(exposure, address=replace(address, port=listening.getsockname()[1]))
-    echo(f"{path} at {bound.url}   (Ctrl-C ends)", err=True)
-    if not exposure.token and client_ca is None:
-        lines.append(f"everybody on this machine can read it; {TOKEN_VARIABLE} asks for a token")
-    for line in lines:
+    echo(f"{path} at {listening.exposure.url}   (Ctrl-C ends)", err=True)
+    for line in listening.lines:
         echo(f"  {line}", err=True)
-    with SqlProcesses() as sql:
-        serve(RecordingSource(path, may_lag=True, sql=sql), bound, listening, context)
+    serve_recording(path, listening)

@@ -122,6 +122,10 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(Path(part).absolute() for part in text.split(":") if part)
 
 
+def _hosts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def _driver_only(text: str) -> bool:
     if text not in ("driver", "both"):
         raise OptionError(f"{text!r} is neither driver nor both", hint="write driver or both")
@@ -202,6 +206,15 @@ OPTIONS: tuple[Option, ...] = (
     _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
     _option("node", _node, "", "N", "Name of this machine in the recording. Default: in a pod that says "
             "it (NODE_NAME by the downward API), the Kubernetes node's, else the host name."),
+    _option("serve", _scraped_at, "", "ADDR", "Answer at ADDR, such as 0.0.0.0:8080, as `ingero dashboard` would: in "
+            "the browser and to `--nodes` of other machines, by a process without rights."),
+    _option("tls-cert", _text, "", "F", "With --serve: certificate, PEM. Default: one made on the fly."),
+    _option("tls-key", _text, "", "F", "With --serve: its key, PEM."),
+    _option("client-ca", _text, "", "F", "With --serve: let in only clients with a certificate of this authority."),
+    _option("token-file", _text, "", "F", "With --serve: file with the token that readers must show."),
+    _switch("tls", "true", "With --serve: TLS 1.3; without it only on addresses of this machine."),
+    _switch("trusted-network", "false", "With --serve and a token, allow --no-tls on other addresses, too."),
+    _option("host", _hosts, "", "NAME", "With --serve: answer to this name, too, e.g. a proxy's. Several: A,B."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; with a port alone on this machine only."),
     _option("otlp", _receiver, "", "HOST:PORT", "Push metrics to this OTLP receiver, every 10 s over HTTPS."),

@@ -22,6 +22,8 @@ from ingero.store.locations import Owner, database_path, invoking_user
 _FIRST_PERSON, _NOBODY = 1000, 65534
 _MAX_UID = (1 << 32) - 2  # the one above stands for "no user"
 _EVERYBODY = "all"
+_FILES_OF_SERVE = ("tls_cert", "tls_key", "client_ca", "token_file")
+_OF_SERVE = ("tls-cert", "tls-key", "client-ca", "token-file", "trusted-network", "host")
 _POD_NODE_VARIABLES = ("NODE_NAME", "MY_NODE_NAME")  # what charts give spec.nodeName to; the second is Ingero 0.x's
 
 
@@ -56,6 +58,14 @@ class TraceSettings:
     max_cpu: float
     ringbuf_size: int
     node: str
+    serve: Address | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    client_ca: Path | None
+    token_file: Path | None
+    tls: bool
+    trusted_network: bool
+    host: tuple[str, ...]
     prometheus: Address | None
     otlp: Address | None
     otlp_insecure: bool
@@ -115,8 +125,9 @@ def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid:
         "uid": None if values["pid"] else _chosen_uid(user, given.get("user"), owner),
         "db": database_path(_in_home(values["db"], owner), environ, uid=uid),
         "cuda_lib": values["cuda_lib"] or (),
+        "host": values["host"] or (),
         "node": values["node"] or _node_name(environ),
-        "log": _in_home(values["log"], owner),
+        **{field: _in_home(values[field], owner) for field in ("log", *_FILES_OF_SERVE)},
         "owner": owner,
     }
     return TraceSettings(**values)
@@ -193,7 +204,13 @@ def _refuse_contradictions(given: dict[str, _Given]) -> None:
         if a.rank == b.rank:
             raise OptionError(f"{a.origin} and {b.origin} contradict each other: {why}", hint="leave one of them out")
         del given[first if a.rank < b.rank else second]
+    record, serve = given.get("record"), given.get("serve")
+    if record and serve and record.rank == serve.rank and not parse_switch(record.text):
+        raise OptionError(
+            f"{serve.origin} has no effect with {record.origin}: nothing is recorded", hint="leave one out"
+        )
     for name, needed, why, hint in (
+        *((name, "serve", "nothing is served", "add --serve :8080") for name in _OF_SERVE),
         ("heartbeat", "deadband", "every snapshot is stored", "add --deadband 5"),
         ("otlp-insecure", "otlp", "nothing is pushed", "add --otlp 127.0.0.1:4318"),
         ("metrics-compat", "prometheus", "nothing is served", "add --prometheus 127.0.0.1:9464"),

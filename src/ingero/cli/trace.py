@@ -8,6 +8,7 @@ import rich_click as click
 
 from ingero.capture import foreign
 from ingero.cli.logs import logging_to
+from ingero.cli.node_server import serving_beside
 from ingero.cli.settings import resolve
 from ingero.cli.switches import click_options
 
@@ -26,7 +27,13 @@ def command(**flags: str | None) -> None:
     """
     settings = resolve(flags, os.environ, uid=os.getuid())
     # forked before the rest is imported: what they share with the agent is theirs as soon as it touches it
-    with foreign.nursery() as nursery, logging_to(settings.log, debug=settings.debug, owner=settings.owner):
+    with (
+        serving_beside(settings, os.environ) as server,
+        foreign.nursery() as nursery,
+        logging_to(settings.log, debug=settings.debug, owner=settings.owner),
+    ):
         from ingero.cli.trace_recording import record  # noqa: PLC0415  # as above
 
-        record(settings, nursery)
+        if server:
+            server.say_where()
+        record(settings, nursery, on_second=[server.look] if server else [])

@@ -18,6 +18,7 @@ from ingero.capture.live_findings import LiveFindings
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder
 from ingero.capture.rows import Sink
+from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
@@ -35,8 +36,11 @@ _T = TypeVar("_T")
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def record(settings: TraceSettings, nursery: Nursery) -> None:
-    """Records until it is told to stop. nursery: where the processes come from that read foreign files."""
+def record(settings: TraceSettings, nursery: Nursery, on_second: Sequence[Callable[[Second], None]] = ()) -> None:
+    """Records until it is told to stop. nursery: where the processes come from that read foreign files.
+
+    on_second: called once each second has been stored.
+    """
     plan.refuse_if_blocked(read_kernel(), sys.argv)
     for notice in plan.notices(settings):
         echo(notice, err=True)
@@ -66,10 +70,10 @@ def record(settings: TraceSettings, nursery: Nursery) -> None:
         view.started(recorder, kernel)
         has_ended = _stop(was_stopped, settings, recorder)
         stored = [lambda second: findings.second_stored(second.in_flight + second.halted)] if findings else []
-        on_second = _each([*stored, *metrics.on_second, view.second])
+        on_each = _each([*stored, *metrics.on_second, *on_second, view.second])
         recorder.run(
             should_stop=lambda: output.is_closed or has_ended(),
-            on_second=on_second,
+            on_second=on_each,
             is_hurried=findings.is_hurried if findings else lambda: False,
         )
         if findings:
