@@ -125,10 +125,16 @@ def answer(node: str, *incidents: Any, begin_s: float = 0, end_s: float = COLUMN
     return msgspec.json.decode(body, type=Diagnosed)
 
 
+def whole(found: dict[str, Any]) -> dict[str, Any]:
+    """With what is as usual filled in, as the page does."""
+    usual = {"lost_ns": 0, "first": 0, "last": COLUMNS - 1, "is_judged": True, "incidents": 0, "cells": []}
+    return found | {"nodes": [usual | {"address": row["node"]} | row for row in found["nodes"]]}
+
+
 def drawn(*answers: Diagnosed, missing: Sequence[Missing] = ()) -> dict[str, Any]:
     found = [Answered(node=Node(one.node.nodes[0]), answer=one, elapsed_ns=1) for one in answers]
     nodes = [one.node for one in (*found, *missing)]
-    return heat_map(nodes, FleetAnswer(answered=tuple(found), missing=tuple(missing)), BEGIN)
+    return whole(heat_map(nodes, FleetAnswer(answered=tuple(found), missing=tuple(missing)), BEGIN))
 
 
 def test_a_column_is_the_share_of_its_time_that_was_lost() -> None:
@@ -191,7 +197,7 @@ def test_nodes_without_time_are_drawn_as_nothing() -> None:
 
 
 def test_real_nodes_are_drawn_and_each_answers_for_its_views(page: str, nodes: list[Node]) -> None:
-    found = got(f"{page}api/v1/fleet")
+    found = whole(got(f"{page}api/v1/fleet"))
     assert [row["node"] for row in found["nodes"]] == list(NAMES)
     first = found["nodes"][0]
     assert first["worst"]["cause"] == "cpu-contention"
@@ -337,37 +343,41 @@ def many(count: int) -> FleetAnswer[Diagnosed]:
     return FleetAnswer(answered=tuple(answered), missing=tuple(missing))
 
 
+def drawn_ms(browser: Browser, url: str, count: int) -> float:
+    """From when the answer is there, the page's own code perhaps not yet, until the last of the pictures is drawn."""
+    drawings = "performance.getEntriesByName('fleet-drawn')"
+    browser.open("about:blank")
+    browser.open(url)
+    browser.wait_for_text(f"All {count:,} nodes, worst first")
+    browser.wait_for(lambda: bool(browser.evaluate(f"{drawings}.length > 25")), "drawn")
+    last = f"Math.max(...{drawings}.slice(0, 26).map((one) => one.startTime))"
+    answered = "performance.getEntriesByType('resource').find((one) => one.name.endsWith('/fleet')).responseEnd"
+    return float(browser.evaluate(f"{last} - {answered}"))
+
+
 @WITH_BROWSER
-def test_a_thousand_nodes_are_drawn_within_a_second(
-    browser: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("count", [1_000, 10_000])
+def test_so_many_nodes_are_drawn_within_a_second(
+    browser: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
-    found = many(1000)
+    found = many(count)
     nodes = tuple(one.node for one in (*found.answered, *found.missing))
     watch = FleetWatch(nodes, lambda _: found, clock=lambda: BEGIN)
     reach = Reach(nodes=nodes, access=Access(has_tls=False), context=None, timeout_s=1)
     with serving_page(watch, reach) as url:
-        browser.open("about:blank")
-        browser.open(url)
-        browser.wait_for_text("All 1,000 nodes, worst first")
-        browser.wait_for(
-            lambda: bool(browser.evaluate("performance.getEntriesByName('fleet-drawn').length > 25")), "drawn"
-        )
-        size = len(watch.body(""))
-        took_ms = browser.evaluate(
-            "Math.max(...performance.getEntriesByName('fleet-drawn').slice(0, 26).map((one) => one.startTime))"
-            " - performance.getEntriesByType('resource').find((one) => one.name.endsWith('/fleet')).responseEnd"
-        )
-        browser.screenshot(Path(os.environ.get("INGERO_PICTURES", tmp_path)) / "fleet-1000.png")
+        size = len(watch.body(""))  # nodes have answered
+        took_ms = min(drawn_ms(browser, url, count) for _ in range(3))  # others may use the machine
+        browser.screenshot(Path(os.environ.get("INGERO_PICTURES", tmp_path)) / f"fleet-{count}.png")
         box = "document.querySelector('.picture canvas').getBoundingClientRect()"
-        assert browser.evaluate(f"{box}.height") == 2000
+        assert browser.evaluate(f"{box}.height") == max(2_000, count)
         browser.evaluate(
             f"(() => {{ const box = {box};"
-            " const at = {bubbles: true, clientX: box.left + box.width / 2, clientY: box.top + 1};"
+            " const at = {bubbles: true, clientX: box.left + box.width / 2, clientY: box.top + 0.5};"
             " const on = document.querySelector('.picture');"
             " on.dispatchEvent(new MouseEvent('mousemove', at)); on.dispatchEvent(new MouseEvent('click', at)); })()"
         )
         assert re.fullmatch(r"#/node/\d+/incidents/1", str(browser.evaluate("location.hash")))
     with capsys.disabled():
-        print(f"1,000 nodes: {size >> 10} KiB, drawn in {took_ms:.0f} ms")
+        print(f"{count:,} nodes: {size >> 10} KiB, drawn in {took_ms:.0f} ms")
     assert size < 1 << 20
     assert took_ms < DRAWN_S * 1000

@@ -1,6 +1,6 @@
 // Many nodes at one glance: who lost how much when, worst first; each row leads to what happened there.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { clock, count, moment, ns, percent } from "./format";
 import { Answered, useAnswer } from "./live";
 import { Severity } from "./parts";
@@ -23,6 +23,9 @@ interface Row {
   worst?: { number: number; cause: string; severity: string; summary: string };
 }
 
+// What is as usual is not sent.
+type Sent = Pick<Row, "number" | "node"> & Partial<Row>;
+
 interface Heat {
   begin_ns: number;
   column_ns: number;
@@ -42,8 +45,15 @@ const STEPS = [0.02, 0.1, 0.3, 0.6, 1];
 
 export function Fleet(props: { growth: number; since: string }) {
   const query = new URLSearchParams(props.since === "" ? {} : { since: props.since });
-  const asked = useAnswer<Heat>(`/api/v1/fleet${query.size ? `?${query}` : ""}`, props.growth);
-  return <Answered asked={asked} waiting="Asking the nodes ...">{(heat) => <HeatMap heat={heat} since={props.since} />}</Answered>;
+  const asked = useAnswer<Omit<Heat, "nodes"> & { nodes: Sent[] }>(`/api/v1/fleet${query.size ? `?${query}` : ""}`, props.growth);
+  return <Answered asked={asked} waiting="Asking the nodes ...">{(heat) => <Whole heat={heat} since={props.since} />}</Answered>;
+}
+
+function Whole(props: { heat: Omit<Heat, "nodes"> & { nodes: Sent[] }; since: string }) {
+  const { heat } = props;
+  const usual = { lost_ns: 0, first: 0, last: heat.columns - 1, is_judged: true, incidents: 0, cells: [] };
+  const whole = useMemo(() => ({ ...heat, nodes: heat.nodes.map((one): Row => ({ ...usual, ...one, address: one.address ?? one.node })) }), [heat]);
+  return <HeatMap heat={whole} since={props.since} />;
 }
 
 function HeatMap(props: { heat: Heat; since: string }) {

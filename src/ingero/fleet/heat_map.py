@@ -20,6 +20,9 @@ Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
 
 COLUMNS = 120  # of time: 8 pixels each on a wide screen
 _PERMILLE = 1000
+_USUAL: Object = {
+    "lost_ns": 0, "first": 0, "last": COLUMNS - 1, "is_judged": True, "incidents": 0, "cells": [],
+}  # fmt: skip  # as web/src/fleet.tsx fills in
 _WORST_FIRST = [one.name for one in sorted(Severity, reverse=True)]
 _MOST_INCIDENTS = 10_000
 
@@ -97,7 +100,8 @@ def heat_map(nodes: Sequence[Node], found: FleetAnswer[Diagnosed], now_ns: int) 
 
     A cell is [column, per mille of the column's wall time that was lost, the incident that most of it is of]: of the
     process that was affected most, as streams and processes are never summed. Nodes of which nothing can be said stand
-    before those that lost nothing. nodes: numbers are places among these.
+    before those that lost nothing. Members that are as usual are left out (`_USUAL`): of 10,000 nodes most are. nodes:
+    numbers are places among these.
     """
     names = names_of([(one.node, one.answer.node) for one in found.answered])
     answered = [one for one in found.answered if one.node in names.label]
@@ -117,13 +121,18 @@ def heat_map(nodes: Sequence[Node], found: FleetAnswer[Diagnosed], now_ns: int) 
         "column_ns": columns.column_ns,
         "columns": COLUMNS,
         "asked": len(nodes),
-        "nodes": rows,
+        "nodes": [_short(row) for row in rows],
         "said": list(said),
         "missing": list(_missing(missing)),
         "missing_count": len(missing),
         "partial": bool(missing),
         "notes": list(names.notes),
     }
+
+
+def _short(row: Object) -> Object:
+    usual = _USUAL | {"address": row["node"]}
+    return {name: value for name, value in row.items() if name != "rank" and value != usual.get(name)}
 
 
 def _columns(windows: Sequence[_Window]) -> _Columns:

@@ -74,8 +74,7 @@ class FleetWatch:
         self.nodes = nodes
         self._ask, self._clock, self._monotonic = ask, clock, monotonic
         self._kept: dict[str, _Kept] = {}
-        self._lock = threading.Lock()
-        self._asking: dict[str, threading.Lock] = {}
+        self._lock, self._turn = threading.Lock(), threading.Lock()  # nodes are asked for one map at a time
         self.generation = 0
 
     def body(self, since: str) -> bytes:
@@ -85,14 +84,10 @@ class FleetWatch:
             QuantityError: since is no duration.
         """
         parse_since_ns(since)
-        with self._lock:
-            known = self._kept.get(since)
-            turn = self._asking.setdefault(since, threading.Lock())
+        known = self._known(since)
         if known is None:
-            with turn:
-                with self._lock:
-                    known = self._kept.get(since)
-                return known.body if known else self._make(since).body
+            with self._turn:
+                return (self._known(since) or self._make(since)).body
         self.renew(since)
         return known.body
 
@@ -105,7 +100,18 @@ class FleetWatch:
             if self._monotonic() - known.made_s < max(_FRESH_S, _COST_FACTOR * known.cost_s):
                 return
             known.is_renewed = True
-        threading.Thread(target=self._make, args=(since,), name="fleet-map", daemon=True).start()
+        threading.Thread(target=self._replace, args=(since, known), name="fleet-map", daemon=True).start()
+
+    def _known(self, since: str) -> _Kept | None:
+        with self._lock:
+            return self._kept.get(since)
+
+    def _replace(self, since: str, known: _Kept) -> None:
+        try:
+            with self._turn:
+                self._make(since)
+        finally:
+            known.is_renewed = False  # where it could not be made, the next who asks tries again
 
     def _make(self, since: str) -> _Kept:
         begin_s = self._monotonic()
