@@ -430,3 +430,23 @@ def test_the_servers_are_those_of_the_system(tmp_path: Path) -> None:
 
 def test_the_account_of_a_pod_is_where_kubernetes_puts_it() -> None:
     assert str(kube_access.SERVICE_ACCOUNT) == "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def test_configured_jobs_are_asked_for_unless_a_recording_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that names a recording does not even run what knows the nodes."""
+    ran = tmp_path / "ran"
+    monkeypatch.setenv("PATH", f"{program(tmp_path / 'bin', 'squeue', f'touch {ran}; echo localhost')}:/usr/bin:/bin")
+    monkeypatch.setenv("INGERO_CONFIG", str(tmp_path / "ingero.yaml"))
+    monkeypatch.delenv("INGERO_DB", raising=False)
+    run, sql = CliRunner().invoke, "SELECT node FROM sessions"
+    with serving_node(record_node(tmp_path / "a.db", "gpu-01"), has_tls=False) as node:
+        (tmp_path / "ingero.yaml").write_text(f"fleet:\n  nodes:\n  - slurm:7:{node.port}\n")
+        other = record_node(tmp_path / "b.db", "gpu-02")
+        assert run(cli, ["query", "--csv", "--db", str(other), sql]).stdout == "node\ngpu-02\n"
+        assert not ran.exists()
+        named = run(cli, ["query", "--csv", "--no-tls", "--nodes", node.authority, sql])
+        assert (named.stdout, ran.exists()) == ("node\ngpu-01\n", False)
+        assert run(cli, ["query", "--csv", "--no-tls", sql]).stdout == "node\ngpu-01\n"
+        assert ran.exists()
