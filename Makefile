@@ -40,6 +40,8 @@ generate: setup ## write the generated files anew
 	$(BIN)/python tools/gen_grafana_dashboard.py
 	$(BIN)/python tools/gen_commands_doc.py
 	$(BIN)/python tools/gen_events_doc.py
+	$(BIN)/python tools/gen_config.py
+	$(BIN)/python tools/gen_units.py
 
 format: setup ## format the Python sources
 	$(BIN)/ruff format .
@@ -63,6 +65,8 @@ generated: setup
 	$(BIN)/python tools/gen_grafana_dashboard.py --check
 	$(BIN)/python tools/gen_commands_doc.py --check
 	$(BIN)/python tools/gen_events_doc.py --check
+	$(BIN)/python tools/gen_config.py --check
+	$(BIN)/python tools/gen_units.py --check
 
 unit: build ## the tests that need no root
 	$(BIN)/pytest tests/unit -n $$(($$(nproc) + 1)) # one more than cores: some wait for a server or a device

@@ -16,7 +16,7 @@ from generated import write_or_check
 
 from ingero.cli.main import LazyGroup, cli
 from ingero.cli.manual import EXIT_CODES, MANUALS, VARIABLES
-from ingero.cli.option_table import BY_NAME
+from ingero.cli.option_table import BY_NAME, FLEET, SECTIONS, Option
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 _WIDTH = 120
@@ -30,7 +30,8 @@ Every command has `-h`, `--help`. Results go to standard output, everything else
 written `90s`, `5m`, `1h30m`, `2d`, sizes `64k`, `2g`. `sudo` passes a variable on as `sudo INGERO_MAX_DB=2g ingero
 trace`. A flag beats the environment, the environment beats `ingero.yaml`, that beats the default; an empty variable
 counts as not set. ingero.yaml is `~/.config/ingero/ingero.yaml`, else `/etc/ingero/ingero.yaml`, with lines like
-`max-db: 2g`. Only `trace` reads it.
+`max-db: 2g`: options of `trace` at its top level, those of other commands below their names
+([configs/ingero.yaml](../configs/ingero.yaml)). `db` there is also what the other commands read.
 
 A switch is turned on by `--name` or `--name=true`, off by `--no-name` or `--name=false`; the same in the environment
 (`INGERO_IO=false`, `INGERO_NO_IO=true`) and in the file (`io: false`, `no-io: true`).
@@ -96,17 +97,32 @@ def _options(name: str, command: click.Command) -> Iterator[str]:
     options = [one for one in command.params if isinstance(one, click.Option)]
     if not options:
         return
-    from_table = name == "trace"
+    table = _table(name, options)
     yield ""
-    yield "| option | default | variable |" + (" ingero.yaml |" if from_table else "") + " |"
-    yield "|---|---|---|---|" + ("---|" if from_table else "")
+    yield "| option | default | variable |" + (" ingero.yaml |" if table else "") + " |"
+    yield "|---|---|---|---|" + ("---|" if table else "")
     for option in options:
-        meaning, default = _meaning_and_default(name, option)
-        cells = [_spelling(option), default, _variable(option, from_table=from_table)]
-        if from_table:
-            key = max(option.opts, key=len).lstrip("-")
-            cells.append(f"`{key}`" if key in BY_NAME else "")
+        row = table.get(_name(option))
+        meaning, default = _meaning_and_default(name, option, row)
+        cells = [_spelling(option), default, _variable(option, row)]
+        if table:
+            cells.append(f"`{row.key}`" if row else "")
         yield f"| {' | '.join([*cells, meaning])} |"
+
+
+def _table(name: str, options: list[click.Option]) -> dict[str, Option]:
+    """The rows of a command's options that ingero.yaml may hold, by name."""
+    if name == "trace":
+        return BY_NAME
+    names = {_name(option) for option in options}
+    rows = {option.name: option for option in SECTIONS.get(name, ())}
+    if "nodes" in names:
+        rows = {option.name: option for option in SECTIONS[FLEET]} | rows
+    return rows | ({"db": BY_NAME["db"]} if "db" in names else {})
+
+
+def _name(option: click.Option) -> str:
+    return max(option.opts, key=len).lstrip("-")
 
 
 def _spelling(option: click.Option) -> str:
@@ -123,14 +139,13 @@ def _value(option: click.Option) -> str:
     return "F" if isinstance(option.type, click.Path) else "N"
 
 
-def _meaning_and_default(name: str, option: click.Option) -> tuple[str, str]:
+def _meaning_and_default(name: str, option: click.Option, row: Option | None) -> tuple[str, str]:
     """What it does, and its default where that is a plain one."""
     if not option.help:
         raise UndocumentedError(f"ingero {name} {option.opts[0]} has no help text")
-    named = BY_NAME.get(max(option.opts, key=len).lstrip("-")) if name == "trace" else None
-    if named is not None:
-        words = {"true": "on", "false": "off"} if named.is_switch else {}
-        default = words.get(named.default, named.default)
+    if row is not None and (row.default or name == "trace"):
+        words = {"true": "on", "false": "off"} if row.is_switch else {}
+        default = words.get(row.default, row.default)
     elif found := _DEFAULT.search(option.help):
         default = found[1]
     elif option.required:
@@ -145,8 +160,7 @@ def _cell(meaning: str) -> str:
     return meaning.replace("|", r"\|")
 
 
-def _variable(option: click.Option, *, from_table: bool) -> str:
-    row = BY_NAME.get(max(option.opts, key=len).lstrip("-")) if from_table else None
+def _variable(option: click.Option, row: Option | None) -> str:
     variable = row.variable if row is not None else VARIABLES.get(option.name or "", "")
     return f"`{variable}`" if variable else ""
 

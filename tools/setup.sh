@@ -29,6 +29,7 @@ fi
 if [ "$wanted" = all ]; then # for the tests: network scenarios, a browser
 	has ip || missing+=(iproute2)
 	has iptables || missing+=(iptables)
+	has systemd-analyze || missing+=(systemd) # judges the units
 	has chromium || missing+=(chromium)
 fi
 if [ ${#missing[@]} -gt 0 ]; then

@@ -47,13 +47,6 @@ OTHER: dict[str, tuple[str, object]] = {
     "ringbuf-size": ("32m", 32 << 20),
     "node": ("gpu-7", "gpu-7"),
     "serve": ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
-    "tls-cert": ("/srv/a.pem", Path("/srv/a.pem")),
-    "tls-key": ("/srv/a.key", Path("/srv/a.key")),
-    "client-ca": ("/srv/ca.pem", Path("/srv/ca.pem")),
-    "token-file": ("/srv/token", Path("/srv/token")),
-    "tls": ("false", False),
-    "trusted-network": ("true", True),
-    "host": ("gpu-7,gpu-7.cluster", ("gpu-7", "gpu-7.cluster")),
     "prometheus": ("127.0.0.1:9464", Address("127.0.0.1", 9464)),
     "otlp": ("collector:4318", Address("collector", 4318)),
     "otlp-insecure": ("true", True),
@@ -94,8 +87,7 @@ def beside(option: Option) -> dict[str, str]:
         "metrics-compat": {"INGERO_PROMETHEUS": ":9464"},
         "otlp-insecure": {"INGERO_OTLP": ":4318"},
     }
-    of_serve = ("tls-cert", "tls-key", "client-ca", "token-file", "trusted-network", "host")
-    return needed.get(option.name, {"INGERO_SERVE": ":8080"} if option.name in of_serve else {})
+    return needed.get(option.name, {})
 
 
 @EVERY_OPTION
@@ -209,7 +201,8 @@ def test_a_bad_variable_is_named(resolved: Resolve) -> None:
         ("node: a\n\nmax-db: ten\n", r"ingero.yaml, line 3: max-db: 'ten' is no size"),
         ("node: a\nnode: b\n", r"ingero.yaml, line 2: node stands there twice"),
         ("node:\n", r"ingero.yaml, line 1: node has no value"),
-        ("trace:\n  node: a\n", r"ingero.yaml, line 1: a plain value is wanted"),
+        ("trace:\n  node: a\n", r"ingero.yaml, line 1: there is no option 'trace'"),
+        ("node: {a: b}\n", r"ingero.yaml, line 1: a plain value is wanted"),
         ("- node\n", r"ingero.yaml, line 1: a list of options is wanted"),
         ("node: 'a\n", r"ingero.yaml, line 2: found unexpected end of stream"),
     ],

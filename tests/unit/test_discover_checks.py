@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from ingero.discover.containers import Placement, placement_of
 from ingero.discover.gpus import Gpu
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from ingero.discover.libraries import UnreadableLibrary
-from ingero.discover.platforms import container_runtimes, orchestrators
+from ingero.discover.platforms import container_runtimes, has_own_root, orchestrators
 from ingero.discover.python_layouts import layout_of
 from tests.unit.test_discover_kernel import EMPTY, GOOD
 
@@ -41,7 +44,7 @@ def rows_of(facts: Facts = FACTS, **changes: object) -> dict[str, Row]:
 @pytest.mark.parametrize(
     ("changes", "name", "way_out"),
     [
-        ({"features": GOOD.features - {"attach_cookie"}, "release": "5.10.0"}, "Linux", "linux-image"),
+        ({"features": GOOD.features - {"attach_cookie"}, "release": "5.10.0"}, "Linux", "upgrade the kernel"),
         ({"has_btf": False}, "type information", "CONFIG_DEBUG_INFO_BTF"),
         ({"lockdown": "confidentiality"}, "lockdown", "lockdown=confidentiality"),
         ({"is_init_pid_namespace": False}, "PID namespace", "--pid=host"),
@@ -113,7 +116,7 @@ def test_an_old_driver_is_a_warning(version: str, state: State) -> None:
 def test_no_driver_is_no_reason_not_to_trace() -> None:
     rows = rows_of()
     assert rows["NVIDIA driver"].state is State.NOT_HERE
-    assert "nvidia-driver" in rows["NVIDIA driver"].fix
+    assert "550" in rows["NVIDIA driver"].fix
 
 
 def test_a_cuda_process_is_shown_with_its_interpreter_and_its_container() -> None:
@@ -158,3 +161,58 @@ def test_runtimes_and_orchestrators_are_told_by_daemons_sockets_and_variables(tm
     (tmp_path / "run/docker.sock").touch()
     assert container_runtimes({"crio", "kubelet"}, tmp_path) == ("cri-o", "docker")
     assert orchestrators({"kubelet", "dockerd"}, {"SLURM_JOB_ID": "7"}) == ("kubernetes", "slurm")
+
+
+def test_no_probe_can_run_without_what_ingero_needs_installed() -> None:
+    absent = Row(section="ingero", name="libbpf", state=State.MISSING, found="not installed", fix="install it")
+    rows = all_rows(dataclasses.replace(FACTS, agent=[absent]))
+    probes = [row for row in rows if row.section == "probes"]
+    assert {(row.found, row.fix) for row in probes} == {("libbpf is missing", "install it")}
+    assert {row.state for row in probes} == {State.MISSING, State.WARNING}
+    assert not is_ready(rows)
+    assert not any("can run" in line for line in as_text(rows))
+
+
+@pytest.mark.parametrize(
+    ("has_own_root", "path", "found"),
+    [
+        (False, "/", "in no container"),
+        (True, "/", "in a container that its control group does not name, or a chroot"),
+        (None, "/", "in no container that its control group names; the machine's own root cannot be seen"),
+        (True, "/docker/" + "a" * 64, "docker container aaaaaaaaaaaa"),
+    ],
+)
+def test_a_container_without_a_name_is_none_the_less_one(has_own_root: bool | None, path: str, found: str) -> None:
+    facts = dataclasses.replace(FACTS, placement=placement_of(path), has_own_root=has_own_root)
+    assert rows_of(facts)["ingero itself"].found == found
+
+
+def test_a_root_folder_is_compared_with_that_of_process_1(tmp_path: Path) -> None:
+    for name in ("1", "self", "container"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "1/root").symlink_to("/")
+    assert has_own_root(tmp_path) is None
+    (tmp_path / "self/root").symlink_to("/")
+    assert has_own_root(tmp_path) is False
+    (tmp_path / "self/root").unlink()
+    (tmp_path / "self/root").symlink_to(tmp_path / "container")
+    assert has_own_root(tmp_path) is True
+
+
+@pytest.mark.parametrize("name", ["CHECKPOINT_RESTORE", "DAC_READ_SEARCH"])
+def test_either_of_the_two_capabilities_is_of_no_use_alone(name: str) -> None:
+    row = rows_of(capabilities=GOOD.capabilities - {name})[f"CAP_{name}"]
+    assert row.state is State.WARNING
+    assert "Pythons of other users have no lines of code" in row.found
+
+
+def test_check_and_trace_say_at_once_that_there_is_no_libbpf() -> None:
+    environ = os.environ | {"INGERO_LIBBPF": "/nobody/has/this.so"}
+    command = [sys.executable, "-m", "ingero.cli.main"]
+    check = subprocess.run([*command, "check"], env=environ, capture_output=True, text=True, check=False)
+    assert check.returncode == 1
+    assert "can run" not in check.stdout
+    assert "not ready: " in check.stdout
+    trace = subprocess.run([*command, "trace"], env=environ, capture_output=True, text=True, check=False)
+    assert (trace.returncode, trace.stdout) == (2, "")
+    assert "INGERO_LIBBPF=/nobody/has/this.so cannot be opened" in trace.stderr or "cannot trace: " in trace.stderr

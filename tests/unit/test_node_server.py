@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from ingero.cli.main import cli
-from ingero.cli.node_server import ServerBeside, serving_beside
+from ingero.cli.node_server import ServerBeside, server_options, serving_beside
 from ingero.cli.option_table import OptionError
 from ingero.cli.settings import TraceSettings, resolve
 from ingero.errors import IngeroError
@@ -31,7 +31,9 @@ PROGRAM = """
 import os, sys, time
 from ingero.cli.node_server import serving_beside
 from ingero.cli.settings import resolve
-with serving_beside(resolve({"serve": "127.0.0.1:0", "db": sys.argv[1]}, {}, uid=os.getuid()), {}) as server:
+from ingero.cli.node_server import server_options
+settings = resolve({"serve": "127.0.0.1:0", "db": sys.argv[1]}, {}, uid=os.getuid())
+with serving_beside(settings, server_options(settings, {}, {}), {}) as server:
     server.say_where()
     print(server._pid, flush=True)
     time.sleep(60)
@@ -52,13 +54,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(database: Path, **flags: str) -> TraceSettings:
-    wanted = {"db": str(database), "serve": "127.0.0.1:0"} | flags
-    return resolve(wanted, dict(os.environ), uid=os.getuid())
+    return resolve({"db": str(database), "serve": "127.0.0.1:0"} | flags, dict(os.environ), uid=os.getuid())
 
 
 @contextmanager
-def beside(wanted: TraceSettings) -> Iterator[ServerBeside]:
-    with serving_beside(wanted, os.environ) as server:
+def beside(wanted: TraceSettings, **flags: str) -> Iterator[ServerBeside]:
+    """flags: those of the dashboard."""
+    with serving_beside(wanted, server_options(wanted, flags, os.environ), os.environ) as server:
         assert server is not None
         server.say_where()
         yield server
@@ -79,14 +81,13 @@ def test_it_answers_other_machines_as_the_dashboard_does(
     tmp_path: Path, certificates: Certificates, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made, client = certificates.make("node"), certificates.client()
-    wanted = settings(
-        record_node(tmp_path / "a.db", "gpu-01"),
-        tls_cert=str(made.certificate), tls_key=str(made.key), client_ca=str(certificates.ca),
-    )  # fmt: skip
-    with beside(wanted) as server:
+    wanted = settings(record_node(tmp_path / "a.db", "gpu-01"))
+    flags = {"tls_cert": str(made.certificate), "tls_key": str(made.key), "client_ca": str(certificates.ca)}
+    with beside(wanted, **flags) as server:
         said = capfd.readouterr().err
         address = f"127.0.0.1:{port_of(said)}"
-        asked = ["query", "--nodes", address, "--ca-cert", str(certificates.ca), "--csv", "SELECT node FROM sessions"]
+        asked = ["query", "--nodes", address, "--ca-cert", str(certificates.ca), "--csv", "SELECT node FROM sessions",
+                 "--timeout", "60s"]  # fmt: skip  # others may use the machine
         shown = ["--client-cert", str(client.client_cert), "--client-key", str(client.client_key)]
         assert CliRunner().invoke(cli, [*asked, *shown]).stdout == "node\ngpu-01\n"
         assert CliRunner().invoke(cli, asked).exception is not None  # nobody without a certificate
@@ -107,7 +108,7 @@ def test_without_certificates_it_says_who_can_read(tmp_path: Path, capfd: pytest
     ("flags", "reason"),
     [
         ({"serve": "0.0.0.0:0"}, "can be reached from other machines, and there is no token"),
-        ({"serve": "0.0.0.0:0", "tls": "false"}, "--no-tls on"),
+        ({"serve": "0.0.0.0:0", "no_tls": "true"}, "--no-tls on"),
         ({"tls_cert": "/nowhere"}, "a certificate needs its key"),
         ({"tls_cert": "/nowhere", "tls_key": "/nowhere"}, "/nowhere"),
         ({"token_file": "/nowhere"}, "/nowhere: No such file"),
@@ -116,7 +117,12 @@ def test_without_certificates_it_says_who_can_read(tmp_path: Path, capfd: pytest
 def test_what_the_dashboard_refuses_is_refused_before_anything_is_recorded(
     tmp_path: Path, flags: dict[str, str], reason: str
 ) -> None:
-    with pytest.raises(IngeroError, match=reason) as raised, beside(settings(tmp_path / "a.db", **flags)):
+    serve = flags.get("serve", "127.0.0.1:0")
+    of_server = {name: text for name, text in flags.items() if name != "serve"}
+    with (
+        pytest.raises(IngeroError, match=reason) as raised,
+        beside(settings(tmp_path / "a.db", serve=serve), **of_server),
+    ):
         pass
     assert raised.value.hint
 
@@ -165,14 +171,10 @@ def test_it_has_no_rights(certificates: Certificates, capfd: pytest.CaptureFixtu
         for path in (folder, *folder.iterdir()):
             os.chown(path, NOBODY, NOBODY)
         made = certificates.make("node")
-        flags = {
-            "db": str(database),
-            "serve": "127.0.0.1:0",
-            "tls_cert": str(made.certificate),
-            "tls_key": str(made.key),
-        }
-        wanted = resolve(flags, dict(os.environ) | {"SUDO_UID": str(NOBODY)}, uid=0)
-        with beside(wanted) as server:
+        wanted = resolve(
+            {"db": str(database), "serve": "127.0.0.1:0"}, dict(os.environ) | {"SUDO_UID": str(NOBODY)}, uid=0
+        )
+        with beside(wanted, tls_cert=str(made.certificate), tls_key=str(made.key)) as server:
             status = dict(
                 line.split(":\t", 1)
                 for line in Path(f"/proc/{server._pid}/status").read_text().splitlines()
@@ -198,8 +200,17 @@ def test_nothing_is_served_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--serve has no effect with --record"):
         settings(tmp_path / "a.db", record="false")
     with pytest.raises(OptionError, match="--client-ca has no effect without --serve"):
-        resolve({"client_ca": "/a"}, {}, uid=1)
+        server_options(resolve({}, {}, uid=1), {"client_ca": "/a"}, {})
     (tmp_path / "serving.yaml").write_text("serve: :8080\n")
     only_watching = resolve({"config": str(tmp_path / "serving.yaml"), "record": "false"}, {}, uid=1)
-    with serving_beside(only_watching, {}) as server:
+    with serving_beside(only_watching, server_options(only_watching, {}, {}), {}) as server:
         assert server is None
+
+
+def test_the_dashboards_section_of_the_file_says_how_it_is_served(tmp_path: Path) -> None:
+    (tmp_path / "ingero.yaml").write_text(
+        "serve: :8443\ndashboard:\n  addr: :9999\n  client-ca: /srv/ca.pem\n  tls-key: /srv/key\n"
+    )
+    options = server_options(resolve({}, os.environ, uid=os.getuid()), {"client_ca": "/a"}, os.environ)
+    assert options is not None
+    assert (options.address.port, options.client_ca, options.key) == (8443, Path("/a"), Path("/srv/key"))

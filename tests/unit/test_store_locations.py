@@ -6,7 +6,9 @@ import os
 import pwd
 from pathlib import Path
 
-from ingero.store.locations import database_path, invoking_user
+import pytest
+
+from ingero.store.locations import database_path, give, invoking_user
 
 SOMEBODY = next(entry for entry in pwd.getpwall() if entry.pw_uid not in (0, os.getuid()))
 
@@ -44,3 +46,22 @@ def test_unknown_sudo_user_falls_back_to_the_current_one() -> None:
 def test_user_without_an_entry_has_the_home_of_the_environment() -> None:
     owner = invoking_user({"HOME": "/work"}, uid=4_000_000_000)
     assert (owner.uid, owner.home) == (4_000_000_000, Path("/work"))
+
+
+def test_what_is_theirs_already_is_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seccomp filter may forbid the very call, as a unit's does that leaves out @chown."""
+    (tmp_path / "file").touch()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(os, "chown", refuse)
+    status = (tmp_path / "file").stat()
+    give(tmp_path / "file", status.st_uid, status.st_gid)
+    with (tmp_path / "file").open() as file:
+        give(file.fileno(), status.st_uid, status.st_gid)
+        with pytest.raises(PermissionError):
+            give(file.fileno(), status.st_uid + 1, status.st_gid)
+    with pytest.raises(PermissionError):
+        give(tmp_path / "file", status.st_uid, status.st_gid + 1)

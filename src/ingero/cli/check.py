@@ -24,7 +24,13 @@ from ingero.discover.interpreters import find_interpreter
 from ingero.discover.kernel import read_kernel
 from ingero.discover.libraries import LibraryScanner
 from ingero.discover.library_search import library_copies_on_disk
-from ingero.discover.platforms import container_runtimes, orchestrators, own_placement, placement_of_process
+from ingero.discover.platforms import (
+    container_runtimes,
+    has_own_root,
+    orchestrators,
+    own_placement,
+    placement_of_process,
+)
 from ingero.discover.processes import PROC, list_pids, read_process
 from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.errors import IngeroError
@@ -65,6 +71,7 @@ def gather() -> Facts:
         orchestrators=orchestrators(names, os.environ),
         agent=list(_agent_rows()),
         walker=_walker(),
+        has_own_root=has_own_root(),
     )
 
 

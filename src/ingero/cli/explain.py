@@ -13,6 +13,8 @@ import rich_click as click
 from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_of, fleet_options
 from ingero.cli.output import echo, echo_json
 from ingero.cli.recorded_pid import check_pid
+from ingero.cli.recording_path import recording_path
+from ingero.cli.switches import configured
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.concerned import chosen
 from ingero.diagnose.engine import diagnose, diagnose_evidence
@@ -29,7 +31,6 @@ from ingero.serve.per_process import per_process_json, per_process_lines, takers
 from ingero.serve.profile_lines import profile_lines
 from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
 from ingero.serve.system_context import system_lines
-from ingero.store.locations import database_path
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 
@@ -73,7 +74,7 @@ class _Wanted:
     is_flag=True,
     help="Show the whole stacks of the longest calls, and of all threads of a process in which a call hangs.",
 )
-@click.option("--timeout", metavar="D", help="With --nodes: give a node up after this time. Default: 30s.")
+@configured("explain")
 @fleet_options
 def command(
     db: Path | None,
@@ -106,7 +107,7 @@ def command(
         sys.exit(explain_fleet(nodes, since=since or "", pid=pid, rule=rule, as_json=as_json))
     since_ns = parse_since_ns(since)
     wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
-    with open_reader(database_path(db, os.environ, uid=os.getuid()), node=node) as reader:
+    with open_reader(recording_path(db, os.environ, uid=os.getuid()), node=node) as reader:
         window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
         check_pid(reader, pid)
         if chains:

@@ -14,13 +14,13 @@ from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
 from ingero.cli.recorded_pid import check_pid
+from ingero.cli.recording_path import recording_path
 from ingero.errors import IngeroError
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
 from ingero.serve.export.gaps import gap_lines
 from ingero.serve.export.output import STANDARD_OUTPUT, output_file, refuse_recording
 from ingero.store.errors import EmptyRecordingError, reading_error
-from ingero.store.locations import database_path
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 from ingero.store.streams import Streams
@@ -67,7 +67,7 @@ def command(
     """Write a recording for Perfetto, chrome://tracing, flame graph tools or pprof."""
     if weight and form != Format.FLAMEGRAPH.value:
         raise click.UsageError("--weight is for --format flamegraph; a pprof profile has all three")
-    path = database_path(db, os.environ, uid=os.getuid())
+    path = recording_path(db, os.environ, uid=os.getuid())
     try:
         with open_reader(path, node=node) as reader:
             whole = _whole(reader)

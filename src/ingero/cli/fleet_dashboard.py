@@ -9,6 +9,7 @@ from pathlib import Path
 from ingero.cli.fleet_options import FleetFlags, fleet_of
 from ingero.cli.node_server import ServerOptions, start_listening
 from ingero.cli.output import echo
+from ingero.cli.service_manager import ServiceManager
 
 _NODE_TIMEOUT = "30s"  # as of `explain`: a node may have to diagnose first
 
@@ -25,8 +26,10 @@ def serve_nodes(flags: FleetFlags, options: ServerOptions, *, db: Path | None, e
     from ingero.fleet.fan_out import Reach  # noqa: PLC0415  # after what says which packages are missing
     from ingero.fleet.page_server import serve_fleet  # noqa: PLC0415  # as above
 
-    echo(f"{len(fleet.nodes):,} nodes at {listening.exposure.url}   (Ctrl-C ends)", err=True)
+    where = f"{len(fleet.nodes):,} nodes at {listening.exposure.url}"
+    echo(f"{where}   (Ctrl-C ends)", err=True)
     for line in listening.lines:
         echo(f"  {line}", err=True)
     reach = Reach(nodes=fleet.nodes, access=fleet.access, context=fleet.context, timeout_s=fleet.timeout_s)
+    ServiceManager(environ).ready(where)
     serve_fleet(reach, listening.exposure, listening.socket, listening.context)

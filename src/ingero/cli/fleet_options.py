@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from ingero.cli.config_file import CONFIG_VARIABLE, FLEET, ConfigError, find_config, read_config
+from ingero.cli.config_file import CONFIG_VARIABLE, find_config
+from ingero.cli.given import Rank, given_values
+from ingero.cli.option_table import FLEET, SECTIONS
 from ingero.errors import IngeroError
 from ingero.store.locations import DATABASE_VARIABLE, invoking_user
 from ingero.units import parse_duration_s
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "INGERO_FLEET_TOKEN"
 TIMEOUT = "5s"  # of a node
 _LONGEST_S = 3600.0  # where a timeout of 0 asks for no end
-_KEYS = ("nodes", "ca-cert", "client-cert", "client-key", "token-file")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -117,8 +117,8 @@ def fleet_beside(
     Raises:
         IngeroError: the options do not go together, or cannot be used.
     """
-    path, given = _configured(environ, uid=uid)
-    lists = list(flags.nodes) or given.get("nodes", [])
+    configured_by, given = _configured(environ, uid=uid)
+    lists = list(flags.nodes) or [text for name, text in given.items() if name == "nodes"]
     if not lists:
         _refuse_alone(flags)
         return None
@@ -132,7 +132,7 @@ def fleet_beside(
     access = _access(flags, given, environ)
     check_access(access, nodes)
     timeout_s = parse_duration_s(timeout or TIMEOUT) or _LONGEST_S
-    origin = "" if flags.nodes or path is None else str(path)
+    origin = "" if flags.nodes else configured_by
     return Fleet(nodes=nodes, access=access, context=client_context(access), timeout_s=timeout_s, origin=origin)
 
 
@@ -141,19 +141,19 @@ def _refuse_alone(flags: FleetFlags) -> None:
         raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
 
 
-def _access(flags: FleetFlags, given: Mapping[str, list[str]], environ: Mapping[str, str]) -> Access:
+def _access(flags: FleetFlags, given: Mapping[str, str], environ: Mapping[str, str]) -> Access:
     from ingero.fleet.access import Access  # noqa: PLC0415  # as above
     from ingero.serve.token_file import read_token  # noqa: PLC0415  # as above
 
     def file(flag: Path | None, key: str) -> Path | None:
-        return flag or (Path(given[key][0]).expanduser() if key in given and not flags.no_tls else None)
+        return flag or (Path(given[key]).expanduser() if key in given and not flags.no_tls else None)
 
     client_cert, client_key = flags.client_cert, flags.client_key
     if client_cert is None and client_key is None:  # a pair is of one source
         client_cert, client_key = file(None, "client-cert"), file(None, "client-key")
     token_file = flags.token_file
     if token_file is None and not environ.get(TOKEN_VARIABLE) and "token-file" in given:
-        token_file = Path(given["token-file"][0]).expanduser()
+        token_file = Path(given["token-file"]).expanduser()
     return replace(
         Access(),
         ca_cert=file(flags.ca_cert, "ca-cert"),
@@ -165,19 +165,13 @@ def _access(flags: FleetFlags, given: Mapping[str, list[str]], environ: Mapping[
     )
 
 
-def _configured(environ: Mapping[str, str], *, uid: int) -> tuple[Path | None, dict[str, list[str]]]:
-    """What ingero.yaml of the user, or else of /etc, says below `fleet`; that of the current folder is not read."""
+def _configured(environ: Mapping[str, str], *, uid: int) -> tuple[str, dict[str, str]]:
+    """What variables and ingero.yaml of the user, or else of /etc, say of nodes; and what names them.
+
+    The file of the current folder is not read.
+    """
     path = find_config(environ.get(CONFIG_VARIABLE), invoking_user(environ, uid=uid).home)
-    found: dict[str, list[str]] = {}
-    for key, (texts, place) in (read_config(path) if path else {}).items():
-        if not key.startswith(f"{FLEET}."):
-            continue
-        name = key.removeprefix(f"{FLEET}.").replace("_", "-")
-        if name not in _KEYS:
-            near = difflib.get_close_matches(name, _KEYS, n=1)
-            hint = f"perhaps {near[0]}" if near else f"one of {', '.join(_KEYS)}"
-            raise ConfigError(f"{place}: there is no option {key!r}", hint=hint)
-        if name != "nodes" and len(texts) != 1:
-            raise ConfigError(f"{place}: {key} is one file", hint="name one")
-        found[name] = texts
-    return path, found
+    given = given_values(SECTIONS[FLEET], {}, environ, path)
+    nodes = given.get("nodes")
+    origin = str(path) if nodes and nodes.rank is Rank.FILE else nodes.origin if nodes else ""
+    return origin, {name: one.text for name, one in given.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingero.errors import IngeroError
 from ingero.foreign_text import visible
-from ingero.store.locations import Owner
+from ingero.store.locations import Owner, give
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -61,7 +61,7 @@ def _file_handler(path: Path, owner: Owner) -> logging.Handler:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         if is_new and os.geteuid() == 0:
-            os.fchown(descriptor, owner.uid, owner.gid)
+            give(descriptor, owner.uid, owner.gid)
         return logging.StreamHandler(os.fdopen(descriptor, "a", encoding="utf-8"))
     except OSError as error:
         raise LogFileError(

@@ -39,7 +39,9 @@ class LazyGroup(click.RichGroup):
         "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),
         "demo": ("ingero.cli.demo", "Show causes of lost GPU time, with the verdict on each."),
         "dashboard": ("ingero.cli.dashboard", "Show a recording in the browser."),
+        "service": ("ingero.cli.service", "Have systemd run the agent, and the dashboard."),
         "certs": ("ingero.cli.certs", "Make certificates for nodes and for those who ask them."),
+        "config": ("ingero.cli.config", "Show and check what ingero.yaml, the environment and defaults say."),
         "completion": ("ingero.cli.completion", "Print the script that lets bash, zsh or fish complete ingero."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
@@ -80,6 +82,21 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: errors end with their hint and exit code 2."""
+    try:
+        _run()
+    finally:
+        if sys.stderr is not None and sys.stderr.isatty():  # else nobody reads a notice, and what says it is not loaded
+            _tell_of_newer_version()
+
+
+def _tell_of_newer_version() -> None:
+    from ingero.cli import update_notice  # noqa: PLC0415  # reads ingero.yaml, which takes some commands longer than they
+
+    if update_notice.is_interactive(os.environ, (sys.stdin, sys.stdout, sys.stderr)):
+        update_notice.tell(os.environ, uid=os.getuid())
+
+
+def _run() -> None:
     try:
         cli(standalone_mode=False, complete_var=COMPLETE_VARIABLE)
     except IngeroError as error:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.cli.check import EXIT_NOT_READY
 from ingero.cli.compare import EXIT_WORSE
+from ingero.cli.config import EXIT_FAULTS
 from ingero.cli.config_file import CONFIG_VARIABLE
 from ingero.cli.demo import EXIT_WRONG_VERDICT
 from ingero.cli.explain import EXIT_FOUND
@@ -16,6 +17,9 @@ from ingero.cli.fleet_options import TOKEN_VARIABLE as FLEET_TOKEN
 from ingero.cli.fleet_output import EXIT_PARTIAL
 from ingero.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from ingero.cli.output import EXIT_CLOSED_PIPE
+from ingero.cli.service import EXIT_NOT_ACTIVE
+from ingero.cli.update_notice import SILENCE_VARIABLE
+from ingero.cli.version import EXIT_NEWER
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
 from ingero.serve.mcp.http import TOKEN_VARIABLE as MCP_TOKEN
 from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE as OTLP_CERTIFICATE
@@ -155,6 +159,15 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
                 "ingero dashboard --nodes 'gpu[001-512]' --ca-cert ca.pem --client-cert me.pem --client-key me.key",
         },
     ),
+    "service": Manual(
+        exits={EXIT_NOT_ACTIVE: "`status`: the agent does not run."},
+        examples={
+            "Record from now on, also after a restart of the machine.": "sudo ingero service install",
+            "What would that do?": "ingero service install --dashboard --dry-run",
+            "Does it run, and what was its last verdict?": "ingero service status",
+            "Remove it; recordings and changed settings stay.": "sudo ingero service uninstall",
+        },
+    ),
     "certs": Manual(
         examples={
             "An authority, in ~/.ingero/certs.": "ingero certs init",
@@ -162,6 +175,15 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "Many nodes, a certificate each.": "ingero certs node 'gpu[001-512]'",
             "Somebody who asks.": "ingero certs client alice",
             "A new certificate before the old one ends.": "ingero certs node gpu-01 10.0.0.1 --force",
+        },
+    ),
+    "config": Manual(
+        exits={EXIT_FAULTS: "`check`: something is wrong in the file. `path`: there is none."},
+        examples={
+            "Where does each value come from?": "ingero config show",
+            "What would this command line record with?": "ingero config show trace --max-db 2g",
+            "Begin with every option, each a comment.": "ingero config example > ~/.config/ingero/ingero.yaml",
+            "Is everything right in it?": "ingero config check",
         },
     ),
     "completion": Manual(
@@ -173,5 +195,13 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "fish:": "ingero completion fish > ~/.config/fish/completions/ingero.fish",
         },
     ),
-    "version": Manual(examples={"Which one is it?": "ingero version"}),
+    "version": Manual(
+        exits={EXIT_NEWER: "With `--check`: there is a newer version."},
+        variables={
+            "INGERO_UPDATE_URL": "Where `--check` asks; `update-url` of ingero.yaml.",
+            "INGERO_UPDATE_CHECK": "`true`: ask once a day, as `update-check` of ingero.yaml.",
+            SILENCE_VARIABLE: "Set to anything: no notice after commands, and nothing is asked for one.",
+        },
+        examples={"Which one is it?": "ingero version", "Is there a newer one?": "ingero version --check"},
+    ),
 })  # fmt: skip

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
+from click import get_current_context
+from click.core import ParameterSource
 
 from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_beside, fleet_options
 from ingero.cli.output import echo
+from ingero.cli.recording_path import recording_path
+from ingero.cli.switches import configured
 from ingero.errors import IngeroError
 from ingero.serve.sql_processes import SqlProcesses
-from ingero.store.locations import database_path
 
 if TYPE_CHECKING:
     from ingero.discover.checks import Row
@@ -43,9 +46,7 @@ class OptionsError(IngeroError):
     "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
 )
 @click.option("--http", metavar="[HOST]:PORT", help="Listen with HTTPS instead of standard input and output.")
-@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="PEM certificate for --http.")
-@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="PEM key of that certificate.")
-@click.option("--test-report", type=click.Path(path_type=Path, dir_okay=False), help="JUnit file for get_test_report.")
+@configured("mcp")
 @fleet_options
 def command(
     db: Path | None,
@@ -61,9 +62,11 @@ def command(
     --nodes, or nodes in ingero.yaml, the tools query_fleet and fleet_nodes ask those as well. With
     --http it listens on this machine, TLS 1.3 only; on another address only with a token in INGERO_MCP_TOKEN.
     """
+    if http is None and not _is_on_the_command_line("tls_cert", "tls_key"):
+        tls_cert = tls_key = None  # those of ingero.yaml are for --http
     if (tls_cert is None) != (tls_key is None) or (tls_cert is not None and http is None):
         raise OptionsError("--tls-cert, --tls-key and --http belong together", hint="ingero mcp --http :8443 ...")
-    path = database_path(db, os.environ, uid=os.getuid())
+    path = recording_path(db, os.environ, uid=os.getuid())
     nodes = fleet_beside(fleet, environ=os.environ, uid=os.getuid())
     try:
         with SqlProcesses() as sql:
@@ -79,6 +82,11 @@ def command(
         raise NotInstalledError(f"the MCP server needs {error.name}", hint="pip install 'ingero[mcp]'") from error
     except KeyboardInterrupt:
         pass
+
+
+def _is_on_the_command_line(*parameters: str) -> bool:
+    context = get_current_context()
+    return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in parameters)
 
 
 def _server(path: Path, test_report: Path | None, nodes: Fleet | None, sql: SqlProcesses) -> IngeroServer:

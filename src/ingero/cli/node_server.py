@@ -9,14 +9,16 @@ import select
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingero.cli.option_table import SECTIONS, OptionError
 from ingero.cli.output import echo
+from ingero.cli.settings import TraceSettings, resolve_section
 from ingero.errors import IngeroError
 from ingero.foreign_text import shell_word
 from ingero.sandbox import rights
@@ -27,15 +29,14 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-    from ingero.cli.settings import TraceSettings
     from ingero.serve.dashboard.exposure import Exposure
 
 _PACKAGES = ("fastapi", "uvicorn", "cryptography")
+SERVER_FIELDS = tuple(option.field for option in SECTIONS["dashboard"] if option.name != "addr")
 _NAME = "ingero-serve"
 _START_S = 30.0  # half a second of imports, on a machine that has something else to do
 _END_S = 5.0  # what is being answered has 3 s
 _MOST_REPORT_BYTES = 64 << 10
-_NICENESS = 10  # a tenth of what a training loop gets where both want the same CPU
 
 _log = logging.getLogger(__name__)
 
@@ -111,14 +112,15 @@ def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Liste
     return Listening(exposure=bound, socket=listening, context=context, lines=tuple(lines))
 
 
-def serve_recording(path: Path, listening: Listening) -> None:
-    """Answers what is asked of a recording until it is told to end."""
+def serve_recording(path: Path, listening: Listening, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Answers what is asked of a recording until it is told to end. on_ready: called before the first answer."""
     from ingero.serve.dashboard.server import serve  # noqa: PLC0415  # as above
     from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
     from ingero.serve.sql_processes import SqlProcesses  # noqa: PLC0415  # as above
 
     with SqlProcesses() as sql:
         source = RecordingSource(path, may_lag=True, sql=sql)
+        on_ready()
         serve(source, listening.exposure, listening.socket, listening.context)
 
 
@@ -172,13 +174,42 @@ class ServerBeside:
                 time.sleep(0.02)
 
 
+def server_options(
+    settings: TraceSettings, flags: Mapping[str, str | None], environ: Mapping[str, str]
+) -> ServerOptions | None:
+    """How what is recorded is served; None where it is not. flags: texts of the dashboard's options, by field.
+
+    Raises:
+        IngeroError: a value cannot be used, or one is given and nothing is served.
+    """
+    if settings.serve is None or not settings.record:
+        given = next((field for field, text in flags.items() if text is not None), None)
+        if given is not None:
+            name = given.replace("_", "-")
+            raise OptionError(f"--{name} has no effect without --serve: nothing is served", hint="add --serve :8080")
+        return None
+    values = resolve_section("dashboard", {**flags, "addr": str(settings.serve)}, environ, uid=os.getuid())
+    return ServerOptions(
+        address=settings.serve,
+        certificate=values["tls_cert"],
+        key=values["tls_key"],
+        client_ca=values["client_ca"],
+        token_file=values["token_file"],
+        has_tls=not values["no_tls"],
+        is_trusted_network=values["trusted_network"],
+        hosts=values["host"] or (),
+    )
+
+
 @contextmanager
-def serving_beside(settings: TraceSettings, environ: Mapping[str, str]) -> Iterator[ServerBeside | None]:
+def serving_beside(
+    settings: TraceSettings, options: ServerOptions | None, environ: Mapping[str, str]
+) -> Iterator[ServerBeside | None]:
     """Serves what is recorded, by a process of its own that ends with this one; None where nothing is to be served.
 
     Enter it before threads are started and files are opened: what is open by then, that process has, too.
     """
-    if settings.serve is None or not settings.record:
+    if options is None:
         yield None
         return
     report, telling = os.pipe()
@@ -190,12 +221,14 @@ def serving_beside(settings: TraceSettings, environ: Mapping[str, str]) -> Itera
         status = 1
         try:
             os.close(report)
-            _run(settings, environ, telling, parent)
+            _run(settings, options, environ, telling, parent)
             status = 0
+        except Exception:
+            _log.exception("the node's server has ended")
         finally:
             os._exit(status)  # nothing of what the recorder does at its end is for this process
     os.close(telling)
-    again = f"ingero dashboard --db {shell_word(settings.db)} --addr {settings.serve} serves it"
+    again = f"ingero dashboard --db {shell_word(settings.db)} --addr {options.address} serves it"
     server = ServerBeside(pid, report, again)
     try:
         yield server
@@ -203,10 +236,11 @@ def serving_beside(settings: TraceSettings, environ: Mapping[str, str]) -> Itera
         server.end()
 
 
-def _run(settings: TraceSettings, environ: Mapping[str, str], telling: int, parent: int) -> None:
+def _run(
+    settings: TraceSettings, options: ServerOptions, environ: Mapping[str, str], telling: int, parent: int
+) -> None:
     from ingero.cli.logs import logging_to  # noqa: PLC0415  # only this process
 
-    assert settings.serve is not None
     os.setsid()  # Ctrl-C is for the recorder
     rights.end_with_parent(_NAME)
     if os.getppid() != parent:
@@ -214,30 +248,19 @@ def _run(settings: TraceSettings, environ: Mapping[str, str], telling: int, pare
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     _keep_off_the_terminal()
-    os.nice(_NICENESS)
     with logging_to(settings.log, debug=settings.debug, owner=settings.owner):
         try:
-            listening = start_listening(_options(settings, settings.serve), environ)
+            listening = start_listening(options, environ)
             _give_up_rights(settings.owner)
         except IngeroError as error:
             _tell(telling, {"error": str(error), "hint": error.hint})
             return
+        except Exception as error:
+            _tell(telling, {"error": f"the node's server did not start: {type(error).__name__}: {error}", "hint": ""})
+            raise
         where = f"serving at {listening.exposure.url}"
         _tell(telling, {"lines": [where, *(f"  {line}" for line in listening.lines)]})
         serve_recording(settings.db, listening)
-
-
-def _options(settings: TraceSettings, address: Address) -> ServerOptions:
-    return ServerOptions(
-        address=address,
-        certificate=settings.tls_cert,
-        key=settings.tls_key,
-        client_ca=settings.client_ca,
-        token_file=settings.token_file,
-        has_tls=settings.tls,
-        is_trusted_network=settings.trusted_network,
-        hosts=settings.host,
-    )
 
 
 def _keep_off_the_terminal() -> None:

@@ -1,15 +1,19 @@
-"""The options of `ingero trace`: one row each, from which flags, variables, keys of ingero.yaml and help are made."""
+"""The options that ingero.yaml may hold: one row each, from which flags, variables, keys, schema and help are made.
+
+Those of `ingero trace` stand at the file's top level, those of other commands below the command's name.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ingero.cli.update_source import DEFAULT_URL, refuse_url
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
-from ingero.serve.addresses import Address, AddressError, parse_address
+from ingero.serve.addresses import Address, AddressError, parse_address, without_login
 from ingero.units import parse_duration_s, parse_size_bytes
 
 TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -29,8 +33,10 @@ class Option:
     """One option.
 
     name: the flag without its dashes; it is also the key in ingero.yaml, and INGERO_NAME in the environment.
-    field: of `TraceSettings`. parse: from text; raises IngeroError. default: as text; empty: see help.
-    metavar: what stands for the value in the help; empty for a switch. separator: between several values.
+    section: of ingero.yaml; "" is the top level. field: of `TraceSettings`, or the command's parameter.
+    parse: from text; raises IngeroError. default: as text; empty: see help.
+    metavar: what stands for the value in the help, and its kind: "" is a switch, D a duration, SIZE, P a percentage,
+    F a file, N a number, words with | between them. separator: between several values.
     """
 
     name: str
@@ -40,6 +46,12 @@ class Option:
     metavar: str
     help: str
     separator: str = ","
+    section: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its place in ingero.yaml: `max-db`, `dashboard.addr`."""
+        return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
     def is_switch(self) -> bool:
@@ -49,7 +61,7 @@ class Option:
     @property
     def variable(self) -> str:
         """Its name in the environment."""
-        return "INGERO_" + self.name.upper().replace("-", "_")
+        return "INGERO_" + self.key.upper().replace("-", "_").replace(".", "_")
 
 
 def parse_switch(text: str) -> bool:
@@ -122,10 +134,6 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(Path(part).absolute() for part in text.split(":") if part)
 
 
-def _hosts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def _driver_only(text: str) -> bool:
     if text not in ("driver", "both"):
         raise OptionError(f"{text!r} is neither driver nor both", hint="write driver or both")
@@ -147,7 +155,7 @@ def _receiver(text: str) -> Address:
     try:
         return parse_address(text)
     except AddressError as error:
-        raise OptionError(f"{text!r} is no receiver", hint="write it like collector:4318") from error
+        raise OptionError(f"{without_login(text)!r} is no receiver", hint="write it like collector:4318") from error
 
 
 def _text(text: str) -> str:
@@ -204,17 +212,10 @@ OPTIONS: tuple[Option, ...] = (
     _option("max-overhead", _ratio, "2%", "P", "What tracing may cost the busiest traced thread; 0: no limit."),
     _option("max-cpu", _ratio, "5%", "P", "What ingero may use of one core, averaged over a minute; 0: no limit."),
     _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
-    _option("node", _node, "", "N", "Name of this machine in the recording. Default: in a pod that says "
+    _option("node", _node, "", "NAME", "Name of this machine in the recording. Default: in a pod that says "
             "it (NODE_NAME by the downward API), the Kubernetes node's, else the host name."),
     _option("serve", _scraped_at, "", "ADDR", "Answer at ADDR, such as 0.0.0.0:8080, as `ingero dashboard` would: in "
             "the browser and to `--nodes` of other machines, by a process without rights."),
-    _option("tls-cert", _text, "", "F", "With --serve: certificate, PEM. Default: one made on the fly."),
-    _option("tls-key", _text, "", "F", "With --serve: its key, PEM."),
-    _option("client-ca", _text, "", "F", "With --serve: let in only clients with a certificate of this authority."),
-    _option("token-file", _text, "", "F", "With --serve: file with the token that readers must show."),
-    _switch("tls", "true", "With --serve: TLS 1.3; without it only on addresses of this machine."),
-    _switch("trusted-network", "false", "With --serve and a token, allow --no-tls on other addresses, too."),
-    _option("host", _hosts, "", "NAME", "With --serve: answer to this name, too, e.g. a proxy's. Several: A,B."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; with a port alone on this machine only."),
     _option("otlp", _receiver, "", "HOST:PORT", "Push metrics to this OTLP receiver, every 10 s over HTTPS."),
@@ -226,3 +227,68 @@ OPTIONS: tuple[Option, ...] = (
     _option("log", _text, "", "F", "Log to this file."),
 )  # fmt: skip
 BY_NAME = {option.name: option for option in OPTIONS}
+
+FLEET = "fleet"
+
+
+def _file(text: str) -> Path:
+    return Path(_text(text))
+
+
+def _given_duration(text: str) -> str:
+    parse_duration_s(text)
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _https(text: str) -> str:
+    refuse_url(text)
+    return text
+
+
+# Of no single command; at the top level of the file, too.
+GENERAL: tuple[Option, ...] = (
+    _switch("update-check", "false", "Ask once a day, in the background, whether a newer version exists, and say so "
+            "after a command that somebody types. Otherwise nothing leaves this host."),
+    _option("update-url", _https, DEFAULT_URL, "URL", "Where to ask: it answers as GitHub's releases do."),
+)  # fmt: skip
+
+_SECTIONS: dict[str, tuple[Option, ...]] = {
+    "dashboard": (
+        _option("addr", parse_address, "127.0.0.1:8080", "HOST:PORT", "Where to listen; port 0: any."),
+        _option("tls-cert", _file, "", "F", "Certificate, PEM. Default: one made on the fly."),
+        _option("tls-key", _file, "", "F", "Its key, PEM."),
+        _option("client-ca", _file, "", "F", "Let in only clients with a certificate of this authority."),
+        _option("token-file", _file, "", "F", "File with the token that readers must show; nobody else may read it."),
+        _switch("no-tls", "false", "Plain HTTP; on addresses of this machine."),
+        _switch("trusted-network", "false", "With a token, allow --no-tls on other addresses, too."),
+        _option("host", _names, "", "NAME", "Answer to this name, too, e.g. a proxy's."),
+    ),
+    "mcp": (
+        _option("tls-cert", _file, "", "F", "PEM certificate for --http."),
+        _option("tls-key", _file, "", "F", "PEM key of that certificate."),
+        _option("test-report", _file, "", "F", "JUnit file for get_test_report."),
+    ),
+    "query": (
+        _option("timeout", _given_duration, "", "D", "Give up after this time. Default: 60s, on a node 5s; 0: never, "
+                "on a node 1h."),
+    ),
+    "explain": (
+        _option("timeout", _given_duration, "", "D", "With --nodes: give a node up after this time. Default: 30s."),
+    ),
+    FLEET: (
+        _option("nodes", _text, "", "N,N", "Ask these nodes, each a dashboard: gpu-01,gpu-02:8081, gpu[001-512], "
+                "@FILE, slurm:JOB, k8s:NAMESPACE/SELECTOR, srv:NAME; instead of a recording."),
+        _option("ca-cert", _file, "", "F", "Who signs the certificates of nodes, PEM."),
+        _option("client-cert", _file, "", "F", "This client's certificate for nodes, PEM."),
+        _option("client-key", _file, "", "F", "Its key, PEM."),
+        _option("token-file", _file, "", "F", "File with the token that nodes ask for."),
+    ),
+}  # fmt: skip
+SECTIONS: dict[str, tuple[Option, ...]] = {
+    name: tuple(replace(option, section=name) for option in options) for name, options in _SECTIONS.items()
+}
+ALL_OPTIONS = (*OPTIONS, *GENERAL, *(option for options in SECTIONS.values() for option in options))

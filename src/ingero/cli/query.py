@@ -15,11 +15,12 @@ import rich_click as click
 
 from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_of, fleet_options
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
+from ingero.cli.recording_path import recording_path
+from ingero.cli.switches import configured
 from ingero.cli.value_words import starting_with
 from ingero.errors import IngeroError
 from ingero.ops import BY_NAME
 from ingero.serve.sql import Rows, count_rows, open_rows
-from ingero.store.locations import database_path
 from ingero.units import format_count, parse_duration_s
 
 _TIMEOUT = "60s"
@@ -52,9 +53,7 @@ class QueryError(IngeroError):
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row and line, values as stored.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma separated; no text is a formula of a spreadsheet.")
 @click.option("--parquet", metavar="F", type=click.Path(path_type=Path, dir_okay=False), help="Write a Parquet file.")
-@click.option(
-    "--timeout", metavar="D", help="Give up after this time. Default: 60s, on a node 5s; 0: never, on a node 1h."
-)
+@configured("query")
 @fleet_options
 def command(
     sql: str | None,
@@ -88,7 +87,7 @@ def command(
                 nodes, sql, since=since, pid=pid, op=op, limit=limit, as_json=as_json, as_csv=as_csv, parquet=parquet
             )
         return
-    path = database_path(db, os.environ, uid=os.getuid())
+    path = recording_path(db, os.environ, uid=os.getuid())
     if parquet is not None:
         from ingero.serve.export.output import refuse_recording  # noqa: PLC0415  # only this writes a file
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import enum
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ingero.cli.config_file import CONFIG_VARIABLE, FLEET, ConfigError, find_config, read_config
-from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, OptionError, is_node_name, parse_switch
+from ingero.cli.config_file import CONFIG_VARIABLE, find_config
+from ingero.cli.given import Given, given_values, value_of
+from ingero.cli.option_table import BY_NAME, OPTIONS, SECTIONS, OptionError, is_node_name, parse_switch
 from ingero.discover.python_walkers import PyWalker
-from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
 from ingero.store.locations import Owner, database_path, invoking_user
 
@@ -22,8 +20,6 @@ from ingero.store.locations import Owner, database_path, invoking_user
 _FIRST_PERSON, _NOBODY = 1000, 65534
 _MAX_UID = (1 << 32) - 2  # the one above stands for "no user"
 _EVERYBODY = "all"
-_FILES_OF_SERVE = ("tls_cert", "tls_key", "client_ca", "token_file")
-_OF_SERVE = ("tls-cert", "tls-key", "client-ca", "token-file", "trusted-network", "host")
 _POD_NODE_VARIABLES = ("NODE_NAME", "MY_NODE_NAME")  # what charts give spec.nodeName to; the second is Ingero 0.x's
 
 
@@ -59,13 +55,6 @@ class TraceSettings:
     ringbuf_size: int
     node: str
     serve: Address | None
-    tls_cert: Path | None
-    tls_key: Path | None
-    client_ca: Path | None
-    token_file: Path | None
-    tls: bool
-    trusted_network: bool
-    host: tuple[str, ...]
     prometheus: Address | None
     otlp: Address | None
     otlp_insecure: bool
@@ -88,24 +77,6 @@ class TraceSettings:
         return {name: value if isinstance(value, plain) else _joined(value) for name, value in values}
 
 
-class _Rank(enum.IntEnum):
-    """Which source wins."""
-
-    DEFAULT = 0
-    FILE = 1
-    ENVIRONMENT = 2
-    FLAG = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """A value as text, with its source in the user's words."""
-
-    text: str
-    origin: str
-    rank: _Rank
-
-
 def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid: int) -> TraceSettings:
     """The settings.
 
@@ -116,24 +87,39 @@ def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid:
     """
     owner = invoking_user(environ, uid=uid)
     path = find_config(flags.get("config") or environ.get(CONFIG_VARIABLE), owner.home)
-    given = dict((*(_from_file(path) if path else ()), *_from_environment(environ), *_from_flags(flags)))
-    _refuse_contradictions(given)
-    values: dict[str, Any] = {option.field: _value(option, given.get(option.name)) for option in OPTIONS}
+    given = given_values(OPTIONS, flags, environ, path)
+    refuse_contradictions(given)
+    values: dict[str, Any] = {option.field: value_of(option, given.get(option.name)) for option in OPTIONS}
     user = values.pop("user")
     values |= {
         "pid": values["pid"] or (),
         "uid": None if values["pid"] else _chosen_uid(user, given.get("user"), owner),
         "db": database_path(_in_home(values["db"], owner), environ, uid=uid),
         "cuda_lib": values["cuda_lib"] or (),
-        "host": values["host"] or (),
-        "node": values["node"] or _node_name(environ),
-        **{field: _in_home(values[field], owner) for field in ("log", *_FILES_OF_SERVE)},
+        "node": values["node"] or default_node(environ),
+        "log": _in_home(values["log"], owner),
         "owner": owner,
     }
     return TraceSettings(**values)
 
 
-def _node_name(environ: Mapping[str, str]) -> str:
+def resolve_section(
+    section: str, flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid: int
+) -> dict[str, Any]:
+    """The values of a command's options that ingero.yaml may hold, by field; None where there is no plain default.
+
+    flags: texts by field, None where not given. uid: of this process.
+
+    Raises:
+        IngeroError: a value cannot be used, or a key of the file is unknown.
+    """
+    owner = invoking_user(environ, uid=uid)
+    given = given_values(SECTIONS[section], flags, environ, find_config(environ.get(CONFIG_VARIABLE), owner.home))
+    values = {option.field: value_of(option, given.get(option.name)) for option in SECTIONS[section]}
+    return {field: _at_home(value, owner) if isinstance(value, Path) else value for field, value in values.items()}
+
+
+def default_node(environ: Mapping[str, str]) -> str:
     """The name that Kubernetes knows this machine by, where the pod says it; else its host name.
 
     In a pod the host name is the pod's, which is another one after each restart.
@@ -142,64 +128,18 @@ def _node_name(environ: Mapping[str, str]) -> str:
     return next((name for name in names if is_node_name(name)), os.uname().nodename)
 
 
-def _from_flags(flags: Mapping[str, str | None]) -> Iterator[tuple[str, _Given]]:
-    for option in OPTIONS:
-        text = flags.get(option.field)
-        if text is not None:
-            yield option.name, _Given(text, f"--{option.name}", _Rank.FLAG)
+def refuse_contradictions(given: dict[str, Given]) -> None:
+    """Two options of which one would be without effect: the stronger source wins, and the other one is taken out.
 
-
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
-    for option in OPTIONS:
-        off = option.variable.replace("INGERO_", "INGERO_NO_", 1)
-        if option.is_switch and environ.get(off):  # an empty variable is one that is not set
-            yield option.name, _Given(_opposite(environ[off], off), off, _Rank.ENVIRONMENT)
-        if environ.get(option.variable):
-            yield option.name, _Given(environ[option.variable], option.variable, _Rank.ENVIRONMENT)
-
-
-def _from_file(path: Path) -> Iterator[tuple[str, _Given]]:
-    for key, (texts, place) in read_config(path).items():
-        if key.startswith(f"{FLEET}."):  # of those who ask many nodes
-            continue
-        name, origin = key.replace("_", "-"), f"{place}: {key}"
-        switched_off = BY_NAME.get(name.removeprefix("no-"))
-        if name in BY_NAME:
-            yield name, _Given(BY_NAME[name].separator.join(texts), origin, _Rank.FILE)
-        elif name.startswith("no-") and switched_off and switched_off.is_switch:
-            yield switched_off.name, _Given(_opposite(",".join(texts), origin), origin, _Rank.FILE)
-        else:
-            near = difflib.get_close_matches(name, BY_NAME, n=1)
-            hint = f"perhaps {near[0]}" if near else f"one of {', '.join(BY_NAME)}"
-            raise ConfigError(f"{place}: there is no option {key!r}", hint=hint)
-
-
-def _opposite(text: str, origin: str) -> str:
-    try:
-        return "false" if parse_switch(text) else "true"
-    except OptionError as error:
-        raise OptionError(f"{origin}: {error}", hint=error.hint) from None
-
-
-def _value(option: Option, given: _Given | None) -> object:
-    """The parsed value; None where nothing is given and the default is not a plain one."""
-    text, origin = (given.text, given.origin) if given else (option.default, "")
-    if not given and not text:
-        return None
-    try:
-        return option.parse(text)
-    except IngeroError as error:
-        raise OptionError(f"{origin}: {error}", hint=error.hint) from error
-
-
-def _refuse_contradictions(given: dict[str, _Given]) -> None:
-    """Two options of which one would be without effect: the stronger source wins; from one source it is an error."""
+    Raises:
+        OptionError: both are of one source.
+    """
     for first, second, why in (
         ("pid", "user", "the processes are named already"),
         ("record-all", "sampling-rate", "every call is stored already"),
     ):
         a, b = given.get(first), given.get(second)
-        if a is None or b is None or (first == "record-all" and (a.text.lower() not in TRUE_WORDS or b.text == "0")):
+        if a is None or b is None or (first == "record-all" and (not a.is_on or b.text == "0")):
             continue
         if a.rank == b.rank:
             raise OptionError(f"{a.origin} and {b.origin} contradict each other: {why}", hint="leave one of them out")
@@ -210,7 +150,6 @@ def _refuse_contradictions(given: dict[str, _Given]) -> None:
             f"{serve.origin} has no effect with {record.origin}: nothing is recorded", hint="leave one out"
         )
     for name, needed, why, hint in (
-        *((name, "serve", "nothing is served", "add --serve :8080") for name in _OF_SERVE),
         ("heartbeat", "deadband", "every snapshot is stored", "add --deadband 5"),
         ("otlp-insecure", "otlp", "nothing is pushed", "add --otlp 127.0.0.1:4318"),
         ("metrics-compat", "prometheus", "nothing is served", "add --prometheus 127.0.0.1:9464"),
@@ -220,7 +159,7 @@ def _refuse_contradictions(given: dict[str, _Given]) -> None:
             raise OptionError(f"{idle.origin} has no effect without --{needed}: {why}", hint=hint)
 
 
-def _chosen_uid(user: str | None, given: _Given | None, owner: Owner) -> int | None:
+def _chosen_uid(user: str | None, given: Given | None, owner: Owner) -> int | None:
     """Whose processes: None means everybody's."""
     if user is None or given is None:
         return owner.uid if owner.uid >= _FIRST_PERSON and owner.uid != _NOBODY else None
@@ -241,6 +180,11 @@ def _in_home(text: str | None, owner: Owner) -> Path | None:
     if text is None:
         return None
     return owner.home / text[2:] if text.startswith("~/") else Path(text).absolute()
+
+
+def _at_home(path: Path, owner: Owner) -> Path:
+    """A path as it is named; `~` is the home of the invoking user."""
+    return owner.home.joinpath(*path.parts[1:]) if path.parts[:1] == ("~",) else path
 
 
 def _joined(value: object) -> str:

@@ -1,16 +1,22 @@
-"""Click's side of the option table: flags of `ingero trace`, with every switch as --x, --x=false and --no-x."""
+"""Click's side of the option table: flags of commands, with every switch as --x, --x=false and --no-x."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from ingero.cli.option_table import OPTIONS, Option
+from ingero.cli.option_table import OPTIONS, SECTIONS, Option
+from ingero.cli.settings import resolve_section
 from ingero.cli.value_words import starting_with
 
 if TYPE_CHECKING:
     from click.parser import _OptionParser
+
+_REPEATED = ("pid", "cuda-lib", "dashboard.host")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Switch(click.Option):
@@ -18,13 +24,14 @@ class _Switch(click.Option):
 
     def __init__(self, name: str, *, is_on: bool, help_text: str) -> None:
         super().__init__([f"--{name}"], is_flag=False, flag_value="true", metavar="", help=help_text)
-        self._opposite = [f"--no-{name}"]
+        self._opposite = [] if name.startswith("no-") else [f"--no-{name}"]
         self.secondary_opts = self._opposite if is_on else []  # for the help
 
     def add_to_parser(self, parser: _OptionParser, ctx: click.Context) -> None:
         """Both spellings."""
         super().add_to_parser(parser, ctx)
-        parser.add_option(self, self._opposite, self.name, action="store_const", const="false")
+        if self._opposite:
+            parser.add_option(self, self._opposite, self.name, action="store_const", const="false")
 
 
 class _Listed(click.Option):
@@ -45,6 +52,28 @@ def click_options() -> list[click.Parameter]:
     return [*map(_click_option, OPTIONS)]
 
 
+def section_options(section: str, *, without: Collection[str]) -> list[click.Parameter]:
+    """One click option per row of a section of ingero.yaml, for another command that takes them, too."""
+    return [_click_option(option) for option in SECTIONS[section] if option.name not in without]
+
+
+def configured(section: str) -> Callable[[_Command], _Command]:
+    """Adds the options of a section of ingero.yaml; the command gets their values, whatever source they come from."""
+    options = SECTIONS[section]
+
+    def decorate(command: _Command) -> _Command:
+        def wrapped(**values: Any) -> Any:
+            flags = {option.field: values.pop(option.field) for option in options}
+            return command(**resolve_section(section, flags, os.environ, uid=os.getuid()), **values)
+
+        wrapped.__doc__ = command.__doc__
+        given = getattr(command, "__click_params__", [])
+        wrapped.__click_params__ = [*given, *map(_click_option, reversed(options))]  # type: ignore[attr-defined]  # click's own
+        return wrapped  # type: ignore[return-value]  # click calls it with names
+
+    return decorate
+
+
 def _click_option(option: Option) -> click.Option:
     help_text = option.help
     if option.default and not option.is_switch:
@@ -52,7 +81,7 @@ def _click_option(option: Option) -> click.Option:
     if option.is_switch:
         return _Switch(option.name, is_on=option.default == "true", help_text=help_text)
     shown: dict[str, Any] = {"metavar": option.metavar, "help": help_text, **_completed(option)}
-    if option.name in ("pid", "cuda-lib", "host"):
+    if option.key in _REPEATED:
         return _Listed([f"--{option.name}"], separator=option.separator, **shown)
     return click.Option([f"--{option.name}"], **shown)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from ingero.attach.kernel_side import KernelSide
+from ingero.attach.libbpf import libbpf_version
 from ingero.capture.descriptors import raise_descriptor_limit
 from ingero.capture.heap import return_large_blocks
 from ingero.capture.live_findings import LiveFindings
@@ -24,24 +27,36 @@ from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
 from ingero.cli.metrics_outputs import open_outputs
 from ingero.cli.output import EXIT_CLOSED_PIPE, Output, echo
+from ingero.cli.service_manager import RecordingState, ServiceManager
 from ingero.cli.settings import TraceSettings
 from ingero.cli.trace_view import open_view
 from ingero.diagnose.changes import Change
 from ingero.discover.kernel import read_kernel
+from ingero.errors import IngeroError
 from ingero.sandbox.nursery import Nursery
 from ingero.store.writer import Writer
 
 _T = TypeVar("_T")
 
+logger = logging.getLogger(__name__)
+
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def record(settings: TraceSettings, nursery: Nursery, on_second: Sequence[Callable[[Second], None]] = ()) -> None:
-    """Records until it is told to stop. nursery: where the processes come from that read foreign files.
+def record(
+    settings: TraceSettings,
+    nursery: Nursery,
+    reread: Callable[[], TraceSettings],
+    on_second: Sequence[Callable[[Second], None]] = (),
+) -> bool:
+    """Records until it is told to stop; says whether it is to begin anew, because ingero.yaml says something else.
 
-    on_second: called once each second has been stored.
+    nursery: where the processes come from that read foreign files. reread: the settings as they would be now, which
+    a service manager may ask for by SIGHUP; it raises IngeroError. on_second: called once each second has been stored.
     """
+    manager = ServiceManager(os.environ)
     plan.refuse_if_blocked(read_kernel(), sys.argv)
+    libbpf_version()  # that it is not there is said before anything is loaded for it
     for notice in plan.notices(settings):
         echo(notice, err=True)
     options = plan.recorder_options(settings)
@@ -62,20 +77,32 @@ def record(settings: TraceSettings, nursery: Nursery, on_second: Sequence[Callab
         ) as kernel,
         _sink(settings, kernel) as sink,
         Recorder(kernel, sink, options, nursery) as recorder,
-        _stop_signals() as was_stopped,
-        open_view(output.line, as_json=settings.json, verbose=settings.verbose, database=database) as view,
-        _findings(sink, [view.finding, *metrics.on_finding]) as findings,
+        _signals(takes_reloads=manager.is_there) as seen,
+        nullcontext(RecordingState(manager, sink if isinstance(sink, Writer) else None, str(settings.db))) as state,
+        open_view(
+            output.line,
+            as_json=settings.json,
+            verbose=settings.verbose,
+            database=database,
+            is_service=manager.is_there,
+        ) as view,
+        _findings(sink, [view.finding, state.finding, *metrics.on_finding]) as findings,
     ):
         recorder.start()
         view.started(recorder, kernel)
-        has_ended = _stop(was_stopped, settings, recorder)
+        reload = _Reload(seen, settings, reread, manager)
+        has_ended = _stop(seen, settings, recorder)
         stored = [lambda second: findings.second_stored(second.in_flight + second.halted)] if findings else []
-        on_each = _each([*stored, *metrics.on_second, *on_second, view.second])
+        on_each = _each(
+            [*stored, *metrics.on_second, *on_second, view.second, lambda second: state.second(second.targets)]
+        )
         recorder.run(
-            should_stop=lambda: output.is_closed or has_ended(),
+            should_stop=lambda: output.is_closed or has_ended() or reload.is_wanted(),
             on_second=on_each,
             is_hurried=findings.is_hurried if findings else lambda: False,
         )
+        if not reload.is_due:
+            manager.stopping()
         if findings:
             findings.close()
         try:
@@ -85,6 +112,7 @@ def record(settings: TraceSettings, nursery: Nursery, on_second: Sequence[Callab
             view.finished(recorder, database)
     if output.is_closed:
         sys.exit(EXIT_CLOSED_PIPE)
+    return reload.is_due
 
 
 def _sink(settings: TraceSettings, kernel: KernelSide) -> AbstractContextManager[Sink]:
@@ -110,28 +138,87 @@ def _each(consumers: Sequence[Callable[[_T], None]]) -> Callable[[_T], None]:
     return give
 
 
+@dataclass(slots=True)
+class _Seen:
+    """Signals that have come. stop: to end the recording. reload: to reread ingero.yaml."""
+
+    stop: bool = False
+    reload: bool = False
+
+
 @contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """SIGINT, SIGTERM and SIGHUP end the recording in good order; a second one ends it at once."""
-    seen: list[int] = []
+def _signals(*, takes_reloads: bool) -> Iterator[_Seen]:
+    """SIGINT, SIGTERM and SIGHUP end the recording in good order; a second one ends it at once.
+
+    takes_reloads: SIGHUP comes from a service manager, and asks for the configuration to be reread. It is then taken
+    beyond the block, too, where it would end the process that is about to begin anew and to read that anyway.
+    """
+    seen = _Seen()
 
     def note(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
+        if takes_reloads and number == signal.SIGHUP:
+            seen.reload = True
+            return
+        seen.stop = True
         signal.signal(number, signal.SIG_DFL)
 
     before = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # that of who began anew, see `begin_anew`
     try:
-        yield lambda: bool(seen)
+        yield seen
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if not (takes_reloads and number == signal.SIGHUP):
+                signal.signal(number, handler)
 
 
-def _stop(was_stopped: Callable[[], bool], settings: TraceSettings, recorder: Recorder) -> Callable[[], bool]:
+class _Reload:
+    """Rereads ingero.yaml when it is asked to. What cannot be used is said, and what is recorded goes on.
+
+    is_due: the settings are others: this recording ends, and another one begins.
+    """
+
+    def __init__(
+        self, seen: _Seen, settings: TraceSettings, reread: Callable[[], TraceSettings], manager: ServiceManager
+    ) -> None:
+        self.is_due = False
+        self._seen, self._settings, self._reread, self._manager = seen, settings, reread, manager
+
+    def is_wanted(self) -> bool:
+        """Whether the recording is to end for it."""
+        if self._seen.reload and not self.is_due:
+            self._seen.reload = False
+            self._manager.reloading()
+            self.is_due = self._is_other()
+        return self.is_due
+
+    def _is_other(self) -> bool:
+        try:
+            is_other = self._reread() != self._settings
+        except IngeroError as error:
+            logger.warning("the settings stay as they were: %s. Try: %s", error, error.hint)
+            self._manager.ready(f"the settings stay as they were: {error}")
+            return False
+        if not is_other:
+            self._manager.ready("the settings have not changed")
+        return is_other
+
+
+def begin_anew() -> NoReturn:
+    """Has this process be the command that it was started as. A signal to reload that comes meanwhile is not lost.
+
+    The mask of this thread outlives the program: until its successor takes signals, they wait.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _stop(seen: _Seen, settings: TraceSettings, recorder: Recorder) -> Callable[[], bool]:
     end = time.monotonic() + settings.duration if settings.duration is not None else None
 
     def should_stop() -> bool:
-        if was_stopped() or (end is not None and time.monotonic() >= end):
+        if seen.stop or (end is not None and time.monotonic() >= end):
             return True
         return bool(settings.pid) and len(recorder.targets) == 0
 

@@ -20,7 +20,7 @@ from ingero.capture.second import Second
 from ingero.cli.change_line import change_line
 from ingero.cli.python_lines import PythonLines
 from ingero.cli.trace_summary import Echo, Summary
-from ingero.diagnose.changes import Change
+from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.incident_json import incident_json
 from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
@@ -57,9 +57,12 @@ class View(Protocol):
 
 
 @contextmanager
-def open_view(echo: Echo, *, as_json: bool, verbose: bool, database: Path | None) -> Iterator[View]:
+def open_view(
+    echo: Echo, *, as_json: bool, verbose: bool, database: Path | None, is_service: bool = False
+) -> Iterator[View]:
     """The view that suits standard output. database: where the recording goes, None if nothing is kept.
 
+    is_service: a service manager reads it, and keeps it.
     verbose: recorded calls are shown one by one, which takes lines: the live view is for the whole picture.
 
     Enter it innermost: a live view gives the terminal back at the first signal, before handlers that are there act.
@@ -71,6 +74,8 @@ def open_view(echo: Echo, *, as_json: bool, verbose: bool, database: Path | None
 
         with LiveView(Summary(echo), database) as view:
             yield view
+    elif is_service and not verbose:
+        yield JournalView(echo)
     else:
         yield LineView(echo, verbose=verbose)
 
@@ -141,6 +146,10 @@ class LineView:
                 "lost: " + ", ".join(f"{name} {format_counter(name, count)}" for name, count in second.losses.items())
             )
         self._echo("  ".join(parts))
+        self._show_tracing(second)
+
+    def _show_tracing(self, second: Second) -> None:
+        """What is traced from here on, where that has changed."""
         if second.not_traced != self._not_traced:
             self._not_traced = second.not_traced
             for text in second.not_traced:
@@ -166,6 +175,22 @@ class LineView:
         self._show_calls(is_last=True)
         self._echo("")
         self._summary.write(recorder, path)
+
+
+class JournalView(LineView):
+    """For a log that is kept: what changes, not every second."""
+
+    def second(self, second: Second) -> None:
+        """Why there are no lines of Python, and what is traced no more or again."""
+        self._summary.add(second)
+        for line in self._python.new() if self._python else ():
+            self._echo(f"  {line}")
+        self._show_tracing(second)
+
+    def finding(self, change: Change) -> None:
+        """An incident that opened or closed; how it grows is in the recording."""
+        if change.kind is not ChangeKind.UPDATED:
+            super().finding(change)
 
 
 class JsonView:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.discover.containers import Placement
+from ingero.discover.distribution import this_distribution
 from ingero.discover.gpus import Gpu
 from ingero.discover.host import library_version
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
@@ -17,7 +18,6 @@ from ingero.discover.python_walkers import KERNEL_WALKER, Walker, python_text
 from ingero.discover.readiness import (
     BTF_FIX,
     HOST_GROUPS,
-    KERNEL_FIX,
     LOCKDOWN_FIX,
     PID_NAMESPACE_FIX,
     USER_NAMESPACE_FIX,
@@ -29,7 +29,13 @@ from ingero.discover.readiness import (
 from ingero.units import format_bytes
 
 MIN_DRIVER = 550
-_DRIVER_FIX = "sudo apt install nvidia-driver-550 (or your distribution's package)"
+_NOT_READ = "libraries deleted since they were loaded are not probed, and Pythons of other users have no lines of code"
+# Of a process whose control group names no container, which it need not in one with the host's PID namespace.
+_ROOTS = {
+    True: "in a container that its control group does not name, or a chroot",
+    False: "in no container",
+    None: "in no container that its control group names; the machine's own root cannot be seen",
+}
 
 
 class State(enum.Enum):
@@ -81,7 +87,8 @@ class Facts:
     """Everything the rows are made of.
 
     on_disk: library files in the usual places. agent: rows about what ingero needs installed. walker: who is to read
-    the Python frames of a recording.
+    the Python frames of a recording. has_own_root: whether ingero's root folder is another one than the machine's;
+    None: that cannot be seen.
     """
 
     kernel: KernelFacts
@@ -94,6 +101,7 @@ class Facts:
     orchestrators: Sequence[str]
     agent: Sequence[Row]
     walker: Walker = KERNEL_WALKER
+    has_own_root: bool | None = False
 
 
 def all_rows(facts: Facts) -> tuple[Row, ...]:
@@ -107,7 +115,7 @@ def all_rows(facts: Facts) -> tuple[Row, ...]:
         *_library_rows(facts.scan, facts.on_disk),
         *_process_rows(facts.processes, facts.walker),
         *_container_rows(facts),
-        *map(_probe_row, all_groups(kernel, facts.scan)),
+        *_probe_rows(facts),
     )
 
 
@@ -128,7 +136,7 @@ def _needed(section: str, name: str, is_there: bool, found: str, fix: str) -> Ro
 def _kernel_rows(kernel: KernelFacts) -> Iterator[Row]:
     is_lacking = kernel.has_btf and bool(kernel.absent)
     found = f"{kernel.release} on {kernel.architecture}" + (f": lacks {absent_text(kernel)}" if is_lacking else "")
-    yield _needed("kernel", "Linux", not is_lacking, found, KERNEL_FIX)
+    yield _needed("kernel", "Linux", not is_lacking, found, this_distribution().kernel_fix)
     found = "BTF there" if kernel.has_btf else "no BTF: /sys/kernel/btf/vmlinux"
     yield _needed("kernel", "type information", kernel.has_btf, found, BTF_FIX)
     yield _needed("kernel", "kind of probe", bool(kernel.features), _probe_kind(kernel), BTF_FIX)
@@ -156,9 +164,9 @@ def _privilege_rows(kernel: KernelFacts) -> Iterator[Row]:
     for name in needed:
         found = "held" if name not in missing else "not held"
         yield _needed(section, f"CAP_{name}", name not in missing, found, capability_fix(kernel, (name,)))
-    for name, whose in (("CHECKPOINT_RESTORE", ""), ("DAC_READ_SEARCH", " by another user's process")):
+    for name in ("CHECKPOINT_RESTORE", "DAC_READ_SEARCH"):  # each is of no use without the other
         is_held = not kernel.lacks(name)
-        found = "held" if is_held else f"not held: a library file deleted since it was loaded{whose} cannot be probed"
+        found = "held" if is_held else f"not held: {_NOT_READ}"
         state = State.OK if is_held else State.WARNING
         yield _row(section, f"CAP_{name}", state, found, capability_fix(kernel, (name,)))
     found = "the machine's own" if kernel.is_init_pid_namespace else "a container's own"
@@ -188,14 +196,15 @@ def _perf_event_paranoid(kernel: KernelFacts) -> Row:
 
 
 def _gpu_rows(gpu: GpuFacts) -> Iterator[Row]:
+    driver_fix = this_distribution().driver_fix(MIN_DRIVER)
     if gpu.version is None:
-        yield _row("GPU", "NVIDIA driver", State.NOT_HERE, gpu.reason or "not loaded", _DRIVER_FIX)
+        yield _row("GPU", "NVIDIA driver", State.NOT_HERE, gpu.reason or "not loaded", driver_fix)
         return
     major = gpu.version.split(".", maxsplit=1)[0]
     is_old = major.isdecimal() and int(major) < MIN_DRIVER
     found = f"{gpu.version}" + (f": older than {MIN_DRIVER}, not tried" if is_old else "")
     state = State.WARNING if is_old else State.OK
-    yield _row("GPU", "NVIDIA driver", state, found, _DRIVER_FIX if is_old else "")
+    yield _row("GPU", "NVIDIA driver", state, found, driver_fix if is_old else "")
     for one in gpu.gpus:
         yield _row("GPU", f"GPU {one.index}", State.OK, f"{one.name}, {format_bytes(one.memory_bytes)}, {one.uuid}")
     if not gpu.gpus:
@@ -243,10 +252,20 @@ def _place(place: Placement) -> str:
 
 
 def _container_rows(facts: Facts) -> Iterator[Row]:
-    own = _place(facts.placement)
-    yield _row("containers", "ingero itself", State.OK, own or "in no container")
+    yield _row("containers", "ingero itself", State.OK, _place(facts.placement) or _ROOTS[facts.has_own_root])
     for name, found in (("runtimes", facts.runtimes), ("orchestrators", facts.orchestrators)):
         yield _row("containers", name, State.OK if found else State.NOT_HERE, ", ".join(found) or "none found")
+
+
+def _probe_rows(facts: Facts) -> Iterator[Row]:
+    """What cannot run for want of what ingero needs installed says so: trace would not run either."""
+    absent = next((row for row in facts.agent if row.state is State.MISSING), None)
+    for group in all_groups(facts.kernel, facts.scan):
+        if group.ok and absent is not None:
+            state = State.MISSING if group.is_required else State.WARNING
+            yield _row("probes", group.group, state, f"{absent.name} is missing", absent.fix)
+        else:
+            yield _probe_row(group)
 
 
 def _probe_row(group: Readiness) -> Row:

@@ -65,3 +65,15 @@ def placement_of_process(pid: int, proc: Path = PROC) -> Placement:
     return next(
         (place for place in places if place.is_containerized or place.job), places[0] if places else Placement()
     )
+
+
+def has_own_root(proc: Path = PROC) -> bool | None:
+    """Whether this process has another root folder than the machine's first one, as in a container; None: not seen.
+
+    Only with the machine's PID namespace, as tracing needs it: elsewhere process 1 is the container's own.
+    """
+    try:
+        theirs, ours = ((proc / name / "root").stat() for name in ("1", "self"))
+    except OSError:  # without ptrace access to process 1
+        return None
+    return (theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino)

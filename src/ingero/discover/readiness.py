@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ingero.discover.distribution import this_distribution
 from ingero.discover.kernel import FEATURES, NEEDED_FEATURES, KernelFacts
 from ingero.discover.libraries import LibraryScan
 from ingero.errors import IngeroError
 from ingero.ops import Library
 
 BTF_FIX = "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (the distributions' own kernels are, since 2021)"
-KERNEL_FIX = "upgrade the kernel: sudo apt install linux-image-generic (or your distribution's current kernel)"
 LOCKDOWN_FIX = "boot without lockdown=confidentiality"
 PID_NAMESPACE_FIX = (
     "start its container with the host's PID namespace: docker run --pid=host, or hostPID: true in the pod"
@@ -130,7 +130,7 @@ def _bpf(group: str, kernel: KernelFacts) -> Readiness | None:
     if not kernel.has_btf:
         reason, fix = "the kernel carries no type information (/sys/kernel/btf/vmlinux)", BTF_FIX
     elif kernel.absent:
-        reason, fix = f"Linux {kernel.release} lacks {absent_text(kernel)}", KERNEL_FIX
+        reason, fix = f"Linux {kernel.release} lacks {absent_text(kernel)}", this_distribution().kernel_fix
     elif kernel.lockdown == "confidentiality":
         reason = "the kernel is locked down in confidentiality mode, which forbids BPF programs to read memory"
         fix = LOCKDOWN_FIX
@@ -157,7 +157,7 @@ def _needs_features(group: str, kernel: KernelFacts, names: Sequence[str], *, is
     if not absent:
         return Readiness(group=group, ok=True, is_required=is_required)
     reason = f"Linux {kernel.release} has no {', '.join(absent)}"
-    return Readiness(group=group, ok=False, reason=reason, fix=KERNEL_FIX, is_required=is_required)
+    return Readiness(group=group, ok=False, reason=reason, fix=this_distribution().kernel_fix, is_required=is_required)
 
 
 def _no_capability(group: str, kernel: KernelFacts, missing: Sequence[str]) -> Readiness:

@@ -68,9 +68,17 @@ def parse_address(text: str) -> Address:
         AddressError: it is none of these.
     """
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > _MAX_PORT or (":" in host and not host.startswith("[")):
-        raise AddressError(f"{text!r} is no address to listen on", hint="write it like :8443 or 0.0.0.0:8443")
+    is_odd = "@" in host or (":" in host and not host.startswith("["))
+    if is_odd or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise AddressError(
+            f"{without_login(text)!r} is no address to listen on", hint="write it like :8443 or 0.0.0.0:8443"
+        )
     return Address(host.strip("[]") or _LOOPBACK, int(port))
+
+
+def without_login(text: str) -> str:
+    """What somebody gave as an address, to be shown: a name and a password before it are left out."""
+    return text.rpartition("@")[2]
 
 
 def listen(address: Address) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,21 @@ class Owner:
     uid: int
     gid: int
     home: Path
+
+
+def give(file: int | Path, uid: int, gid: int) -> None:
+    """Makes it theirs. Where it is that already nothing is called: a sandbox may forbid the call itself.
+
+    Raises:
+        OSError: it cannot be given away.
+    """
+    status = os.fstat(file) if isinstance(file, int) else file.lstat()
+    if (status.st_uid, status.st_gid) == (uid, gid):
+        return
+    if isinstance(file, int):
+        os.fchown(file, uid, gid)
+    else:
+        os.chown(file, uid, gid, follow_symlinks=False)
 
 
 def invoking_user(environ: Mapping[str, str], *, uid: int) -> Owner:

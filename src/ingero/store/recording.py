@@ -11,6 +11,7 @@ import apsw
 
 from ingero.store.distrust import confine, distrust, require_safe_sqlite
 from ingero.store.errors import DirectoryError, MergedRecordingError, NotWritableError, StoreError, writing_error
+from ingero.store.locations import give
 from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.own_schema import INDEXES_AT_END
 from ingero.store.recorder_lock import RecorderLock
@@ -54,7 +55,7 @@ class Recording:
         try:
             _make_file(path, owner)
             if owner is not None:
-                os.fchown(self._lock.fd, *owner)
+                give(self._lock.fd, *owner)
             self.db = _open(path, max_db_bytes)
             try:
                 self.session, self.cgroup_base = _begin_session(self.db, path, facts, node)
@@ -116,7 +117,7 @@ def _make_folder(path: Path, owner: Owner | None) -> None:
         for folder in reversed(missing):
             folder.mkdir(mode=0o755)
             if owner is not None:
-                os.chown(folder, *owner, follow_symlinks=False)
+                give(folder, *owner)
     except OSError as error:
         raise writing_error(path, error) from error
 
@@ -132,7 +133,7 @@ def _make_file(path: Path, owner: Owner | None) -> None:
         return
     try:
         if owner is not None:
-            os.fchown(descriptor, *owner)
+            give(descriptor, *owner)
     finally:
         os.close(descriptor)
 

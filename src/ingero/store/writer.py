@@ -239,6 +239,16 @@ class Writer:
             if self._committed < target:
                 raise self._error or StoreError("the database is closed")
 
+    def position(self) -> int:
+        """How much has been handed over so far; `is_stored` says when all of it is in the file."""
+        with self._changed:
+            return self._appended
+
+    def is_stored(self, position: int) -> bool:
+        """Whether all that had been handed over by then is in the file. Never waits."""
+        with self._changed:
+            return self._committed >= position
+
     def close(self) -> None:
         """Store what is queued, end the session, make the indexes. Whatever could not be stored is in `losses`."""
         with self._changed:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ingero.discover.distribution import this_distribution
 from ingero.errors import IngeroError
 from ingero.foreign_text import visible
 
@@ -83,10 +84,7 @@ class LibbpfMissingError(IngeroError):
                 f"{_VARIABLE}={visible(named)} cannot be opened as a library", hint=f"unset {_VARIABLE}, or correct it"
             )
             return
-        super().__init__(
-            "libbpf.so.1 is not installed",
-            hint="apt-get install libbpf1 (Debian 12 and newer, Ubuntu 24.04 and newer); wheels for manylinux bring it",
-        )
+        super().__init__("libbpf.so.1 is not installed", hint=this_distribution().libbpf_fix)
 
 
 class BpfError(IngeroError):
