@@ -86,7 +86,8 @@ def test_it_answers_other_machines_as_the_dashboard_does(
     with beside(wanted) as server:
         said = capfd.readouterr().err
         address = f"127.0.0.1:{port_of(said)}"
-        asked = ["query", "--nodes", address, "--ca-cert", str(certificates.ca), "--csv", "SELECT node FROM sessions"]
+        asked = ["query", "--nodes", address, "--ca-cert", str(certificates.ca), "--csv", "SELECT node FROM sessions",
+                 "--timeout", "60s"]  # fmt: skip  # others may use the machine
         shown = ["--client-cert", str(client.client_cert), "--client-key", str(client.client_key)]
         assert CliRunner().invoke(cli, [*asked, *shown]).stdout == "node\ngpu-01\n"
         assert CliRunner().invoke(cli, asked).exception is not None  # nobody without a certificate

@@ -35,7 +35,6 @@ _NAME = "ingero-serve"
 _START_S = 30.0  # half a second of imports, on a machine that has something else to do
 _END_S = 5.0  # what is being answered has 3 s
 _MOST_REPORT_BYTES = 64 << 10
-_NICENESS = 10  # a tenth of what a training loop gets where both want the same CPU
 
 _log = logging.getLogger(__name__)
 
@@ -192,6 +191,8 @@ def serving_beside(settings: TraceSettings, environ: Mapping[str, str]) -> Itera
             os.close(report)
             _run(settings, environ, telling, parent)
             status = 0
+        except Exception:
+            _log.exception("the node's server has ended")
         finally:
             os._exit(status)  # nothing of what the recorder does at its end is for this process
     os.close(telling)
@@ -214,7 +215,6 @@ def _run(settings: TraceSettings, environ: Mapping[str, str], telling: int, pare
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     _keep_off_the_terminal()
-    os.nice(_NICENESS)
     with logging_to(settings.log, debug=settings.debug, owner=settings.owner):
         try:
             listening = start_listening(_options(settings, settings.serve), environ)
@@ -222,6 +222,9 @@ def _run(settings: TraceSettings, environ: Mapping[str, str], telling: int, pare
         except IngeroError as error:
             _tell(telling, {"error": str(error), "hint": error.hint})
             return
+        except Exception as error:
+            _tell(telling, {"error": f"the node's server did not start: {type(error).__name__}: {error}", "hint": ""})
+            raise
         where = f"serving at {listening.exposure.url}"
         _tell(telling, {"lines": [where, *(f"  {line}" for line in listening.lines)]})
         serve_recording(settings.db, listening)
