@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ingero.cli.fleet_options import FleetFlags, fleet_beside
 from ingero.cli.main import cli
 from ingero.errors import IngeroError
 from ingero.fleet.discovery import kube_access, kubernetes, programs
@@ -450,3 +451,14 @@ def test_configured_jobs_are_asked_for_unless_a_recording_is_named(
         assert (named.stdout, ran.exists()) == ("node\ngpu-01\n", False)
         assert run(cli, ["query", "--csv", "--no-tls", sql]).stdout == "node\ngpu-01\n"
         assert ran.exists()
+
+
+def test_items_of_the_configured_list_are_lists_of_their_own(api: Api, environ: dict[str, str], tmp_path: Path) -> None:
+    """A selector has commas, and ends where its item does."""
+    api.pods += [pod("gpu-1", "10.0.0.1", app="ingero", tier="a"), pod("gpu-2", "10.0.0.2", app="ingero", tier="b")]
+    (tmp_path / "ingero.yaml").write_text("fleet:\n  nodes:\n  - k8s:gpu/app=ingero,tier=a\n  - head,other:81\n")
+    asked = fleet_beside(
+        FleetFlags(), environ=environ | {"INGERO_CONFIG": str(tmp_path / "ingero.yaml")}, uid=os.getuid()
+    )
+    assert asked is not None
+    assert asked.nodes == (Node("gpu-1", 8080, "10.0.0.1"), Node("head"), Node("other", 81))
