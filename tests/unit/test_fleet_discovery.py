@@ -244,7 +244,9 @@ def test_a_certificate_or_a_program_says_who_asks(certificates: Certificates, tm
         (home / ".kube" / "config").write_bytes(kubeconfig(tmp_path / "c", api, certificates, users[0]).read_bytes())
         assert found(["k8s:gpu/app=x"], {}, home) == (Node("gpu-1", 8080, "10.0.0.1"),)
         path = kubeconfig(tmp_path / "config", api, certificates, {})
-        with pytest.raises(KubernetesError, match=r"client's certificate|closed the connection|cannot be reached"):
+        with pytest.raises(
+            KubernetesError, match=r"client's certificate|closed the connection|connection reset|cannot be reached"
+        ):
             found(["k8s:gpu/app=x"], {"KUBECONFIG": str(path)})
 
 
