@@ -126,6 +126,7 @@ _SAMPLES = {
     "log": "/var/log/ingero.log",
     "cuda-lib": "[/opt/app/libcudart.so, /opt/app/server]",
     "node": "gpu-01",
+    "serve": "0.0.0.0:8080",
     "prometheus": "127.0.0.1:9464",
     "otlp": "collector:4318",
     "dashboard.tls-cert": "/etc/ingero/node.pem",

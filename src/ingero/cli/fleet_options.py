@@ -118,7 +118,7 @@ def fleet_beside(
         IngeroError: the options do not go together, or cannot be used.
     """
     configured_by, given = _configured(environ, uid=uid)
-    lists = list(flags.nodes) or [text for name, text in given.items() if name == "nodes"]
+    lists = list(flags.nodes) or given.get("nodes", "").splitlines()
     if not lists:
         _refuse_alone(flags)
         return None

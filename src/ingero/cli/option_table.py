@@ -280,8 +280,9 @@ _SECTIONS: dict[str, tuple[Option, ...]] = {
         _option("timeout", _given_duration, "", "D", "With --nodes: give a node up after this time. Default: 30s."),
     ),
     FLEET: (
-        _option("nodes", _text, "", "N,N", "Ask these nodes, each a dashboard: gpu-01,gpu-02:8081, gpu[001-512], "
-                "@FILE, slurm:JOB, k8s:NAMESPACE/SELECTOR, srv:NAME; instead of a recording."),
+        _option("nodes", _text, "", "N,N", "Ask these nodes, each a dashboard, instead of a recording: "
+                "gpu-01,gpu-02:8081, gpu[001-512], @FILE, slurm:JOB, k8s:NAMESPACE/SELECTOR, "
+                "srv:_ingero._tcp.DOMAIN.", "\n"),
         _option("ca-cert", _file, "", "F", "Who signs the certificates of nodes, PEM."),
         _option("client-cert", _file, "", "F", "This client's certificate for nodes, PEM."),
         _option("client-key", _file, "", "F", "Its key, PEM."),
