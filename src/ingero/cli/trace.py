@@ -34,7 +34,8 @@ def command(**flags: str | None) -> None:
         return resolve(flags, os.environ, uid=os.getuid())
 
     settings = settings_now()
-    environ = {**os.environ, **({CONFIG_VARIABLE: flags["config"]} if flags.get("config") else {})}
+    config = flags.get("config")
+    environ = {**os.environ, **({CONFIG_VARIABLE: config} if config else {})}
     serving = server_options(settings, of_server, environ)
     # forked before the rest is imported: what they share with the agent is theirs as soon as it touches it
     with (
