@@ -189,6 +189,18 @@ def test_a_file_without_end_is_not_read(write: Write) -> None:
         read_config(write("#" * (1 << 20) + "\nio: false\n"))
 
 
+def test_a_file_that_may_not_be_read_comes_with_the_way_out(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("io: false\n")
+
+    def refuse(*_: object) -> None:  # root, as which tests may run, reads everything
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match="Permission denied") as caught:
+        read_config(path)
+    assert f"sudo chmod a+r {path}" in caught.value.hint
+
+
 def test_the_file_of_the_current_folder_is_not_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cwd").mkdir()
     (tmp_path / "cwd" / FILE_NAME).write_text("db: /somebody/elses.db\n")

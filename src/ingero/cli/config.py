@@ -178,8 +178,9 @@ def _parsed(name: str, arguments: list[str]) -> dict[str, Any]:
     """The flags of a command line, by the command's own parser; nothing is run."""
     from ingero.cli.main import cli  # noqa: PLC0415  # which imports this module
 
-    found = cli.get_command(click.Context(cli), name)
+    parent = click.Context(cli, info_name="ingero", **cli.context_settings)
+    found = cli.get_command(parent, name)
     assert found is not None  # _COMMANDS
-    context = found.make_context(name, arguments)
+    context = found.make_context(name, arguments, parent=parent)
     known = {option.field for option in ALL_OPTIONS} | {"config"}
     return {field: value for field, value in context.params.items() if field in known and not isinstance(value, bool)}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ingero.cli.option_table import GENERAL, OPTIONS, SECTIONS, Option, OptionError, parse_switch
 from ingero.errors import IngeroError
+from ingero.foreign_text import shell_word
 
 if TYPE_CHECKING:
     import yaml
@@ -110,6 +111,9 @@ def _compose(path: Path) -> yaml.Node | None:
         raise ConfigError(f"{path}, line {line}: {error.problem}", hint=_LINE_HINT) from error
     except RecursionError:
         raise ConfigError(f"{path}: it is nested too deeply", hint=_LINE_HINT) from None
+    except PermissionError as error:
+        hint = f"it holds no secret: sudo chmod a+r {shell_word(path)}; or name another one in {CONFIG_VARIABLE}"
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:  # of escapes that are no character, too
         raise ConfigError(f"{path} cannot be read: {error}", hint="name another file with --config F") from error
 

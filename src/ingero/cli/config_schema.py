@@ -104,31 +104,34 @@ def _value(option: Option) -> dict[str, Any]:
         return {"enum": option.metavar.split("|")}
     if option.key == "py-walker":
         return {"enum": [walker.value for walker in PyWalker]}
-    if option.metavar in _LISTED or option.key == "dashboard.host":
+    if option.metavar in _LISTED or option.name == "host":
         return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
     return _SHAPES.get(option.metavar, {"type": ["string", "integer"]})
 
 
 def _commented(option: Option, indent: str) -> str:
     lines = textwrap.wrap(option.help, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
-    value = option.default or _SAMPLES.get(option.key) or _SAMPLES[option.metavar]
+    value = option.default or _SAMPLES.get(option.key) or _SAMPLES.get(option.metavar, option.metavar)
     return "\n".join([*lines, f"{indent}# {option.name}: {value}", ""])
 
 
 # What stands in the example where there is no plain default; by key, else by kind.
 _SAMPLES = {
+    "ADDR": "127.0.0.1:8080",
     "D": "30s",
     "F": "/etc/ingero/FILE",
+    "HOST:PORT": "collector:4318",
+    "NAME": "gpu-01",
+    "P": "1%",
+    "SIZE": "1g",
     "pid": "[1234, 5678]",
     "user": "all",
     "duration": "1h30m",
     "db": "/var/lib/ingero/ingero.db",
     "log": "/var/log/ingero.log",
     "cuda-lib": "[/opt/app/libcudart.so, /opt/app/server]",
-    "node": "gpu-01",
     "serve": "0.0.0.0:8080",
     "prometheus": "127.0.0.1:9464",
-    "otlp": "collector:4318",
     "dashboard.tls-cert": "/etc/ingero/node.pem",
     "dashboard.tls-key": "/etc/ingero/node.key",
     "dashboard.client-ca": "/etc/ingero/ca.pem",

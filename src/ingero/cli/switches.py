@@ -15,7 +15,6 @@ from ingero.cli.value_words import starting_with
 if TYPE_CHECKING:
     from click.parser import _OptionParser
 
-_REPEATED = ("pid", "cuda-lib", "dashboard.host")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -81,7 +80,7 @@ def _click_option(option: Option) -> click.Option:
     if option.is_switch:
         return _Switch(option.name, is_on=option.default == "true", help_text=help_text)
     shown: dict[str, Any] = {"metavar": option.metavar, "help": help_text, **_completed(option)}
-    if option.key in _REPEATED:
+    if option.name in ("pid", "cuda-lib", "host"):
         return _Listed([f"--{option.name}"], separator=option.separator, **shown)
     return click.Option([f"--{option.name}"], **shown)
 
