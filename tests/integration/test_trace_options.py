@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -484,3 +486,24 @@ def test_a_process_namespace_of_its_own_is_refused_and_said() -> None:
     assert "PID namespace" in traced.stderr
     assert "docker run --pid=host" in traced.stderr
     assert {row["name"]: row for row in json.loads(checked.stdout)["rows"]}["PID namespace"]["state"] == "missing"
+
+
+def test_what_is_recorded_is_served_while_it_is(tmp_path: Path) -> None:
+    program = [str(part) for part in loop(60)]
+    sql = "SELECT sum(count) > 0 AS has_calls FROM op_stats"
+    with (
+        Program(program, environment=simulation(tmp_path).environment) as running,
+        tracing(tmp_path, pids=[running.pid], options=("--serve", "127.0.0.1:0", "--no-tls")) as tracer,
+    ):
+        found = re.search(r"serving at http://(127\.0\.0\.1:\d+)/", tracer.told())
+        assert found, tracer.told()
+        asking = [sys.executable, "-m", "ingero.cli.main", "query", "--no-tls", "--nodes", found[1], "--csv", sql]
+        until(lambda: run(asking) == "has_calls\n1\n", "calls of the recording are served")
+        os.kill(int(run(["pgrep", "-P", str(tracer.pid), "-x", "ingero-serve"])), signal.SIGKILL)
+        until(lambda: "the node's server has ended (signal 9)" in tracer.told(), "the end of the server is said")
+        before = one(tracer.database, "SELECT sum(count) FROM raw_op_stats")
+        until(lambda: one(tracer.database, "SELECT sum(count) FROM raw_op_stats") > before, "the recording goes on")
+
+
+def run(argv: Sequence[str]) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout

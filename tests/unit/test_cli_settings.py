@@ -46,6 +46,7 @@ OTHER: dict[str, tuple[str, object]] = {
     "max-cpu": ("10", 0.1),
     "ringbuf-size": ("32m", 32 << 20),
     "node": ("gpu-7", "gpu-7"),
+    "serve": ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
     "prometheus": ("127.0.0.1:9464", Address("127.0.0.1", 9464)),
     "otlp": ("collector:4318", Address("collector", 4318)),
     "otlp-insecure": ("true", True),

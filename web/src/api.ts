@@ -1,5 +1,7 @@
 // What the server answers (/openapi.json), and how it is asked. Times are unix ns; as numbers they are off by up to 256 ns.
 
+import { currentNode } from "./route";
+
 export type Clocks = Record<string, number>;
 
 export interface Window {
@@ -359,7 +361,8 @@ export class ApiError extends Error {
 
 export function address(path: string, parameters: Record<string, string>): string {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));
-  return `/api/v1/${path}${query.size ? `?${query}` : ""}`;
+  const node = currentNode();
+  return `/api/v1/${node === "" ? "" : `fleet/nodes/${node}/`}${path}${query.size ? `?${query}` : ""}`;
 }
 
 export async function get<T>(url: string, signal?: AbortSignal): Promise<T> {

@@ -66,12 +66,12 @@ export function useAnswer<T>(url: string, growth: number): Asked<T> {
   return asked.url === url ? asked : { url };
 }
 
-export function Answered<T>(props: { asked: Asked<T>; children: (answer: T) => ComponentChildren }) {
+export function Answered<T>(props: { asked: Asked<T>; waiting?: string; children: (answer: T) => ComponentChildren }) {
   const { answer, error } = props.asked;
   return (
     <>
       {error && <Failure error={error} isOld={answer !== undefined} />}
-      {answer !== undefined ? props.children(answer) : !error && <p class="quiet" role="status">Reading the recording ...</p>}
+      {answer !== undefined ? props.children(answer) : !error && <p class="quiet" role="status">{props.waiting ?? "Reading the recording ..."}</p>}
     </>
   );
 }

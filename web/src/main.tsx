@@ -6,6 +6,7 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { address, type Facts } from "./api";
 import { Containers } from "./containers";
+import { Fleet } from "./fleet";
 import { OneIncident } from "./incident";
 import { Incidents, type ViewProps } from "./incidents";
 import { type Asked, type Connection, useAnswer, useGrowth } from "./live";
@@ -13,7 +14,7 @@ import { Losses, Machine, Operations, Processes } from "./measures";
 import { Memory } from "./memory";
 import { Nccl } from "./nccl";
 import { Overview, lostText, overheadText } from "./overview";
-import { link, useRoute, type Route } from "./route";
+import { link, nodeLink, useRoute, type Route } from "./route";
 import { Stacks } from "./stacks";
 
 const VIEWS: [string, string][] = [
@@ -52,30 +53,66 @@ function Frame() {
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>To the content</a>
       <header>
-        <strong>ingero</strong>
+        <strong>{route.node === "" ? "ingero" : <NodeName facts={facts.answer} since={since} />}</strong>
         <nav aria-label="Views">
           {VIEWS.map(([name, text]) => (
             <a key={name} href={link(name, "", { since })} aria-current={name === view ? "page" : undefined}>{text}</a>
           ))}
         </nav>
-        <label>
-          Show{" "}
-          <select
-            value={since}
-            onChange={(event) => {
-              const { since: _, ...others } = route.parameters;
-              window.location.hash = link(view, route.item, { ...others, since: event.currentTarget.value });
-            }}
-          >
-            {STRETCHES.some(([name]) => name === since) || <option value={since}>the last {since}</option>}
-            {STRETCHES.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
-          </select>
-        </label>
+        <Stretch route={route} view={view} />
         <Writing connection={connection} facts={facts.answer} />
       </header>
       <main id="main" ref={main} tabIndex={-1}><View route={route} view={view} growth={growth} since={since} facts={facts} /></main>
       {facts.answer && view !== "" && <Completeness facts={facts.answer} since={since} />}
     </>
+  );
+}
+
+// All nodes; the views of one are the same as of a recording.
+function FleetFrame() {
+  const route = useRoute();
+  return route.node === "" ? <AllNodes route={route} /> : <Frame key={route.node} />;
+}
+
+function AllNodes(props: { route: Route }) {
+  const [growth, connection] = useGrowth();
+  useEffect(() => {
+    document.title = "ingero: nodes";
+  }, []);
+  return (
+    <>
+      <header>
+        <strong>ingero</strong>
+        <Stretch route={props.route} view="" />
+        <Writing connection={connection} />
+      </header>
+      <main id="main" tabIndex={-1}><Fleet growth={growth} since={props.route.parameters.since ?? ""} /></main>
+    </>
+  );
+}
+
+function NodeName(props: { facts?: Facts; since: string }) {
+  const names = [...new Set(props.facts?.sessions.map((one) => one.node))];
+  return <><a href={nodeLink("", "", "", { since: props.since })}>All nodes</a> / {names.join(", ")}</>;
+}
+
+function Stretch(props: { route: Route; view: string }) {
+  const { route, view } = props;
+  const since = route.parameters.since ?? "";
+  return (
+    <label>
+      Show{" "}
+      <select
+        value={since}
+        onChange={(event) => {
+          const { since: _, ...others } = route.parameters;
+          window.location.hash = link(view, route.item, { ...others, since: event.currentTarget.value });
+        }}
+      >
+        {STRETCHES.some(([name]) => name === since) || <option value={since}>the last {since}</option>}
+        {STRETCHES.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
+      </select>
+    </label>
   );
 }
 
@@ -120,4 +157,4 @@ function Completeness(props: { facts: Facts; since: string }) {
 }
 
 const place = document.getElementById("page");
-if (place) render(<Frame />, place);
+if (place) render(place.dataset.of === "fleet" ? <FleetFrame /> : <Frame />, place);

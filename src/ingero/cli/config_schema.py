@@ -130,6 +130,7 @@ _SAMPLES = {
     "db": "/var/lib/ingero/ingero.db",
     "log": "/var/log/ingero.log",
     "cuda-lib": "[/opt/app/libcudart.so, /opt/app/server]",
+    "serve": "0.0.0.0:8080",
     "prometheus": "127.0.0.1:9464",
     "dashboard.tls-cert": "/etc/ingero/node.pem",
     "dashboard.tls-key": "/etc/ingero/node.key",

@@ -88,7 +88,8 @@ def fleet_options(command: _Command) -> _Command:
 _OPTIONS = (
     click.option(
         "--nodes", multiple=True, metavar="N,N",
-        help="Ask these nodes, each a dashboard: gpu-01,gpu-02:8081, gpu[001-512], @FILE; instead of a recording.",
+        help="Ask these nodes, each a dashboard, instead of a recording: gpu-01,gpu-02:8081, gpu[001-512], @FILE, "
+        "slurm:JOB, k8s:NAMESPACE/SELECTOR, srv:_ingero._tcp.DOMAIN.",
     ),
     click.option("--ca-cert", type=_FILE, metavar="F", help="Who signs the certificates of nodes, PEM."),
     click.option("--client-cert", type=_FILE, metavar="F", help="This client's certificate for nodes, PEM."),
@@ -133,16 +134,17 @@ def fleet_beside(
         IngeroError: the options do not go together, or cannot be used.
     """
     configured_by, given = _configured(environ, uid=uid)
-    lists = list(flags.nodes) or [text for name, text in given.items() if name == "nodes"]
+    lists = list(flags.nodes) or given.get("nodes", "").splitlines()
     if not lists:
         refuse_alone(flags)
         return None
     if not find_spec("httpcore2"):
         raise NotInstalledError("asking nodes needs the package httpcore2", hint="pip install 'ingero[fleet]'")
     from ingero.fleet.access import check_access, client_context  # noqa: PLC0415  # needless for a recording
+    from ingero.fleet.discovery.ask import discovery  # noqa: PLC0415  # as above
     from ingero.fleet.node_lists import parse_nodes  # noqa: PLC0415  # as above
 
-    nodes = parse_nodes(lists)
+    nodes = parse_nodes(lists, discovery(environ, invoking_user(environ, uid=uid).home))
     access = _access(flags, given, environ, uid=uid)
     check_access(access, nodes)
     skew_ns = int(parse_duration_s(flags.clock_skew_threshold or SKEW) * 1e9)

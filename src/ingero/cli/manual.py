@@ -66,6 +66,7 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         exits={0: "The recording has ended: Ctrl-C, `--duration`, or the processes of `--pid` have."},
         variables={
             RUN_FOLDER_VARIABLE: "Folder of the lock that keeps a second agent away; default /run/ingero.",
+            DASHBOARD_TOKEN: "With `--serve`: who wants to read must know it; instead of `--token-file`.",
             OTLP_CERTIFICATE: "With `--otlp`: file with the certificate authority to trust.",
             OTLP_HEADERS: "With `--otlp`: headers such as a token, `name=value,name=value`.",
         },
@@ -75,6 +76,8 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
                 "sudo ingero trace --pid $(pgrep -f train.py | paste -sd,) --db run.db --record-all",
             "A service: metrics for Prometheus, at most 2 GiB on disk.":
                 "sudo ingero trace --prometheus 127.0.0.1:9464 --max-db 2g",
+            "A node of many: what is recorded is served to whoever has a certificate.":
+                "sudo ingero trace --serve 0.0.0.0:8080 --tls-cert gpu-01.pem --tls-key gpu-01.key --client-ca ca.pem",
         },
     ),
     "explain": Manual(
@@ -148,13 +151,18 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         },
     ),
     "dashboard": Manual(
-        variables={DASHBOARD_TOKEN: "Who wants to read must know it; needed where other machines reach the address."},
+        variables={
+            DASHBOARD_TOKEN: "Who wants to read must know it; needed where other machines reach the address.",
+            FLEET_TOKEN: "With `--nodes`: the token that nodes ask for.",
+        },
         examples={
             "On this machine, at https://127.0.0.1:8080/.": "ingero dashboard",
             "For other machines, with a token.":
                 "INGERO_DASHBOARD_TOKEN=$(openssl rand -hex 32) ingero dashboard --addr 0.0.0.0:8080",
             "For `query --nodes` of whoever has a certificate (`ingero certs`).":
                 "ingero dashboard --addr 0.0.0.0:8080 --tls-cert gpu-01.pem --tls-key gpu-01.key --client-ca ca.pem",
+            "Many nodes: which of them lost how much when.":
+                "ingero dashboard --nodes 'gpu[001-512]' --ca-cert ca.pem --client-cert me.pem --client-key me.key",
         },
     ),
     "service": Manual(

@@ -214,6 +214,8 @@ OPTIONS: tuple[Option, ...] = (
     _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
     _option("node", _node, "", "NAME", "Name of this machine in the recording. Default: in a pod that says "
             "it (NODE_NAME by the downward API), the Kubernetes node's, else the host name."),
+    _option("serve", _scraped_at, "", "ADDR", "Answer at ADDR, such as 0.0.0.0:8080, as `ingero dashboard` would: in "
+            "the browser and to `--nodes` of other machines, by a process without rights."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; with a port alone on this machine only."),
     _option("otlp", _receiver, "", "HOST:PORT", "Push metrics to this OTLP receiver, every 10 s over HTTPS."),
@@ -278,8 +280,9 @@ _SECTIONS: dict[str, tuple[Option, ...]] = {
         _option("timeout", _given_duration, "", "D", "With --nodes: give a node up after this time. Default: 30s."),
     ),
     FLEET: (
-        _option("nodes", _text, "", "N,N", "Ask these nodes, each a dashboard: gpu-01,gpu-02:8081, gpu[001-512], "
-                "@FILE; instead of a recording."),
+        _option("nodes", _text, "", "N,N", "Ask these nodes, each a dashboard, instead of a recording: "
+                "gpu-01,gpu-02:8081, gpu[001-512], @FILE, slurm:JOB, k8s:NAMESPACE/SELECTOR, "
+                "srv:_ingero._tcp.DOMAIN.", "\n"),
         _option("ca-cert", _file, "", "F", "Who signs the certificates of nodes, PEM."),
         _option("client-cert", _file, "", "F", "This client's certificate for nodes, PEM."),
         _option("client-key", _file, "", "F", "Its key, PEM."),

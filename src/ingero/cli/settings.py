@@ -54,6 +54,7 @@ class TraceSettings:
     max_cpu: float
     ringbuf_size: int
     node: str
+    serve: Address | None
     prometheus: Address | None
     otlp: Address | None
     otlp_insecure: bool
@@ -143,6 +144,11 @@ def refuse_contradictions(given: dict[str, Given]) -> None:
         if a.rank == b.rank:
             raise OptionError(f"{a.origin} and {b.origin} contradict each other: {why}", hint="leave one of them out")
         del given[first if a.rank < b.rank else second]
+    record, serve = given.get("record"), given.get("serve")
+    if record and serve and record.rank == serve.rank and not parse_switch(record.text):
+        raise OptionError(
+            f"{serve.origin} has no effect with {record.origin}: nothing is recorded", hint="leave one out"
+        )
     for name, needed, why, hint in (
         ("heartbeat", "deadband", "every snapshot is stored", "add --deadband 5"),
         ("otlp-insecure", "otlp", "nothing is pushed", "add --otlp 127.0.0.1:4318"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
@@ -49,6 +49,11 @@ class _Listed(click.Option):
 def click_options() -> list[click.Parameter]:
     """One click option per row of the table."""
     return [*map(_click_option, OPTIONS)]
+
+
+def section_options(section: str, *, without: Collection[str]) -> list[click.Parameter]:
+    """One click option per row of a section of ingero.yaml, for another command that takes them, too."""
+    return [_click_option(option) for option in SECTIONS[section] if option.name not in without]
 
 
 def configured(section: str) -> Callable[[_Command], _Command]:

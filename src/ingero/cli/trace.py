@@ -7,9 +7,11 @@ import os
 import rich_click as click
 
 from ingero.capture import foreign
+from ingero.cli.config_file import CONFIG_VARIABLE
 from ingero.cli.logs import logging_to
+from ingero.cli.node_server import SERVER_FIELDS, server_options, serving_beside
 from ingero.cli.settings import TraceSettings, resolve
-from ingero.cli.switches import click_options
+from ingero.cli.switches import click_options, section_options
 
 _CONFIG = click.Option(
     ["--config"], metavar="F", help="Read options from this file. Default: ~/.config/ingero/ingero.yaml, else "
@@ -17,7 +19,7 @@ _CONFIG = click.Option(
 )  # fmt: skip
 
 
-@click.command("trace", params=[*click_options(), _CONFIG])
+@click.command("trace", params=[*click_options(), *section_options("dashboard", without=("addr",)), _CONFIG])
 def command(**flags: str | None) -> None:
     """Record what GPU processes do, and show it while it happens.
 
@@ -26,15 +28,25 @@ def command(**flags: str | None) -> None:
 
     Started by systemd, SIGHUP has it reread ingero.yaml; elsewhere it ends the recording.
     """
+    of_server = {field: flags.pop(field) for field in SERVER_FIELDS}
 
     def settings_now() -> TraceSettings:
         return resolve(flags, os.environ, uid=os.getuid())
 
     settings = settings_now()
+    config = flags.get("config")
+    environ = {**os.environ, **({CONFIG_VARIABLE: config} if config else {})}
+    serving = server_options(settings, of_server, environ)
     # forked before the rest is imported: what they share with the agent is theirs as soon as it touches it
-    with foreign.nursery() as nursery, logging_to(settings.log, debug=settings.debug, owner=settings.owner):
+    with (
+        serving_beside(settings, serving, os.environ) as server,
+        foreign.nursery() as nursery,
+        logging_to(settings.log, debug=settings.debug, owner=settings.owner),
+    ):
         from ingero.cli.trace_recording import begin_anew, record  # noqa: PLC0415  # as above
 
-        is_to_begin_anew = record(settings, nursery, settings_now)
+        if server:
+            server.say_where()
+        is_to_begin_anew = record(settings, nursery, settings_now, [server.look] if server else [])
     if is_to_begin_anew:
         begin_anew()

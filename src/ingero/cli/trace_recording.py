@@ -21,6 +21,7 @@ from ingero.capture.live_findings import LiveFindings
 from ingero.capture.null_sink import NullSink
 from ingero.capture.recorder import Recorder
 from ingero.capture.rows import Sink
+from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
@@ -42,11 +43,16 @@ logger = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def record(settings: TraceSettings, nursery: Nursery, reread: Callable[[], TraceSettings]) -> bool:
+def record(
+    settings: TraceSettings,
+    nursery: Nursery,
+    reread: Callable[[], TraceSettings],
+    on_second: Sequence[Callable[[Second], None]] = (),
+) -> bool:
     """Records until it is told to stop; says whether it is to begin anew, because ingero.yaml says something else.
 
     nursery: where the processes come from that read foreign files. reread: the settings as they would be now, which
-    a service manager may ask for by SIGHUP; it raises IngeroError.
+    a service manager may ask for by SIGHUP; it raises IngeroError. on_second: called once each second has been stored.
     """
     manager = ServiceManager(os.environ)
     plan.refuse_if_blocked(read_kernel(), sys.argv)
@@ -87,10 +93,12 @@ def record(settings: TraceSettings, nursery: Nursery, reread: Callable[[], Trace
         reload = _Reload(seen, settings, reread, manager)
         has_ended = _stop(seen, settings, recorder)
         stored = [lambda second: findings.second_stored(second.in_flight + second.halted)] if findings else []
-        on_second = _each([*stored, *metrics.on_second, view.second, lambda second: state.second(second.targets)])
+        on_each = _each(
+            [*stored, *metrics.on_second, *on_second, view.second, lambda second: state.second(second.targets)]
+        )
         recorder.run(
             should_stop=lambda: output.is_closed or has_ended() or reload.is_wanted(),
-            on_second=on_second,
+            on_second=on_each,
             is_hurried=findings.is_hurried if findings else lambda: False,
         )
         if not reload.is_due:

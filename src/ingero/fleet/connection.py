@@ -43,7 +43,7 @@ class Connection:
         """headers: of every question."""
         self._stream = stream
         self._headers = [
-            (name.encode(), value.encode()) for name, value in (("host", node.authority), *headers.items())
+            (name.encode(), value.encode()) for name, value in (("host", node.reached_at), *headers.items())
         ]
         self._origin = httpcore2.Origin(scheme=b"https", host=node.host.encode(), port=node.port)
         self._http = httpcore2.AsyncHTTP11Connection(self._origin, stream)
@@ -62,7 +62,7 @@ class Connection:
         """
         with _failing_as(httpcore2.ConnectError):
             reader, writer = await asyncio.open_connection(
-                node.host, node.port, ssl=context, server_hostname=node.host if context else None,
+                node.address or node.host, node.port, ssl=context, server_hostname=node.host if context else None,
                 happy_eyeballs_delay=_OTHER_FAMILY_S,
             )  # fmt: skip
         stream = _Stream(reader, writer)

@@ -1,13 +1,17 @@
-"""Lists of nodes as people write them: `a,b:8081`, `gpu[001-512]`, `r[1-4]n[01-08]`, `@file`; and fleet.nodes."""
+"""Lists of nodes as people write them: `a,b:8081`, `gpu[001-512]`, `r[1-4]n[01-08]`, `@file`; and fleet.nodes.
+
+`slurm:JOB`, `k8s:NAMESPACE/SELECTOR` and `srv:NAME` stand for nodes that others know: see `discovery`.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ingero.errors import IngeroError
 from ingero.serve.addresses import is_loopback
@@ -20,6 +24,10 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[A-Za-z0-9]"
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:/(\d{1,9}))?)?")
 _PIECE = re.compile(r"\[([^\[\]]*)\]")
 _EXAMPLES = "write it like gpu-01,gpu-02:8081, gpu[001-512] or @FILE with a node a line"
+SLURM, KUBERNETES, SERVICE = "slurm:", "k8s:", "srv:"
+_ELSEWHERE = (SLURM, KUBERNETES, SERVICE)  # a host of such a name is called by a longer one
+
+_Listed = TypeVar("_Listed")
 
 
 class NodeListError(IngeroError):
@@ -28,10 +36,14 @@ class NodeListError(IngeroError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a node's server listens; `str()` is its address as it was given, the port only if it is another."""
+    """Where a node's server listens; `str()` is its address as it was given, the port only if it is another.
+
+    host: what its certificate is for. address: an IP address by which it is reached instead; "": by host.
+    """
 
     host: str
     port: int = DEFAULT_PORT
+    address: str = ""
 
     def __str__(self) -> str:
         return self.host if self.port == DEFAULT_PORT else self.authority
@@ -39,21 +51,35 @@ class Node:
     @property
     def authority(self) -> str:
         """Host and port, as a URL has them."""
-        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return _authority(self.host, self.port)
+
+    @property
+    def reached_at(self) -> str:
+        """What to connect to, as a URL has it."""
+        return _authority(self.address or self.host, self.port)
 
     @property
     def is_loopback(self) -> bool:
         """Whether it is this machine."""
-        return is_loopback(self.host)
+        return is_loopback(self.address or self.host)
 
 
-def parse_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes of some lists, in their order, each once.
+def _authority(host: str, port: int) -> str:
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _nobody_to_ask(word: str) -> Iterable[Node]:
+    raise NodeListError(f"{word!r} is no node", hint=_EXAMPLES)
+
+
+def parse_nodes(texts: Sequence[str], discover: Callable[[str], Iterable[Node]] = _nobody_to_ask) -> tuple[Node, ...]:
+    """The nodes of some lists, in their order, each once. discover: the nodes of a word that others know.
 
     Raises:
         NodeListError: something in them is no node, there is none, or there are too many.
+        IngeroError: as `discover` raises it.
     """
-    found = dict.fromkeys(_node(word) for text in texts for word in _names(text, may_be_file=True))
+    found = dict.fromkeys(_bounded(node for text in texts for node in _nodes(text, discover)))
     if not found:
         raise NodeListError("there is no node in it", hint=_EXAMPLES)
     return tuple(found)
@@ -65,18 +91,28 @@ def expand(text: str) -> list[str]:
     Raises:
         NodeListError: a bracket is no list of numbers, or they are too many.
     """
-    return list(_names(text, may_be_file=False))
+    return list(_bounded(name for word in _words(text) for name in _expanded(word)))
 
 
-def _names(text: str, *, may_be_file: bool) -> Iterator[str]:
-    count = 0
+def _bounded(found: Iterable[_Listed]) -> Iterator[_Listed]:
+    for count, each in enumerate(found, 1):
+        if count > MOST_NODES:
+            raise NodeListError(f"it stands for more than {MOST_NODES:,} nodes", hint="ask a part of them")
+        yield each
+
+
+def _nodes(text: str, discover: Callable[[str], Iterable[Node]]) -> Iterator[Node]:
+    """Those of one list, or of one selector, which may have commas and spaces in it."""
+    if text.strip().startswith(KUBERNETES):
+        yield from discover(text.strip())
+        return
     for word in _words(text):
-        found = _of_file(Path(word[1:])) if may_be_file and word.startswith("@") else _expanded(word)
-        for name in found:
-            count += 1
-            if count > MOST_NODES:
-                raise NodeListError(f"it stands for more than {MOST_NODES:,} nodes", hint="ask a part of them")
-            yield name
+        if word.startswith(KUBERNETES):
+            raise NodeListError(f"{word!r} stands in a list", hint=f"give --nodes once more for {KUBERNETES}...")
+        if word.startswith(_ELSEWHERE):
+            yield from discover(word)
+        else:
+            yield from map(_node, _of_file(Path(word[1:])) if word.startswith("@") else _expanded(word))
 
 
 def _words(text: str) -> Iterator[str]:
@@ -139,6 +175,8 @@ def _numbers(word: str, piece: str) -> Iterator[str]:
 
 
 def _node(word: str) -> Node:
+    if word.startswith(_ELSEWHERE):
+        raise NodeListError(f"{word!r} stands in a file", hint="name it with --nodes, or as fleet.nodes in ingero.yaml")
     host, port = _host_and_port(word)
     if not is_host(host):
         raise NodeListError(f"{word!r} is no node", hint=_EXAMPLES)

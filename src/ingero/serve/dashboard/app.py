@@ -64,14 +64,14 @@ def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[
         docs_url=None,  # loads its code from elsewhere
         redoc_url=None,
     )
-    _errors(app)
+    add_errors(app)
     _verdicts(app, source)
     _measures(app, source)
     add_details(app, source)
     _questions(app, source)
     add_node_api(app, source)
     _live(app, source, is_ending)
-    _pages(app, sessions)
+    add_pages(app, sessions)
     return app
 
 
@@ -188,7 +188,9 @@ def _live(app: FastAPI, source: RecordingSource, is_ending: Callable[[], bool]) 
         return StreamingResponse(changes(source, is_ending), media_type="text/event-stream")
 
 
-def _pages(app: FastAPI, sessions: Sessions) -> None:
+def add_pages(app: FastAPI, sessions: Sessions) -> None:
+    """The page, or what to do about its absence, and the form for the token."""
+
     @app.get(LOGIN_PATH, include_in_schema=False)
     def login() -> HTMLResponse:
         """A form for the token."""
@@ -213,7 +215,9 @@ def _pages(app: FastAPI, sessions: Sessions) -> None:
             return Response(_NO_PAGE, status_code=404, media_type="text/plain")
 
 
-def _errors(app: FastAPI) -> None:
+def add_errors(app: FastAPI) -> None:
+    """Errors as objects with a way out."""
+
     @app.exception_handler(IngeroError)
     def known(_: Request, error: Exception) -> Response:
         assert isinstance(error, IngeroError)

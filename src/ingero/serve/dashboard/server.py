@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import TypeAlias
 
 import uvicorn
+from fastapi import FastAPI
 
 from ingero.serve.dashboard.app import create_app
 from ingero.serve.dashboard.exposure import Exposure
@@ -16,6 +19,9 @@ from ingero.serve.http_limits import limits
 from ingero.serve.recording_source import RecordingSource
 from ingero.serve.renewal import renew
 from ingero.serve.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
+
+MakeApp: TypeAlias = Callable[[Sessions, Callable[[], bool]], FastAPI]
+"""An application. is_ending: then streams of events end, too."""
 
 
 def certificate_of(exposure: Exposure) -> Certificate:
@@ -62,15 +68,23 @@ def _context(exposure: Exposure, certificate: Certificate) -> ssl.SSLContext:
 
 
 def create_server(source: RecordingSource, exposure: Exposure, context: ssl.SSLContext | None) -> uvicorn.Server:
-    """A server that is ready to run on a listening socket."""
+    """A server of a recording that is ready to run on a listening socket."""
+
+    def make_app(sessions: Sessions, is_ending: Callable[[], bool]) -> FastAPI:
+        return create_app(source, sessions, is_ending)
+
+    return server_of(make_app, exposure, context)
+
+
+def server_of(make_app: MakeApp, exposure: Exposure, context: ssl.SSLContext | None) -> uvicorn.Server:
+    """A server that is ready to run on a listening socket, behind the gate."""
     sessions = Sessions(exposure.token, is_secure=context is not None)
     server: uvicorn.Server | None = None
 
     def is_ending() -> bool:
         return server is not None and server.should_exit
 
-    app = create_app(source, sessions, is_ending)
-    gate = Gate(app, hosts=(*exposure.address.names, *exposure.hosts), sessions=sessions)
+    gate = Gate(make_app(sessions, is_ending), hosts=(*exposure.address.names, *exposure.hosts), sessions=sessions)
     config = uvicorn.Config(
         gate,
         log_level="warning",
@@ -94,7 +108,14 @@ def serve(
     """Answers until it is interrupted."""
     source.prepare()
     try:
-        create_server(source, exposure, context).run(sockets=[listening])
+        run_server(create_server(source, exposure, context), listening)
+    finally:
+        source.close()
+
+
+def run_server(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Answers until it is interrupted."""
+    try:
+        server.run(sockets=[listening])
     finally:
         listening.close()
-        source.close()

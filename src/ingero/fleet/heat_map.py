@@ -1,0 +1,197 @@
+"""When which node lost how much: what the fleet page of the dashboard draws, made of what nodes diagnose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import urlencode
+
+import msgspec
+
+from ingero.diagnose.model import Severity
+from ingero.fleet.client import NodeClient
+from ingero.fleet.fan_out import FleetAnswer, Missing
+from ingero.fleet.names import names_of
+from ingero.fleet.node_lists import Node
+from ingero.serve.row_lines import Identity
+
+Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
+
+COLUMNS = 120  # of time: 8 pixels each on a wide screen
+_PERMILLE = 1000
+_USUAL: Object = {
+    "lost_ns": 0, "first": 0, "last": COLUMNS - 1, "is_judged": True, "incidents": 0, "cells": [],
+}  # fmt: skip  # as web/src/fleet.tsx fills in
+_WORST_FIRST = [one.name for one in sorted(Severity, reverse=True)]
+_MOST_INCIDENTS = 10_000
+
+_Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_Line = Annotated[str, msgspec.Meta(max_length=8 << 10)]
+
+
+class _Window(msgspec.Struct, frozen=True):
+    begin_ns: _Moment
+    end_ns: _Moment
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    begin_ns: _Moment
+    end_ns: _Moment
+    lost_ratio: _Ratio
+
+
+class _Incident(msgspec.Struct, frozen=True):
+    number: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+    cause: _Line
+    severity: _Line
+    start_ns: _Moment
+    lost_ns: _Moment
+    lost_ratio: Annotated[float, msgspec.Meta(ge=0)]
+    summary: _Line
+    end_ns: _Moment | None = None
+    timeline: Annotated[list[_Piece], msgspec.Meta(max_length=1000)] = []
+
+
+class _Diagnosis(msgspec.Struct, frozen=True):
+    window: _Window
+    incidents: Annotated[list[_Incident], msgspec.Meta(max_length=_MOST_INCIDENTS)]
+    verdicts: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_INCIDENTS)] = []
+
+
+class Diagnosed(msgspec.Struct, frozen=True):
+    """What a node answers, as far as it is drawn."""
+
+    node: Identity
+    headline: _Line
+    diagnosis: _Diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """The time of all nodes in equal parts. begin_ns: unix."""
+
+    begin_ns: int
+    column_ns: int
+
+    def spread(self, begin_ns: int, end_ns: int, ratio: float) -> Iterator[tuple[int, float]]:
+        """Columns, and the part of each that was lost."""
+        first = max(0, (begin_ns - self.begin_ns) // self.column_ns)
+        last = min(COLUMNS - 1, (end_ns - 1 - self.begin_ns) // self.column_ns)
+        for column in range(first, last + 1):
+            at_ns = self.begin_ns + column * self.column_ns
+            inside_ns = min(end_ns, at_ns + self.column_ns) - max(begin_ns, at_ns)
+            yield column, ratio * max(0, inside_ns) / self.column_ns
+
+
+async def ask_diagnosed(client: NodeClient, since: str) -> Diagnosed:
+    """What a node found in the last `since`; "": in all of its recording.
+
+    Raises:
+        NodeError: there is no answer.
+    """
+    question = f"?{urlencode({'since': since})}" if since else ""
+    return await client.json(f"/api/v2/explain{question}", Diagnosed)
+
+
+def heat_map(nodes: Sequence[Node], found: FleetAnswer[Diagnosed], now_ns: int) -> Object:
+    """Each node that answered, worst first, with what it lost when; times are by the clock of each node.
+
+    A cell is [column, per mille of the column's wall time that was lost, the incident that most of it is of]: of the
+    process that was affected most, as streams and processes are never summed. Nodes of which nothing can be said stand
+    before those that lost nothing. Members that are as usual are left out (`_USUAL`): of 10,000 nodes most are. nodes:
+    numbers are places among these.
+    """
+    names = names_of([(one.node, one.answer.node) for one in found.answered])
+    answered = [one for one in found.answered if one.node in names.label]
+    columns = _columns([one.answer.diagnosis.window for one in answered])
+    number = {node: place for place, node in enumerate(nodes)}
+    said: dict[str, int] = {}  # what many nodes say alike stands there once
+    rows = [
+        _row(one.answer, columns, said)
+        | {"number": number[one.node], "node": names.label[one.node], "address": str(one.node)}
+        for one in answered
+    ]
+    rows.sort(key=lambda row: (row["rank"], -row["lost_ns"], row["is_judged"], row["node"]))
+    missing = (*found.missing, *names.repeated)
+    return {
+        "now_ns": now_ns,
+        "begin_ns": columns.begin_ns,
+        "column_ns": columns.column_ns,
+        "columns": COLUMNS,
+        "asked": len(nodes),
+        "nodes": [_short(row) for row in rows],
+        "said": list(said),
+        "missing": list(_missing(missing)),
+        "missing_count": len(missing),
+        "partial": bool(missing),
+        "notes": list(names.notes),
+    }
+
+
+def _short(row: Object) -> Object:
+    usual = _USUAL | {"address": row["node"]}
+    return {name: value for name, value in row.items() if name != "rank" and value != usual.get(name)}
+
+
+def _columns(windows: Sequence[_Window]) -> _Columns:
+    begin_ns = min((one.begin_ns for one in windows), default=0)
+    end_ns = max((one.end_ns for one in windows), default=0)
+    return _Columns(begin_ns=begin_ns, column_ns=max(1, -(-(end_ns - begin_ns) // COLUMNS)))
+
+
+def _row(answer: Diagnosed, columns: _Columns, said: dict[str, int]) -> Object:
+    found = answer.diagnosis
+    worst = min(found.incidents, key=lambda one: (_rank(one.severity), -one.lost_ns), default=None)
+    row: Object = {
+        "rank": _rank(worst.severity if worst else ""),
+        "lost_ns": max((one.lost_ns for one in found.incidents), default=0),
+        "first": (found.window.begin_ns - columns.begin_ns) // columns.column_ns,
+        "last": (found.window.end_ns - 1 - columns.begin_ns) // columns.column_ns,
+        "is_judged": bool(found.verdicts or found.incidents),
+        "incidents": len(found.incidents),
+        "cells": _cells(found.incidents, found.window, columns),
+    }
+    if worst is None:
+        return row | {"said": said.setdefault(answer.headline, len(said))}
+    about = {"number": worst.number, "cause": worst.cause, "severity": worst.severity, "summary": worst.summary}
+    return row | {"worst": about}
+
+
+def _rank(severity: str) -> int:
+    """0: the worst; what is none comes last."""
+    return _WORST_FIRST.index(severity) if severity in _WORST_FIRST else len(_WORST_FIRST)
+
+
+def _cells(incidents: Sequence[_Incident], window: _Window, columns: _Columns) -> list[list[int]]:
+    """Of each column the incident whose affected process lost most of it; nothing where nothing was lost."""
+    most: dict[int, tuple[int, int]] = {}
+    for one in incidents:
+        lost = [0.0] * COLUMNS
+        for piece in one.timeline or _whole(one, window):
+            for column, ratio in columns.spread(piece.begin_ns, piece.end_ns, piece.lost_ratio):
+                lost[column] += ratio
+        for column, ratio in enumerate(lost):
+            permille = round(min(ratio, 1.0) * _PERMILLE)
+            if permille > most.get(column, (0, 0))[0]:
+                most[column] = (permille, one.number)
+    return [[column, *cell] for column, cell in sorted(most.items())]
+
+
+def _whole(one: _Incident, window: _Window) -> list[_Piece]:
+    """Of an incident that says nothing of its course; one without lost time has none."""
+    if not one.lost_ns:
+        return []
+    begin_ns = one.start_ns or window.begin_ns
+    end_ns = one.end_ns or window.end_ns
+    return [_Piece(begin_ns, max(begin_ns, end_ns), min(1.0, one.lost_ratio))]
+
+
+def _missing(missing: Sequence[Missing]) -> Iterator[Object]:
+    """Those of one reason together, most first."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for one in missing:
+        by_reason.setdefault((one.reason, one.hint), []).append(str(one.node))
+    for (reason, hint), nodes in sorted(by_reason.items(), key=lambda each: -len(each[1])):
+        yield {"reason": reason, "hint": hint, "count": len(nodes), "nodes": nodes[:20]}
