@@ -16,6 +16,7 @@ import rich_click as click
 from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_beside, fleet_options
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
+from ingero.program import command as own_command
 from ingero.serve.sql_processes import SqlProcesses
 from ingero.store.locations import database_path
 
@@ -62,7 +63,9 @@ def command(
     --http it listens on this machine, TLS 1.3 only; on another address only with a token in INGERO_MCP_TOKEN.
     """
     if (tls_cert is None) != (tls_key is None) or (tls_cert is not None and http is None):
-        raise OptionsError("--tls-cert, --tls-key and --http belong together", hint="ingero mcp --http :8443 ...")
+        raise OptionsError(
+            "--tls-cert, --tls-key and --http belong together", hint=f"{own_command('mcp', '--http', ':8443')} ..."
+        )
     path = database_path(db, os.environ, uid=os.getuid())
     nodes = fleet_beside(fleet, environ=os.environ, uid=os.getuid())
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
+from ingero.program import command
 from ingero.serve.addresses import Address, AddressError, parse_address
 from ingero.units import parse_duration_s, parse_size_bytes
 
@@ -65,7 +66,7 @@ def _pids(text: str) -> tuple[int, ...]:
     pids = tuple(int(part) for part in text.split(","))
     for pid in pids:
         if not Path(f"/proc/{pid}").exists():
-            raise OptionError(f"no process {pid} is running", hint="ingero check lists the CUDA processes")
+            raise OptionError(f"no process {pid} is running", hint=f"`{command('check')}` lists the CUDA processes")
     return pids
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from ingero.capture.losses import MEANINGS
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
-from ingero.foreign_text import shell_word
 from ingero.ops import BY_ID
+from ingero.program import command
 from ingero.step_counts import StepCount, counts_text
 from ingero.store.vocabulary import CLOCKS
 from ingero.units import format_count, format_counter, format_ns
@@ -71,4 +71,4 @@ class Summary:
         for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
             echo(f"  no slot was left for {name}[{identity.pid}]")
         if path:
-            echo(f"recorded to {path}: look at it with  ingero explain --db {shell_word(path)}")
+            echo(f"recorded to {path}: look at it with  {command('explain', '--db', path)}")

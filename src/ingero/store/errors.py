@@ -11,6 +11,7 @@ import apsw
 
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 from ingero.foreign_text import shell_word
+from ingero.program import command
 
 _MOST_NODES = 20  # that a hint names
 
@@ -24,7 +25,8 @@ class NoDatabaseError(StoreError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"no database at {path}", hint="record one with `sudo ingero trace`, or name another file with --db FILE"
+            f"no database at {path}",
+            hint=f"record one with `{command('trace', as_root=True)}`, or name another file with --db FILE",
         )
 
 
@@ -89,7 +91,7 @@ class EmptyDatabaseError(StoreError):
     def __init__(self, path: Path) -> None:
         super().__init__(
             f"{path} is empty",
-            hint=f"record into it with `sudo ingero trace --db {shell_word(path)}`, or name another with --db FILE",
+            hint=f"record into it with `{command('trace', '--db', path, as_root=True)}`, or name another: --db FILE",
         )
 
 
@@ -97,7 +99,7 @@ class EmptyRecordingError(StoreError):
     """A recording that holds no moment yet."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+        super().__init__(f"{path} holds no recording yet", hint=command("trace", "--duration", "60s", as_root=True))
 
 
 class NewerDatabaseError(StoreError):
@@ -126,7 +128,7 @@ class MissingColumnError(StoreError):
     def __init__(self, message: str) -> None:
         super().__init__(
             f"this recording was written by another build of ingero: {message}",
-            hint="read it with the ingero that wrote it; `ingero query` reads what it holds",
+            hint=f"read it with the ingero that wrote it; `{command('query')}` reads what it holds",
         )
 
 
