@@ -72,7 +72,7 @@ def command(
         with open_reader(path, node=node) as reader:
             whole = _whole(reader)
             if whole is None:
-                raise EmptyRecordingError(path)
+                raise EmptyRecordingError(path, reader.missing_end)
             window = _window(reader, whole, since, begin, end)
             check_pid(reader, pid)
             refuse_recording(output, path)

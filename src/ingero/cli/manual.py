@@ -99,6 +99,12 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
                 "ingero import before.sqlite -o a.db; ingero import after.sqlite -o b.db; ingero compare a.db b.db",
         },
     ),
+    "copy": Manual(
+        examples={
+            "Take what has been recorded so far to another machine.":
+                "ingero copy ~/.ingero/ingero.db /tmp/now.db; scp /tmp/now.db laptop:",
+        },
+    ),
     "merge": Manual(
         examples={
             "Which node is slow? Record each, bring the files together, ask once.":

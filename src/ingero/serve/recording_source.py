@@ -105,7 +105,7 @@ class RecordingSource:
         with open_reader(self.path) as reader:
             window = reader.window(since_ns, self.clock())
             if window is None:
-                raise EmptyRecordingError(self.path)
+                raise EmptyRecordingError(self.path, reader.missing_end)
             try:
                 yield reader, window
             except apsw.Error as error:  # damaged in the middle, or begun by a build between two versions

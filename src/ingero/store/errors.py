@@ -95,10 +95,18 @@ class EmptyDatabaseError(StoreError):
         )
 
 
-class EmptyRecordingError(StoreError):
-    """A recording that holds no moment yet."""
+def make_copies() -> str:
+    """How a copy gets the log, too."""
+    return f"copy it again where it was recorded: `{command('copy', 'FROM.db', 'TO.db')}` takes the log along"
 
-    def __init__(self, path: Path) -> None:
+
+class EmptyRecordingError(StoreError):
+    """A recording that holds no moment yet. missing: what was in a log that is not there, "" for nothing."""
+
+    def __init__(self, path: Path, missing: str = "") -> None:
+        if missing:
+            super().__init__(f"{path} lacks {missing}", hint=make_copies())
+            return
         super().__init__(f"{path} holds no recording yet", hint=command("trace", "--duration", "60s", as_root=True))
 
 

@@ -86,7 +86,7 @@ class Recording:
         """
         try:
             if self._has_room_for_indexes(max_db_bytes):
-                self.db.execute(sql_text("indexes.sql"))
+                add_indexes(self.db)
             if max_db_bytes and self.path.stat().st_size > max_db_bytes >= used_bytes(self.db):
                 list(self.db.execute("PRAGMA incremental_vacuum"))
             # Without write-ahead log a reader needs no write access to the folder; a reader in the way keeps the log.
@@ -96,14 +96,19 @@ class Recording:
             raise writing_error(self.path, error) from error
 
     def _has_room_for_indexes(self, max_db_bytes: int) -> bool:
-        events = id_span(self.db, "raw_events")
-        size_bytes = used_bytes(self.db) + events * INDEX_BYTES_PER_EVENT
-        return events <= MAX_INDEXED_EVENTS and (not max_db_bytes or size_bytes <= max_db_bytes)
+        size_bytes = used_bytes(self.db) + id_span(self.db, "raw_events") * INDEX_BYTES_PER_EVENT
+        return not max_db_bytes or size_bytes <= max_db_bytes
 
     def close(self) -> None:
         """Close the file and let the next recorder in."""
         self.db.close()
         self._lock.release()
+
+
+def add_indexes(db: apsw.Connection) -> None:
+    """Those by which readers find things, unless making them takes longer than they save."""
+    if id_span(db, "raw_events") <= MAX_INDEXED_EVENTS:
+        db.execute(sql_text("indexes.sql"))
 
 
 def _make_folder(path: Path, owner: Owner | None) -> None:

@@ -43,7 +43,7 @@ def merge(
 
     Raises:
         StoreError: a file is no recording, damaged or hostile.
-        MergeOutputError: `output` is there already or cannot be written.
+        NewFileError: `output` is there already or cannot be written.
     """
     require_safe_sqlite()
     with new_recording(output) as partial:

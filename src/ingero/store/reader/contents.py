@@ -15,7 +15,7 @@ from ingero.store.records import Container, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
 
 # A recorder commits every half second; ten missed commits mean that it is gone.
-_LIVE_NS = 5 * SECOND_NS
+LIVE_NS = 5 * SECOND_NS
 
 _START_NS = 30 * SECOND_NS  # attaching to very many processes
 
@@ -78,7 +78,7 @@ class ContentQuestions(Questions):
     def is_live(self, now_ns: int) -> bool:
         """Whether somebody is recording into the file at this moment."""
         seen = self._rows("SELECT max(last_seen_ns) FROM raw_sessions WHERE stopped_ns IS NULL")[0][0]
-        return not self.older_version and seen is not None and now_ns - seen < _LIVE_NS
+        return not self.older_version and seen is not None and now_ns - seen < LIVE_NS
 
     def time_range(self) -> Window | None:
         """From the first to the last recorded moment; None for an empty file."""
