@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ import pytest
 from ingero.serve.sql import run_sql
 from ingero.store import tables
 from ingero.store.copying import copy_recording
-from ingero.store.errors import EmptyDatabaseError, ForeignDatabaseError, StoreError
+from ingero.store.errors import EmptyDatabaseError, ForeignDatabaseError, RecorderRunningError, StoreError
 from ingero.store.reader import open_reader
+from ingero.store.recording import finish_killed
 from ingero.store.records import SessionFacts
 from ingero.store.whole_file import NewFileError
 from ingero.store.writer import Writer
@@ -159,3 +161,23 @@ def test_copy_says_until_when(
     assert (code, err) == (0, "")
     assert out.startswith(f"{tmp_path / 'folder' / 'live.db'} (")
     assert out.endswith("; recording goes on\n")
+
+
+def test_the_recording_of_a_killed_agent_is_ended_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with Writer(path, session=SessionFacts(uuid="u", started_ns=time.time_ns()), node="n") as writer:
+        lose(writer, 500, time.time_ns())
+        killed = tmp_path / "killed.db"
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{killed}{suffix}")
+        with pytest.raises(RecorderRunningError):
+            finish_killed(path, {os.getuid()})
+    assert not finish_killed(killed, {os.getuid() + 1}), "somebody else's file"
+    assert finish_killed(killed, {os.getuid()})
+    assert sorted(one.name for one in tmp_path.glob("killed*")) == ["killed.db"]
+    assert losses(killed) == 500
+    assert stop_reasons(killed) == [("killed",)]
+    assert not finish_killed(killed, {os.getuid()}), "it is whole"
+    assert not finish_killed(tmp_path / "none.db", {os.getuid()})
+    (tmp_path / "link.db").symlink_to(killed)
+    assert not finish_killed(tmp_path / "link.db", {os.getuid()})

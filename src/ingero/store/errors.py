@@ -206,6 +206,18 @@ class LockedError(NotWritableError):
         )
 
 
+class LogHeldError(NotWritableError):
+    """Somebody reads one old state all the time, so that the log cannot begin anew; it and the file are at --max-db."""
+
+    def __init__(self, path: Path, readers: str) -> None:
+        who = readers or "a program in another container"
+        super().__init__(
+            path,
+            f"it and its log have reached --max-db, because {who} is in the middle of reading it",
+            f"end that program, or let it read a copy (`{command('copy', path, 'copy.db')}`), or ",
+        )
+
+
 class DamagedError(StoreError):
     """The file to record into is no database, or broken."""
 

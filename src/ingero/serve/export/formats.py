@@ -6,9 +6,9 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from ingero.errors import IngeroError
+from ingero.serve.backlog import Sink
 from ingero.serve.export.chrome import ChromeWriter
 from ingero.serve.export.flamegraph import Weight, write_flamegraph
 from ingero.serve.export.model import Counter, Flow, Slice, Track
@@ -81,9 +81,7 @@ class Written:
         return ", ".join(shown) + (f" on {format_count(self.tracks)} tracks" if self.tracks else "")
 
 
-def export(
-    streams: Streams, whole: Window, form: Format, file: BinaryIO, *, weight: Weight, progress: Progress
-) -> Written:
+def export(streams: Streams, whole: Window, form: Format, file: Sink, *, weight: Weight, progress: Progress) -> Written:
     """Writes the recorded rows of a window.
 
     Raises:
