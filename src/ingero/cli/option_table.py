@@ -10,7 +10,8 @@ from pathlib import Path
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.program import command
-from ingero.serve.addresses import Address, AddressError, parse_address
+from ingero.serve.addresses import Address, parse_address
+from ingero.serve.otlp_endpoint import parse_endpoint
 from ingero.units import parse_duration_s, parse_size_bytes
 
 TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -140,13 +141,6 @@ def _scraped_at(text: str) -> Address:
     return parse_address(text)
 
 
-def _receiver(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except AddressError as error:
-        raise OptionError(f"{text!r} is no receiver", hint="write it like collector:4318") from error
-
-
 def _text(text: str) -> str:
     if not text:
         raise OptionError("it is empty", hint="leave the option out instead")
@@ -205,8 +199,9 @@ OPTIONS: tuple[Option, ...] = (
             "it (NODE_NAME by the downward API), the Kubernetes node's, else the host name."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; with a port alone on this machine only."),
-    _option("otlp", _receiver, "", "HOST:PORT", "Push metrics to this OTLP receiver, every 10 s over HTTPS."),
-    _switch("otlp-insecure", "false", "Push without TLS; on this machine only."),
+    _option("otlp", parse_endpoint, "", "URL", "Push metrics to this OTLP receiver, every 10 s: collector:4318 by TLS, "
+            "or a URL, whose path is kept. Default: as OTEL_EXPORTER_OTLP_ENDPOINT says."),
+    _switch("otlp-insecure", "false", "Push without TLS; to another machine only where --otlp says http://, too."),
     _switch("metrics-compat", "false", "With --prometheus: the names of Ingero 0.x, too."),
     _switch("json", "false", "One JSON object per second on standard output."),
     _switch("verbose", "false", "Show recorded calls, too, and why calls are not probed."),

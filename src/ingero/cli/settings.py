@@ -16,6 +16,7 @@ from ingero.cli.option_table import BY_NAME, OPTIONS, TRUE_WORDS, Option, Option
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
+from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE, Endpoint
 from ingero.store.locations import Owner, database_path, invoking_user
 
 # Debian, Fedora and Ubuntu number people from 1000 (UID_MIN of login.defs); 65534 is nobody, whom services run as.
@@ -57,7 +58,7 @@ class TraceSettings:
     ringbuf_size: int
     node: str
     prometheus: Address | None
-    otlp: Address | None
+    otlp: Endpoint | None
     otlp_insecure: bool
     metrics_compat: bool
     json: bool
@@ -107,7 +108,7 @@ def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid:
     owner = invoking_user(environ, uid=uid)
     path = find_config(flags.get("config") or environ.get(CONFIG_VARIABLE), owner.home)
     given = dict((*(_from_file(path) if path else ()), *_from_environment(environ), *_from_flags(flags)))
-    _refuse_contradictions(given)
+    _refuse_contradictions(given, environ)
     values: dict[str, Any] = {option.field: _value(option, given.get(option.name)) for option in OPTIONS}
     user = values.pop("user")
     values |= {
@@ -181,7 +182,7 @@ def _value(option: Option, given: _Given | None) -> object:
         raise OptionError(f"{origin}: {error}", hint=error.hint) from error
 
 
-def _refuse_contradictions(given: dict[str, _Given]) -> None:
+def _refuse_contradictions(given: dict[str, _Given], environ: Mapping[str, str]) -> None:
     """Two options of which one would be without effect: the stronger source wins; from one source it is an error."""
     for first, second, why in (
         ("pid", "user", "the processes are named already"),
@@ -199,6 +200,8 @@ def _refuse_contradictions(given: dict[str, _Given]) -> None:
         ("metrics-compat", "prometheus", "nothing is served", "add --prometheus 127.0.0.1:9464"),
     ):
         idle = given.get(name)
+        if needed == "otlp" and (environ.get(ENDPOINT_VARIABLE) or environ.get(METRICS_ENDPOINT_VARIABLE)):
+            continue
         if idle and needed not in given and not (BY_NAME[name].is_switch and not parse_switch(idle.text)):
             raise OptionError(f"{idle.origin} has no effect without --{needed}: {why}", hint=hint)
 
