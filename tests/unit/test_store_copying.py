@@ -15,6 +15,7 @@ from ingero.serve.sql import run_sql
 from ingero.store import tables
 from ingero.store.copying import copy_recording
 from ingero.store.errors import EmptyDatabaseError, ForeignDatabaseError, RecorderRunningError, StoreError
+from ingero.store.merge import merge
 from ingero.store.reader import open_reader
 from ingero.store.recording import finish_killed
 from ingero.store.records import SessionFacts
@@ -139,6 +140,8 @@ def test_a_part_that_is_missing_is_said_with_its_begin(
     code, out, _ = run_ingero(monkeypatch, capsys, "explain", "--db", str(copy))
     assert code == 0
     assert "The file lacks what was recorded after 20" in out
+    (note,) = merge([copy], tmp_path / "merged.db").notes
+    assert note.startswith(f"{copy} lacks what was recorded after 20")
     code, out, _ = run_ingero(monkeypatch, capsys, "explain", "--json", "--db", str(copy))
     assert "what was recorded after 20" in out
     code, out, err = run_ingero(monkeypatch, capsys, "query", "--db", str(copy), "SELECT count(*) FROM losses")

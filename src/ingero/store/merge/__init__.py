@@ -47,7 +47,7 @@ def merge(
     """
     require_safe_sqlite()
     with new_recording(output) as partial:
-        planned = _planned(paths, force_node)
+        planned, lacks = _planned(paths, force_node)
         rows: Counter[str] = Counter()
         total_bytes = max(sum(paths[file].stat().st_size for file in planned.files if planned.is_needed(file)), 1)
         for file in planned.files:
@@ -55,20 +55,22 @@ def merge(
                 rows += _copied(paths[file], partial, planned, file, total_bytes, progress)
         progress("indexes", _INDEXING)
     progress("done", 1.0)
-    return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=planned.notes)
+    return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=(*planned.notes, *lacks))
 
 
-def _planned(paths: Sequence[Path], force_node: str) -> Plan:
-    sessions = []
+def _planned(paths: Sequence[Path], force_node: str) -> tuple[Plan, list[str]]:
+    """What is to be done, and what the files lack."""
+    sessions, lacks = [], []
     for file, path in enumerate(paths):
         with opened(path) as source:
             try:
                 sessions += source.sessions(file, force_node)
+                lacks += [f"{path} lacks {missing}"] if (missing := source.missing_end()) else []
             except (apsw.Error, UnicodeDecodeError) as error:
                 raise reading_error(path, error) from error
             except (TypeError, ValueError) as error:
                 raise StrangeValuesError(path, error) from error
-    return plan(sessions, len(paths))
+    return plan(sessions, len(paths)), lacks
 
 
 def _copied(path: Path, partial: Path, planned: Plan, file: int, total_bytes: int, progress: Progress) -> Counter[str]:
