@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -92,6 +92,26 @@ def test_file_and_log_stay_below_the_limit_and_the_reader_is_named(
     db = apsw.Connection(str(path))
     ((newest,),) = db.execute("SELECT max(start_ns) FROM raw_events")
     assert newest == BEGIN_NS + (100 * 20_000 + 19_999) * 1_000
+
+
+def test_the_end_of_a_recording_keeps_the_limit_too(tmp_path: Path) -> None:
+    """The indexes that are made then are written into the log, too, and into the file when the reader has gone."""
+    path, limit, number = tmp_path / "a.db", 2 * LIMIT, 0
+    with ExitStack() as reading:
+        with Writer(path, session=SessionFacts(uuid="u", started_ns=BEGIN_NS), node="n", max_db_bytes=limit) as writer:
+            append(writer, 5_000, number)
+            writer.flush()
+            reading.enter_context(foreign_reader(path))
+            with suppress(LogHeldError):
+                for number in range(1, 100):
+                    append(writer, 5_000, number)
+                    writer.flush()
+        assert 10 < number < 99, "it is full"
+    db = apsw.Connection(str(path))
+    list(db.execute("SELECT count(*) FROM sqlite_schema"))
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    assert size_bytes(path) <= limit
+    db.close()
 
 
 def test_readers_are_found_by_their_locks_and_nobody_else_is(tmp_path: Path) -> None:

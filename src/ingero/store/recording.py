@@ -17,7 +17,7 @@ from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.own_schema import INDEXES_AT_END, require_own_schema
 from ingero.store.recorder_lock import RecorderLock
 from ingero.store.records import SessionFacts
-from ingero.store.retention import BUSY_MS, id_span, log_limit_bytes, used_bytes
+from ingero.store.retention import BUSY_MS, id_span, log_bytes, log_limit_bytes, used_bytes
 from ingero.store.side_files import has_log, refuse_side_files
 from ingero.store.tables import SESSIONS, sql_text
 
@@ -98,7 +98,9 @@ class Recording:
             raise writing_error(self.path, error) from error
 
     def _has_room_for_indexes(self, max_db_bytes: int) -> bool:
-        size_bytes = used_bytes(self.db) + id_span(self.db, "raw_events") * INDEX_BYTES_PER_EVENT
+        """They are written into the log first, which a reader may keep from beginning anew."""
+        index_bytes = id_span(self.db, "raw_events") * INDEX_BYTES_PER_EVENT
+        size_bytes = used_bytes(self.db) + log_bytes(self.path) + 2 * index_bytes
         return not max_db_bytes or size_bytes <= max_db_bytes
 
     def close(self) -> None:
