@@ -59,7 +59,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Scraped:
         trainer.wait_for("ready")
         with (
             receiving() as receiver,
-            tracing(folder, pids=[trainer.pid], options=[*OPTIONS, "--otlp", str(receiver.address)]) as tracer,
+            tracing(folder, pids=[trainer.pid], options=[*OPTIONS, "--otlp", str(receiver.endpoint.address)]) as tracer,
         ):
             url = address(tracer)
             for _ in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import ssl
 import threading
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from ingero.serve.addresses import Address
+from ingero.serve.otlp_endpoint import Endpoint
 
 
 @dataclass
@@ -26,14 +29,23 @@ class Receiver:
     requests: list[tuple[str, dict[str, str], ExportMetricsServiceRequest]] = field(default_factory=list)
 
     @property
-    def address(self) -> Address:
-        return Address("127.0.0.1", self.port)
+    def endpoint(self) -> Endpoint:
+        return Endpoint(address=Address("127.0.0.1", self.port), scheme="http", path="/v1/metrics")
 
     def metric(self, name: str) -> metrics_pb2.Metric:
         [resource] = self.requests[-1][2].resource_metrics
         [scope] = resource.scope_metrics
         [found] = [metric for metric in scope.metrics if metric.name == name]
         return found
+
+
+def decoded(body: bytes, headers: dict[str, str]) -> ExportMetricsServiceRequest:
+    """As the headers say it was written."""
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
+    if headers["content-type"] == "application/json":
+        return Parse(body, ExportMetricsServiceRequest())
+    return ExportMetricsServiceRequest.FromString(body)
 
 
 @contextmanager
@@ -44,7 +56,7 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            receiver.requests.append((self.path, headers, ExportMetricsServiceRequest.FromString(body)))
+            receiver.requests.append((self.path, headers, decoded(body, headers)))
             self.send_response(receiver.status)
             self.end_headers()
             self.wfile.write(receiver.answer)

@@ -55,6 +55,7 @@ def test_a_killed_agent_leaves_no_lock(tmp_path: Path) -> None:
         first.wait()
         with only_agent(None, {}, folder=tmp_path) as facts:
             assert facts.pid == os.getpid()
+            assert facts.left == "/data/first.db", "which is ended now"
 
 
 def test_the_lock_is_gone_after_a_good_end(tmp_path: Path) -> None:

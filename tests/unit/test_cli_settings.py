@@ -19,6 +19,7 @@ from ingero.cli.switches import click_options
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
+from ingero.serve.otlp_endpoint import Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 Resolve = Callable[..., TraceSettings]
@@ -48,7 +49,7 @@ OTHER: dict[str, tuple[str, object]] = {
     "node": ("gpu-7", "gpu-7"),
     "serve": ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
     "prometheus": ("127.0.0.1:9464", Address("127.0.0.1", 9464)),
-    "otlp": ("collector:4318", Address("collector", 4318)),
+    "otlp": ("collector:4318", Endpoint(address=Address("collector", 4318))),
     "otlp-insecure": ("true", True),
     "metrics-compat": ("true", True),
     "json": ("true", True),
@@ -178,7 +179,7 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float, reso
         ({"heartbeat": "10s"}, "--heartbeat has no effect without --deadband"),
         ({"metrics_compat": "true"}, "--metrics-compat has no effect without --prometheus"),
         ({"otlp_insecure": "true"}, "--otlp-insecure has no effect without --otlp"),
-        ({"otlp": "https://collector:4318"}, "is no receiver"),
+        ({"otlp": "grpc://collector:4317"}, "is no receiver"),
         ({"prometheus": "http://gpu-7:9464"}, "is no address to listen on"),
         ({"config": "/absent.yaml"}, "no configuration file at /absent.yaml"),
     ],

@@ -18,6 +18,7 @@ import yaml
 
 from ingero.serve.addresses import Address
 from ingero.serve.metrics.catalogue import METRICS, Kind
+from ingero.serve.otlp_endpoint import endpoint_of, parse_endpoint
 from tests.prometheus_server import needs_prometheus, program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,3 +129,24 @@ def test_the_page_about_these_examples_names_each_file() -> None:
     folders = ("grafana", "prometheus", "otel")
     files = [path.relative_to(EXAMPLES).as_posix() for folder in folders for path in (EXAMPLES / folder).iterdir()]
     assert [name for name in files if f"]({name})" not in page] == []
+
+
+def test_the_other_receivers_listen_where_ingero_is_told_to_push() -> None:
+    datadog = yaml.safe_load((EXAMPLES / "otel/datadog.yaml").read_text())
+    assert datadog["otlp_config"]["receiver"]["protocols"] == {"http": {"endpoint": "127.0.0.1:4318"}}
+    alloy = (EXAMPLES / "otel/alloy.alloy").read_text()
+    assert 'endpoint = "127.0.0.1:4318"' in alloy
+    for wired in re.findall(r"\[(\S+)\.(?:input|receiver)\]", alloy):
+        component, _, label = wired.rpartition(".")
+        assert f'{component} "{label}" {{' in alloy
+
+
+def test_each_receiver_of_the_recipes_is_one() -> None:
+    recipes = (EXAMPLES / "observability.md").read_text()
+    named = [(text, "") for text in re.findall(r"--otlp (\S+)", recipes)]
+    named += [(url, variable) for variable, url in re.findall(r"(OTEL_EXPORTER_OTLP_\w*ENDPOINT)=(\S+)", recipes)]
+    assert len(named) >= 6
+    for text, variable in named:
+        found = endpoint_of(None, {variable: text}) if variable else endpoint_of(parse_endpoint(text.rstrip("`")), {})
+        assert found
+        assert found.path.endswith("/v1/metrics")

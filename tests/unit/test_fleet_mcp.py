@@ -84,7 +84,7 @@ def test_the_nodes_that_do_not_answer_are_listed_first(server: IngeroServer) -> 
 
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
-    [({"action": "sql"}, "needs a statement"), ({"action": "chains", "since": "soon"}, "is no duration")],
+    [({"action": "sql"}, "needs a statement"), ({"action": "chains", "since": "soon"}, "since: «soon»")],
 )
 def test_a_question_that_is_not_complete_says_what_it_lacks(
     server: IngeroServer, arguments: dict[str, object], wrong: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.serve.metrics.intake import Intake
-from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE, HEADERS_VARIABLE, HISTOGRAM_VARIABLE, PushError, Pushes
+from ingero.serve.metrics.otlp import as_json, as_request
+from ingero.serve.metrics.push_settings import CERTIFICATE_VARIABLE, HEADERS_VARIABLE, HISTOGRAM_VARIABLE
+from ingero.serve.metrics.pushes import Pushes
 from ingero.serve.metrics.registry import Registry
+from ingero.serve.otlp_endpoint import Endpoint, PushError
 from ingero.serve.tls import self_signed, tls_context
 from ingero.store import histograms
 from tests.unit.metrics_seconds import cell, second
@@ -33,12 +37,12 @@ def receiver() -> Iterator[Receiver]:
         yield one
 
 
-def push(receiver: Receiver, fill: Callable[[Intake], None], **more: Any) -> Pushes:
+def push(receiver: Receiver, fill: Callable[[Intake], None], endpoint: Endpoint | None = None, **more: Any) -> Pushes:
     """One push of what `fill` has recorded."""
     registry = Registry()
     fill(Intake(registry))
-    options = {"node": "gpu-7", "is_plain": True, "environ": NOWHERE, "period_s": HOURLY_S, **more}
-    with Pushes(receiver.address, registry, **options) as pushes:
+    options = {"node": "gpu-7", "environ": NOWHERE, "period_s": HOURLY_S, **more}
+    with Pushes(endpoint or receiver.endpoint, registry, **options) as pushes:
         pass
     return pushes
 
@@ -115,7 +119,7 @@ def test_pushes_go_on_while_the_recording_does(receiver: Receiver) -> None:
     registry = Registry()
     Intake(registry).second(second())
     came = threading.Event()
-    with Pushes(receiver.address, registry, node="n", is_plain=True, environ=NOWHERE, period_s=0.01):
+    with Pushes(receiver.endpoint, registry, node="n", environ=NOWHERE, period_s=0.01):
         while len(receiver.requests) < 3 and not came.wait(0.01):
             pass
     assert len(receiver.requests) >= 3
@@ -158,7 +162,7 @@ def test_a_receiver_that_is_not_there_is_counted() -> None:
 def test_a_failed_push_is_itself_a_metric_of_the_next(receiver: Receiver) -> None:
     registry = Registry()
     receiver.status = 500
-    with Pushes(receiver.address, registry, node="n", is_plain=True, environ=NOWHERE, period_s=0.01) as pushes:
+    with Pushes(receiver.endpoint, registry, node="n", environ=NOWHERE, period_s=0.01) as pushes:
         while not pushes.failed:
             pass
         receiver.status = 200
@@ -183,8 +187,9 @@ def test_over_tls_the_receiver_must_be_known(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_bytes(certificate.certificate)
     with receiving(tls_context(certificate)) as receiver:
-        stranger = push(receiver, quiet, is_plain=False)
-        known = push(receiver, quiet, is_plain=False, environ={CERTIFICATE_VARIABLE: str(file)})
+        behind_tls = replace(receiver.endpoint, scheme="https")
+        stranger = push(receiver, quiet, behind_tls)
+        known = push(receiver, quiet, behind_tls, environ={CERTIFICATE_VARIABLE: str(file)})
     assert "CERTIFICATE_VERIFY_FAILED" in stranger.last_error
     assert known.failed == 0
     assert len(receiver.requests) == 1
@@ -192,7 +197,7 @@ def test_over_tls_the_receiver_must_be_known(tmp_path: Path) -> None:
 
 def test_a_certificate_that_is_not_there_is_an_error_at_once(receiver: Receiver) -> None:
     with pytest.raises(PushError, match="No such file"):
-        push(receiver, quiet, is_plain=False, environ={CERTIFICATE_VARIABLE: "/nowhere.pem"})
+        push(receiver, quiet, environ={CERTIFICATE_VARIABLE: "/nowhere.pem"})
 
 
 def test_receivers_without_exponential_histograms_get_a_bucket_per_octave(receiver: Receiver) -> None:
@@ -210,7 +215,7 @@ def test_receivers_without_exponential_histograms_get_a_bucket_per_octave(receiv
 
 
 def test_a_kind_of_histograms_that_does_not_exist_is_refused(receiver: Receiver) -> None:
-    with pytest.raises(PushError, match="is no histogram") as error:
+    with pytest.raises(PushError, match="'classic' is not known here") as error:
         push(receiver, quiet, environ={HISTOGRAM_VARIABLE: "classic"})
     assert "explicit_bucket_histogram" in error.value.hint
 
@@ -219,3 +224,88 @@ def test_the_name_of_the_node_becomes_prometheus_instance(receiver: Receiver) ->
     push(receiver, quiet)
     facts = attributes(receiver.requests[-1][2].resource_metrics[0].resource)
     assert facts["service.instance.id"] == "gpu-7"
+
+
+def test_json_says_what_protobuf_says(receiver: Receiver) -> None:
+    def fill(intake: Intake) -> None:
+        intake.second(second(cell("cudaLaunchKernel", [5_000] * 7)))
+
+    push(receiver, fill, environ={"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/json", HISTOGRAM_VARIABLE: ""})
+    assert receiver.requests[-1][1]["content-type"] == "application/json"
+    metric = receiver.metric("ingero.calls")
+    assert metric.sum.data_points[0].as_int == 7
+    assert metric.sum.aggregation_temporality == metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE
+
+
+def test_enumerations_are_numbers_in_json() -> None:
+    registry = Registry()
+    Intake(registry).second(second(cell("cudaLaunchKernel", [5_000])))
+    text = as_json(as_request(registry.read(), node="n", began_ns=1, now_ns=2)).decode()
+    assert '"aggregationTemporality": 2' in text
+    assert "AGGREGATION_TEMPORALITY" not in text
+
+
+def test_a_receiver_that_refuses_in_json_is_understood(receiver: Receiver) -> None:
+    receiver.answer = b'{"partialSuccess": {"rejectedDataPoints": "3", "errorMessage": "too old"}, "new": 1}'
+    pushes = push(receiver, quiet, environ={"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
+    assert "3 values were refused: too old" in pushes.last_error
+
+
+def test_bodies_are_compressed_where_that_is_said(receiver: Receiver) -> None:
+    def fill(intake: Intake) -> None:
+        intake.second(second(cell("cudaLaunchKernel", [5_000])))
+
+    push(receiver, fill, environ={"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"})
+    assert receiver.requests[-1][1]["content-encoding"] == "gzip"
+    assert receiver.metric("ingero.calls")
+
+
+@pytest.mark.parametrize("preference", ["delta", "Delta", "lowmemory"])
+def test_delta_sums_are_those_since_the_last_push_that_was_taken(receiver: Receiver, preference: str) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": preference}
+    registry = Registry()
+    intake = Intake(registry)
+    pushes = Pushes(receiver.endpoint, registry, node="n", environ=environ, period_s=HOURLY_S)
+    seen = []
+    for durations_ns, status in (([5_000] * 7, 200), ([5_000] * 2, 503), ([9_000] * 4, 200), ([], 200)):
+        receiver.status = status
+        intake.second(second(*([cell("cudaLaunchKernel", durations_ns)] if durations_ns else [])))
+        pushes._push()
+        metric = receiver.metric("ingero.calls").sum
+        assert metric.aggregation_temporality == metrics_pb2.AGGREGATION_TEMPORALITY_DELTA
+        histogram = receiver.metric("ingero.call.duration").exponential_histogram
+        assert histogram.aggregation_temporality == metrics_pb2.AGGREGATION_TEMPORALITY_DELTA
+        assert histogram.data_points[0].count == metric.data_points[0].as_int
+        assert not histogram.data_points[0].HasField("max"), "it is known since the beginning only"
+        seen.append((metric.data_points[0].as_int, metric.data_points[0].start_time_unix_nano))
+    assert [value for value, _ in seen] == [7, 2, 6, 0], "what was not taken is part of the next"
+    begins = [begin for _, begin in seen]
+    assert begins[0] == registry.began_ns
+    assert begins[0] < begins[1] == begins[2] < begins[3]
+
+
+def test_the_resource_is_what_the_environment_says(receiver: Receiver) -> None:
+    environ = {"OTEL_RESOURCE_ATTRIBUTES": "service.name=other,team=gpu%20ops", "OTEL_SERVICE_NAME": "trainer"}
+    push(receiver, quiet, environ=environ)
+    facts = attributes(receiver.requests[-1][2].resource_metrics[0].resource)
+    assert (facts["service.name"], facts["team"], facts["host.name"]) == ("trainer", "gpu ops", "gpu-7")
+
+
+def test_grpc_is_refused_with_what_to_use_instead(receiver: Receiver) -> None:
+    with pytest.raises(PushError, match="gRPC is not spoken here") as error:
+        push(receiver, quiet, environ={"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert "http/protobuf" in error.value.hint
+    assert "4318" in error.value.hint
+
+
+def test_what_the_signal_says_wins_over_what_is_said_of_all(receiver: Receiver) -> None:
+    environ = {HEADERS_VARIABLE: "a=1", "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "b=2"}
+    push(receiver, quiet, environ=environ)
+    headers = receiver.requests[-1][1]
+    assert ("a" in headers, headers["b"]) == (False, "2")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "5s", "9" * 20])
+def test_times_are_milliseconds(receiver: Receiver, text: str) -> None:
+    with pytest.raises(PushError, match="is no time"):
+        push(receiver, quiet, environ={"OTEL_METRIC_EXPORT_INTERVAL": text})

@@ -11,6 +11,8 @@ import pytest
 
 from ingero.cli.metrics_outputs import MetricsError, open_outputs
 from ingero.cli.settings import TraceSettings, resolve
+from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, PushError
+from tests.unit.otlp_receiver import receiving
 
 
 def settings(folder: Path, **flags: str) -> TraceSettings:
@@ -18,13 +20,44 @@ def settings(folder: Path, **flags: str) -> TraceSettings:
 
 
 def test_without_an_output_nobody_takes_anything(tmp_path: Path) -> None:
-    with open_outputs(settings(tmp_path)) as consumers:
+    with open_outputs(settings(tmp_path), {}) as consumers:
         assert (consumers.on_second, consumers.on_finding) == ((), ())
 
 
 def test_readable_metrics_do_not_leave_the_machine(tmp_path: Path) -> None:
     wanted = settings(tmp_path, otlp="collector.example:4318", otlp_insecure="true")
-    with pytest.raises(MetricsError, match=r"collector\.example is another machine"), open_outputs(wanted):
+    with pytest.raises(PushError, match=r"collector\.example is another machine"), open_outputs(wanted, {}):
+        pass
+
+
+def test_a_variable_alone_is_enough_and_what_it_cannot_do_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        receiving() as receiver,
+        open_outputs(settings(tmp_path), {ENDPOINT_VARIABLE: f"http://127.0.0.1:{receiver.port}/x"}),
+    ):
+        pass
+    assert receiver.requests[0][0] == "/x/v1/metrics"
+    assert (
+        f"metrics: pushed to http://127.0.0.1:{receiver.port}/x/v1/metrics ({ENDPOINT_VARIABLE})"
+        in capsys.readouterr().err
+    )
+    with open_outputs(settings(tmp_path), {ENDPOINT_VARIABLE: "http://192.0.2.1:4318"}) as consumers:
+        assert consumers.on_second == ()
+    assert (
+        "metrics are not pushed: OTEL_EXPORTER_OTLP_ENDPOINT: 192.0.2.1 is another machine" in capsys.readouterr().err
+    )
+
+
+def test_variables_meant_for_others_do_not_keep_a_recording_from_being_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {ENDPOINT_VARIABLE: "http://127.0.0.1:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    with open_outputs(settings(tmp_path), environ) as consumers:
+        assert consumers.on_second == ()
+    assert "metrics are not pushed: OTEL_EXPORTER_OTLP_PROTOCOL: gRPC is not spoken here" in capsys.readouterr().err
+    with pytest.raises(PushError, match="gRPC"), open_outputs(settings(tmp_path, otlp="127.0.0.1:4318"), environ):
         pass
 
 
@@ -38,7 +71,7 @@ def test_an_address_that_others_reach_is_said_to_be_one(tmp_path: Path, capsys: 
 def test_failed_pushes_are_said_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_outputs(settings(tmp_path, otlp="127.0.0.1:1", otlp_insecure="true")):
         pass
-    assert "127.0.0.1:1 did not take 1 pushes; the last one: ConnectionRefusedError" in capsys.readouterr().err
+    assert "/v1/metrics did not take 1 pushes; the last one: ConnectionRefusedError" in capsys.readouterr().err
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(

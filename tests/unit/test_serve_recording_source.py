@@ -143,7 +143,7 @@ def test_a_duration_is_read(text: str, ns: int | None) -> None:
     assert parse_since_ns(text) == ns
 
 
-@pytest.mark.parametrize("text", ["soon", "-5m", "0s", "99999999d", "1e9", "9" * 32, "5m\x00", "..", "1" * 40])
+@pytest.mark.parametrize("text", ["soon", "0s", "99999999d", "1e9", "9" * 32, "5m\x00", "..", "1" * 40])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_since_ns(text)

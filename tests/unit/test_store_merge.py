@@ -22,10 +22,10 @@ import pytest
 from ingero.store import views
 from ingero.store.errors import MergedRecordingError, StoreError
 from ingero.store.merge import merge
-from ingero.store.merge.target import MergeOutputError
 from ingero.store.own_schema import own_columns
 from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts
+from ingero.store.whole_file import NewFileError
 from ingero.store.writer import Writer
 from tests.unit.merged_nodes import BEGIN_NS, GROUP, PID, STACK, insert, write_full, write_node
 
@@ -303,9 +303,9 @@ def test_what_is_there_is_not_written_over(two: tuple[Path, Path], tmp_path: Pat
     (tmp_path / "there.db").write_text("mine")
     (tmp_path / "dangling.db").symlink_to(tmp_path / "nowhere")
     for name in ("there.db", "dangling.db", "a.db"):
-        with pytest.raises(MergeOutputError, match="exists already"):
+        with pytest.raises(NewFileError, match="exists already"):
             merge(two, tmp_path / name)
-    with pytest.raises(MergeOutputError, match="cannot be written: No such file"):
+    with pytest.raises(NewFileError, match="cannot be written: No such file"):
         merge(two, tmp_path / "no-folder" / "c.db")
     assert (tmp_path / "there.db").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
@@ -404,7 +404,7 @@ def test_two_merges_do_not_write_one_file(two: tuple[Path, Path], tmp_path: Path
 
     def progress(_name: str, _share: float) -> None:
         if not seen:
-            with pytest.raises(MergeOutputError, match="another merge") as caught:
+            with pytest.raises(NewFileError, match="another ingero") as caught:
                 merge(two, tmp_path / "c.db")
             seen.append(caught)
 

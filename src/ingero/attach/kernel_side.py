@@ -27,6 +27,7 @@ from ingero.discover.kernel import read_kernel
 from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.discover.readiness import require, scheduler_clocks
 from ingero.ops import memory_kinds
+from ingero.program import command
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +241,8 @@ class KernelSide:
             loaded.close()
             return self._load_calls(constants, ProbeMode.ENTRY_ONLY)
         raise BpfError(
-            f"no kind of probe can be loaded: {self.unavailable[-1].reason}", hint="ingero check names what is missing"
+            f"no kind of probe can be loaded: {self.unavailable[-1].reason}",
+            hint=f"`{command('check')}` names what is missing",
         )
 
     def _load_probes(

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject
 from ingero.attach.objects import object_path
 from ingero.discover.mappings import parse_maps, read_maps
+from ingero.program import command
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _RET_ALLOW, _RET_KILL_PROCESS = 0x7FFF0000, 0x80000000
@@ -97,7 +98,7 @@ def _probed_function() -> tuple[str, int]:
     for mapping in parse_maps(read_maps(os.getpid())):
         if mapping.start <= address < mapping.end and mapping.path:
             return mapping.path, address - mapping.start + mapping.offset
-    raise BpfError(f"{_PROBED} of libc is in no mapped file", hint="ingero check tells what this system lacks")
+    raise BpfError(f"{_PROBED} of libc is in no mapped file", hint=f"`{command('check')}` tells what this system lacks")
 
 
 def _filtered_child(go: int) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from ingero.attach.libbpf import LibbpfMissingError
 from ingero.attach.machine_marks import Mark
 from ingero.errors import IngeroError
-from ingero.foreign_text import shell_word
+from ingero.program import command
 from ingero.store.lock_file import HeldError, LockFile, NotALockError
 
 logger = logging.getLogger(__name__)
@@ -29,13 +29,17 @@ _LOCK = "agent.lock"
 _MARK = "ingero_agent"
 
 
-class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Who traces this machine. since_s: unix time. database: "" if nothing is kept."""
+class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who traces this machine. since_s: unix time. database: "" if nothing is kept.
+
+    left: the database of the agent before, if that was killed.
+    """
 
     pid: int
     command: str
     since_s: float
     database: str
+    left: str = ""
 
 
 class AgentRunningError(IngeroError):
@@ -47,9 +51,7 @@ class AgentRunningError(IngeroError):
             return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.since_s))
         where = f"into {first.database}" if first.database else "without recording"
-        look = (
-            f"look at it with `ingero explain --db {shell_word(_path_from_here(first))}`, or " if first.database else ""
-        )
+        look = f"look at it with `{command('explain', '--db', _path_from_here(first))}`, or " if first.database else ""
         super().__init__(
             f"another ingero traces this machine: pid {first.pid}, since {since}, {where}: {first.command}",
             hint=f"{look}end it with `kill {first.pid}`",
@@ -83,14 +85,16 @@ def only_agent(
         pid=os.getpid(),
         command=" ".join(sys.argv),
         since_s=time.time(),
-        database=str(database or ""),
+        database=str(database.absolute()) if database else "",
     )
     named = folder or _named_folder(environ)
     with ExitStack() as held:
-        held.callback(_locked(named or _run_folder(), facts).release)
+        lock = _locked(named or _run_folder(), facts)
+        held.callback(lock.release)
         if named is None:
             _leave_mark(mark, facts, held)
-        yield facts
+        before = _first(lock.left)
+        yield msgspec.structs.replace(facts, left=before.database) if before else facts
 
 
 def _leave_mark(name: str, facts: AgentFacts, held: ExitStack) -> None:
@@ -139,7 +143,7 @@ def _text(facts: AgentFacts) -> str:
 def _first(text: str) -> AgentFacts | None:
     try:
         return msgspec.json.decode(text, type=AgentFacts)
-    except msgspec.DecodeError:  # it has the lock and has not written its name yet
+    except msgspec.DecodeError:  # it has the lock and has not written its name yet; or there was none
         return None
 
 

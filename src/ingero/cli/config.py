@@ -127,7 +127,7 @@ def _faults(path: Path) -> Iterator[IngeroError]:
     yield from sorted(faults, key=_line_of)
     if not faults:
         try:
-            refuse_contradictions(given_values(OPTIONS, {}, {}, path))
+            refuse_contradictions(given_values(OPTIONS, {}, {}, path), {})
         except IngeroError as error:
             yield error
 
@@ -151,7 +151,7 @@ def _rows(line: tuple[str, ...], environ: Mapping[str, str], *, uid: int) -> Ite
     options = OPTIONS if name == TRACE else SECTIONS[name]
     given = given_values(options, flags, environ, _file(flags.get("config")))
     if name == TRACE:
-        refuse_contradictions(given)
+        refuse_contradictions(given, environ)
     yield from _shown(options, given, environ, uid=uid)
 
 

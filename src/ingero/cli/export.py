@@ -128,7 +128,7 @@ def _export(path: Path, name: str, wanted: _Wanted) -> None:
         with open_reader(path, node=wanted.node) as reader:
             whole = _whole(reader)
             if whole is None:
-                raise EmptyRecordingError(path)
+                raise EmptyRecordingError(path, reader.missing_end)
             window = _window(reader, whole, wanted.since, wanted.begin, wanted.end)
             check_pid(reader, wanted.pid)
             refuse_recording(output, path)

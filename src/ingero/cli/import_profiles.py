@@ -10,9 +10,9 @@ import rich_click as click
 
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
-from ingero.foreign_text import shell_word
 from ingero.profiles.reading import MAX_BYTES, Read, read_profiles
 from ingero.profiles.recording import NOT_SHOWN, Written, write_recording
+from ingero.program import command as own_command
 from ingero.store.errors import StoreError
 from ingero.store.reader import open_reader
 from ingero.units import format_bytes, format_count, format_counted, format_ns, parse_size_bytes
@@ -67,7 +67,7 @@ def _refuse_others(output: Path, *, force: bool) -> None:
             f"{output} exists and was not made by ingero import", hint="choose another file with -o"
         )
     if not force:
-        raise OutputExistsError(f"{output} exists", hint=f"ingero import --force -o {shell_word(output)} ...")
+        raise OutputExistsError(f"{output} exists", hint=f"{own_command('import', '--force', '-o', output)} ...")
 
 
 def _is_import(path: Path) -> bool:

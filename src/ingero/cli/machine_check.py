@@ -30,6 +30,7 @@ from ingero.discover.platforms import (
 from ingero.discover.processes import PROC, list_pids, read_process
 from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.errors import IngeroError
+from ingero.program import command as own_command
 
 _DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
 _WIDTH, _NAME_WIDTH = 80, 23
@@ -77,7 +78,7 @@ def as_text(rows: Sequence[Row]) -> Iterator[str]:
             above = (row.found, row.fix)
     yield ""
     missing = [row.name for row in rows if row.state is State.MISSING]
-    text = f"not ready: {', '.join(missing)}" if missing else "ready: sudo ingero trace"
+    text = f"not ready: {', '.join(missing)}" if missing else f"ready: {own_command('trace', as_root=True)}"
     yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
 
 

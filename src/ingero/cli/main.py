@@ -34,6 +34,7 @@ class LazyGroup(click.RichGroup):
         "compare": ("ingero.cli.compare", "Say what is different between two recordings: before and after a fix."),
         "query": ("ingero.cli.query", "Ask a recording in SQL, or list its calls."),
         "import": ("ingero.cli.import_profiles", "Turn profiles of PyTorch, Nsight Systems or RPD into a recording."),
+        "copy": ("ingero.cli.copy", "Copy a recording, also while it is recorded."),
         "merge": ("ingero.cli.merge", "Make one recording of those of several nodes."),
         "export": ("ingero.cli.export", "Write a recording for Perfetto, Chrome, flame graphs or pprof."),
         "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),

@@ -22,8 +22,21 @@ from ingero.cli.update_notice import SILENCE_VARIABLE
 from ingero.cli.version import EXIT_NEWER
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
 from ingero.serve.mcp.http import TOKEN_VARIABLE as MCP_TOKEN
-from ingero.serve.metrics.pushes import CERTIFICATE_VARIABLE as OTLP_CERTIFICATE
-from ingero.serve.metrics.pushes import HEADERS_VARIABLE as OTLP_HEADERS
+from ingero.serve.metrics.push_settings import (
+    CERTIFICATE_VARIABLE,
+    CLIENT_CERTIFICATE_VARIABLE,
+    CLIENT_KEY_VARIABLE,
+    COMPRESSION_VARIABLE,
+    HEADERS_VARIABLE,
+    HISTOGRAM_VARIABLE,
+    INTERVAL_VARIABLE,
+    PROTOCOL_VARIABLE,
+    RESOURCE_VARIABLE,
+    SERVICE_VARIABLE,
+    TEMPORALITY_VARIABLE,
+    TIMEOUT_VARIABLE,
+)
+from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE
 from ingero.store.locations import DATABASE_VARIABLE
 
 # Of every command.
@@ -67,8 +80,20 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         variables={
             RUN_FOLDER_VARIABLE: "Folder of the lock that keeps a second agent away; default /run/ingero.",
             DASHBOARD_TOKEN: "With `--serve`: who wants to read must know it; instead of `--token-file`.",
-            OTLP_CERTIFICATE: "With `--otlp`: file with the certificate authority to trust.",
-            OTLP_HEADERS: "With `--otlp`: headers such as a token, `name=value,name=value`.",
+            ENDPOINT_VARIABLE: "Without `--otlp`: base URL of an OTLP receiver; `/v1/metrics` is added to its path.",
+            METRICS_ENDPOINT_VARIABLE: "Without `--otlp`: URL of an OTLP receiver, taken as it is.",
+            PROTOCOL_VARIABLE: "`http/protobuf` (default) or `http/json`; gRPC is not spoken.",
+            HEADERS_VARIABLE: "Headers of pushes such as a token, `name=value,name=value`.",
+            COMPRESSION_VARIABLE: "`none` (default) or `gzip`.",
+            TIMEOUT_VARIABLE: "What a push may take, in milliseconds; default 5000.",
+            INTERVAL_VARIABLE: "Time between pushes, in milliseconds; default 10000.",
+            CERTIFICATE_VARIABLE: "File with the certificate authority to trust.",
+            CLIENT_CERTIFICATE_VARIABLE: "File with the certificate to show.",
+            CLIENT_KEY_VARIABLE: "File with its key.",
+            TEMPORALITY_VARIABLE: "`cumulative` (default), `delta` or `lowmemory` (here: the same as delta).",
+            HISTOGRAM_VARIABLE: "`base2_exponential_bucket_histogram` (default) or `explicit_bucket_histogram`.",
+            RESOURCE_VARIABLE: "Attributes of the resource, `name=value,name=value`; they win over ingero's own.",
+            SERVICE_VARIABLE: "Its `service.name`; default `ingero`.",
         },
         examples={
             "Record every process that uses the GPU for a minute.": "sudo ingero trace --duration 60s",
@@ -108,6 +133,12 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
             "Every rank of a job, as one recording.": "ingero import traces/ -o job.db",
             "Two exports of Nsight Systems: did it get better?":
                 "ingero import before.sqlite -o a.db; ingero import after.sqlite -o b.db; ingero compare a.db b.db",
+        },
+    ),
+    "copy": Manual(
+        examples={
+            "Take what has been recorded so far to another machine.":
+                "ingero copy ~/.ingero/ingero.db /tmp/now.db; scp /tmp/now.db laptop:",
         },
     ),
     "merge": Manual(

@@ -20,6 +20,7 @@ from ingero.cli.output import echo
 from ingero.cli.recording_path import recording_path
 from ingero.cli.switches import configured
 from ingero.errors import IngeroError
+from ingero.program import command as own_command
 from ingero.serve.sql_processes import SqlProcesses
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def command(
     if http is None and not _is_on_the_command_line("tls_cert", "tls_key"):
         tls_cert = tls_key = None  # those of ingero.yaml are for --http
     if (tls_cert is None) != (tls_key is None) or (tls_cert is not None and http is None):
-        raise OptionsError("--tls-cert, --tls-key and --http belong together", hint="ingero mcp --http :8443 ...")
+        raise OptionsError(
+            "--tls-cert, --tls-key and --http belong together", hint=f"{own_command('mcp', '--http', ':8443')} ..."
+        )
     path = recording_path(db, os.environ, uid=os.getuid())
     nodes = fleet_beside(fleet, environ=os.environ, uid=os.getuid())
     try:

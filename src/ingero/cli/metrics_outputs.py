@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ingero.cli.settings import TraceSettings
 from ingero.diagnose.changes import Change
 from ingero.errors import IngeroError
 from ingero.serve.addresses import Address
+from ingero.serve.otlp_endpoint import METRICS_ENDPOINT_VARIABLE, Endpoint, endpoint_of, secured
 
 if TYPE_CHECKING:
     from ingero.serve.metrics.pump import Pump
@@ -33,13 +35,14 @@ class Consumers:
 
 
 @contextmanager
-def open_outputs(settings: TraceSettings) -> Iterator[Consumers]:
-    """Gives metrics out within a `with` block.
+def open_outputs(settings: TraceSettings, environ: Mapping[str, str] = os.environ) -> Iterator[Consumers]:
+    """Gives metrics out within a `with` block. environ: where OpenTelemetry's variables are looked for.
 
     Raises:
         IngeroError: it cannot listen there, or not push like that.
     """
-    if settings.prometheus is None and settings.otlp is None:
+    receiver = _receiver(settings, environ)
+    if settings.prometheus is None and receiver is None:
         yield Consumers()
         return
     from ingero.diagnose.model import UNEXPLAINED  # noqa: PLC0415  # most recordings need none of it
@@ -52,8 +55,8 @@ def open_outputs(settings: TraceSettings) -> Iterator[Consumers]:
     with ExitStack() as outputs:
         if settings.prometheus:
             _open_scrapes(outputs, settings.prometheus, registry, with_old_names=settings.metrics_compat)
-        if settings.otlp:
-            _open_pushes(outputs, settings.otlp, registry, node=settings.node, is_plain=settings.otlp_insecure)
+        if receiver:
+            _open_pushes(outputs, receiver, registry, node=settings.node, environ=environ)
         causes = sorted({rule.cause for rule in all_rules()} | {UNEXPLAINED})
         pump = Pump(Intake(registry, MEANINGS, causes, settings.db))
         outputs.callback(_say_what_was_dropped, pump)
@@ -70,17 +73,45 @@ def _open_scrapes(outputs: ExitStack, address: Address, registry: Registry, *, w
         echo("  readable by everyone who can reach this address", err=True)
 
 
-def _open_pushes(outputs: ExitStack, receiver: Address, registry: Registry, *, node: str, is_plain: bool) -> None:
-    if is_plain and not receiver.is_loopback:
-        raise MetricsError(
-            f"--otlp-insecure: {receiver.host} is another machine, and everyone between could read and change metrics",
-            hint="leave --otlp-insecure out, or push to a collector on 127.0.0.1",
-        )
+def _receiver(settings: TraceSettings, environ: Mapping[str, str]) -> Endpoint | None:
+    """Who is pushed to. Variables that were not set for ingero alone keep no recording from being made."""
     try:
-        from ingero.serve.metrics.pushes import Pushes  # noqa: PLC0415
+        endpoint = endpoint_of(settings.otlp, environ)
+        if endpoint is None:
+            return None
+        secure = secured(endpoint, is_insecure=settings.otlp_insecure)
+        _require_library()
+        _check_environment(environ)
+    except IngeroError as error:
+        if settings.otlp is not None:
+            raise
+        echo(f"metrics are not pushed: {error}. Try: {error.hint}", err=True)
+        return None
+    if settings.otlp is not None and environ.get(METRICS_ENDPOINT_VARIABLE):
+        echo(f"metrics: {METRICS_ENDPOINT_VARIABLE} is not used, for --otlp names a receiver", err=True)
+    echo(f"metrics: pushed to {secure}" + (f" ({secure.origin})" if settings.otlp is None else ""), err=True)
+    return secure
+
+
+def _require_library() -> None:
+    try:
+        import ingero.serve.metrics.pushes  # noqa: F401, PLC0415  # most recordings need none of it
     except ModuleNotFoundError as error:
         raise MetricsError(f"--otlp needs {error.name}", hint="pip install 'ingero[metrics]'") from error
-    pushes = Pushes(receiver, registry, node=node, is_plain=is_plain)
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    from ingero.serve.metrics.push_settings import push_settings  # noqa: PLC0415  # as above
+
+    push_settings(environ)
+
+
+def _open_pushes(
+    outputs: ExitStack, receiver: Endpoint, registry: Registry, *, node: str, environ: Mapping[str, str]
+) -> None:
+    from ingero.serve.metrics.pushes import Pushes  # noqa: PLC0415  # as above
+
+    pushes = Pushes(receiver, registry, node=node, environ=environ)
 
     def say_what_failed() -> None:
         if pushes.failed:

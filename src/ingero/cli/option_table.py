@@ -13,7 +13,9 @@ from pathlib import Path
 from ingero.cli.update_source import DEFAULT_URL, refuse_url
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
-from ingero.serve.addresses import Address, AddressError, parse_address, without_login
+from ingero.program import command
+from ingero.serve.addresses import Address, parse_address
+from ingero.serve.otlp_endpoint import parse_endpoint
 from ingero.units import parse_duration_s, parse_size_bytes
 
 TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -77,7 +79,7 @@ def _pids(text: str) -> tuple[int, ...]:
     pids = tuple(int(part) for part in text.split(","))
     for pid in pids:
         if not Path(f"/proc/{pid}").exists():
-            raise OptionError(f"no process {pid} is running", hint="ingero check lists the CUDA processes")
+            raise OptionError(f"no process {pid} is running", hint=f"`{command('check')}` lists the CUDA processes")
     return pids
 
 
@@ -151,13 +153,6 @@ def _scraped_at(text: str) -> Address:
     return parse_address(text)
 
 
-def _receiver(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except AddressError as error:
-        raise OptionError(f"{without_login(text)!r} is no receiver", hint="write it like collector:4318") from error
-
-
 def _text(text: str) -> str:
     if not text:
         raise OptionError("it is empty", hint="leave the option out instead")
@@ -218,8 +213,9 @@ OPTIONS: tuple[Option, ...] = (
             "the browser and to `--nodes` of other machines, by a process without rights."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; with a port alone on this machine only."),
-    _option("otlp", _receiver, "", "HOST:PORT", "Push metrics to this OTLP receiver, every 10 s over HTTPS."),
-    _switch("otlp-insecure", "false", "Push without TLS; on this machine only."),
+    _option("otlp", parse_endpoint, "", "URL", "Push metrics to this OTLP receiver, every 10 s: collector:4318 by TLS, "
+            "or a URL, whose path is kept. Default: as OTEL_EXPORTER_OTLP_ENDPOINT says."),
+    _switch("otlp-insecure", "false", "Push without TLS; to another machine only where --otlp says http://, too."),
     _switch("metrics-compat", "false", "With --prometheus: the names of Ingero 0.x, too."),
     _switch("json", "false", "One JSON object per second on standard output."),
     _switch("verbose", "false", "Show recorded calls, too, and why calls are not probed."),

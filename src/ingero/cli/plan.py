@@ -14,9 +14,10 @@ from ingero.discover.gpus import known_nvml
 from ingero.discover.kernel import KernelFacts
 from ingero.discover.library_files import identify
 from ingero.discover.python_walkers import Walker
-from ingero.discover.readiness import ROOT_FIX, what_blocks
+from ingero.discover.readiness import root_fix, what_blocks
 from ingero.errors import IngeroError
 from ingero.ops import Library, Source
+from ingero.program import again_as_root
 from ingero.units import format_bytes
 
 SHOWN_CALLS = 20  # a second, with --verbose: as many as can be read
@@ -36,7 +37,7 @@ def refuse_if_blocked(kernel: KernelFacts, arguments: Sequence[str]) -> None:
     """Raises NotReadyError with what `ingero check` would say; `arguments` complete the command that mends it."""
     blocked = what_blocks(kernel)
     if blocked is not None:
-        fix = f"sudo {' '.join(arguments)}" if blocked.fix == ROOT_FIX else blocked.fix
+        fix = again_as_root(arguments) if blocked.fix == root_fix() else blocked.fix
         raise NotReadyError(f"cannot trace: {blocked.reason}", hint=fix)
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from ingero.cli.switches import configured
 from ingero.cli.value_words import starting_with
 from ingero.errors import IngeroError
 from ingero.ops import BY_NAME
+from ingero.serve.backlog import Sink, standard_output
 from ingero.serve.sql import Rows, count_rows, open_rows
+from ingero.store.sql_text import Row
 from ingero.units import format_count, parse_duration_s
 
 _TIMEOUT = "60s"
@@ -137,11 +139,18 @@ def _answer(
 ) -> None:
     """Prints or writes the answer, its notes to standard error."""
     cut = ""
-    with open_rows(path, sql, timeout_s=timeout_s, way_out=", or give it longer with --timeout") as rows:
-        if is_raw:
-            _write(rows, limit, as_json=as_json, parquet=parquet)
-        else:
-            cut = _print_table(rows, limit or 0, lambda: count_rows(path, sql, timeout_s=timeout_s))
+    asked = open_rows(path, sql, timeout_s=timeout_s, way_out=", or give it longer with --timeout")
+    if parquet is not None:
+        with asked as rows:
+            _write_parquet(rows, limit, parquet)
+    elif is_raw:
+        with standard_output() as out, asked as rows:
+            _write(rows, limit, out, as_json=as_json)
+    else:
+        with asked as rows:
+            shown, has_more = list(itertools.islice(rows, limit)), next(iter(rows), None) is not None
+        _print_table(rows.columns, shown)  # afterwards: whoever reads it slowly must not hold the recording
+        cut = _cut_note(len(shown), count_rows(path, sql, timeout_s=timeout_s)) if has_more else ""
     for note in filter(None, (cut, *rows.notes)):
         echo(f"note: {note}", err=True)
 
@@ -167,32 +176,30 @@ def _filter_sql(path: Path, *, since: str | None, pid: int | None, op: str | Non
     return event_filter_sql(window=window, pid=pid, op=pair, all_columns=all_columns)
 
 
-def _write(rows: Rows, limit: int | None, *, as_json: bool, parquet: Path | None) -> None:
-    some = itertools.islice(rows, limit)
-    if parquet is not None:
-        from ingero.serve.parquet import write_parquet  # noqa: PLC0415  # only this needs its library
+def _write_parquet(rows: Rows, limit: int | None, parquet: Path) -> None:
+    from ingero.serve.parquet import write_parquet  # noqa: PLC0415  # only this needs its library
 
-        count = write_parquet(parquet, rows.columns, some)
-        echo(f"{parquet}: {format_count(count)} rows", err=True)
-        return
+    count = write_parquet(parquet, rows.columns, itertools.islice(rows, limit))
+    echo(f"{parquet}: {format_count(count)} rows", err=True)
+
+
+def _write(rows: Rows, limit: int | None, out: Sink, *, as_json: bool) -> None:
     from ingero.serve.row_formats import csv_texts, json_texts  # noqa: PLC0415  # a table needs neither
 
-    for text in (json_texts if as_json else csv_texts)(rows.columns, some):
+    for text in (json_texts if as_json else csv_texts)(rows.columns, itertools.islice(rows, limit)):
         with rows.paused():
-            sys.stdout.write(text)
-    sys.stdout.flush()
+            out.write(text.encode("utf-8"))
 
 
-def _print_table(rows: Rows, limit: int, count: Callable[[], int | None]) -> str:
-    """Prints the first rows; says how many there are where these are not all."""
+def _print_table(columns: Sequence[str], shown: list[Row]) -> None:
     from ingero.cli.result_table import table_lines  # noqa: PLC0415  # the other formats do without Rich
 
-    shown = list(itertools.islice(rows, limit))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for line in table_lines(rows.columns, shown, width):
+    for line in table_lines(columns, shown, width):
         echo(line)
-    if next(iter(rows), None) is None:
-        return ""
-    total = count()
+
+
+def _cut_note(shown: int, total: int | None) -> str:
+    """total: how many rows there are; None: that could not be counted in time."""
     many = f"{format_count(total)} rows" if total is not None else "more rows, too many to count in time"
-    return f"{format_count(len(shown))} of {many} are shown; --limit N shows more, --csv and --json all"
+    return f"{format_count(shown)} of {many} are shown; --limit N shows more, --csv and --json all"

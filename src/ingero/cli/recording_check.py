@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingero.foreign_text import shell_word
+from ingero.program import command
 from ingero.store.errors import StoreError
 from ingero.store.last_second import LIVE_NS, progress
 from ingero.units import format_moment, format_ns
@@ -23,7 +23,7 @@ class RecordingState:
 
 def recording_state(database: Path, now_ns: int) -> RecordingState:
     """Whether somebody records into a database, and gets as far as writing each second. now_ns: unix time."""
-    fix = f"sudo ingero trace --db {shell_word(str(database))}"
+    fix = command("trace", "--db", database, as_root=True)
     try:
         found = progress(database)
     except StoreError as error:

@@ -14,6 +14,7 @@ from ingero.cli.given import Given, given_values, value_of
 from ingero.cli.option_table import BY_NAME, OPTIONS, SECTIONS, OptionError, is_node_name, parse_switch
 from ingero.discover.python_walkers import PyWalker
 from ingero.serve.addresses import Address
+from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE, Endpoint
 from ingero.store.locations import Owner, database_path, invoking_user
 
 # Debian, Fedora and Ubuntu number people from 1000 (UID_MIN of login.defs); 65534 is nobody, whom services run as.
@@ -56,7 +57,7 @@ class TraceSettings:
     node: str
     serve: Address | None
     prometheus: Address | None
-    otlp: Address | None
+    otlp: Endpoint | None
     otlp_insecure: bool
     metrics_compat: bool
     json: bool
@@ -88,7 +89,7 @@ def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid:
     owner = invoking_user(environ, uid=uid)
     path = find_config(flags.get("config") or environ.get(CONFIG_VARIABLE), owner.home)
     given = given_values(OPTIONS, flags, environ, path)
-    refuse_contradictions(given)
+    refuse_contradictions(given, environ)
     values: dict[str, Any] = {option.field: value_of(option, given.get(option.name)) for option in OPTIONS}
     user = values.pop("user")
     values |= {
@@ -128,7 +129,7 @@ def default_node(environ: Mapping[str, str]) -> str:
     return next((name for name in names if is_node_name(name)), os.uname().nodename)
 
 
-def refuse_contradictions(given: dict[str, Given]) -> None:
+def refuse_contradictions(given: dict[str, Given], environ: Mapping[str, str]) -> None:
     """Two options of which one would be without effect: the stronger source wins, and the other one is taken out.
 
     Raises:
@@ -155,6 +156,8 @@ def refuse_contradictions(given: dict[str, Given]) -> None:
         ("metrics-compat", "prometheus", "nothing is served", "add --prometheus 127.0.0.1:9464"),
     ):
         idle = given.get(name)
+        if needed == "otlp" and (environ.get(ENDPOINT_VARIABLE) or environ.get(METRICS_ENDPOINT_VARIABLE)):
+            continue
         if idle and needed not in given and not (BY_NAME[name].is_switch and not parse_switch(idle.text)):
             raise OptionError(f"{idle.origin} has no effect without --{needed}: {why}", hint=hint)
 

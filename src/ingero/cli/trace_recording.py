@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TypeVar
 
@@ -34,6 +35,8 @@ from ingero.diagnose.changes import Change
 from ingero.discover.kernel import read_kernel
 from ingero.errors import IngeroError
 from ingero.sandbox.nursery import Nursery
+from ingero.store.errors import StoreError
+from ingero.store.recording import finish_killed
 from ingero.store.writer import Writer
 
 _T = TypeVar("_T")
@@ -65,7 +68,8 @@ def record(
     return_large_blocks()
     with (
         Output() as output,
-        only_agent(database, os.environ),
+        only_agent(database, os.environ) as agent,
+        _killed_before(agent.left, settings),
         open_outputs(settings) as metrics,
         KernelSide(
             plan.kernel_sizes(settings),
@@ -123,6 +127,18 @@ def _sink(settings: TraceSettings, kernel: KernelSide) -> AbstractContextManager
     )
     owner = (settings.owner.uid, settings.owner.gid) if os.geteuid() == 0 else None
     return Writer(settings.db, session=facts, node=settings.node, max_db_bytes=settings.max_db, owner=owner)
+
+
+@contextmanager
+def _killed_before(left: str, settings: TraceSettings) -> Iterator[None]:
+    """The recording of the agent before, which was killed, becomes a whole file, unless this one goes on with it."""
+    if left and (not settings.record or Path(left).absolute() != settings.db.absolute()):
+        try:
+            if finish_killed(Path(left), {os.geteuid(), settings.owner.uid}):
+                echo(f"{left}: its recorder was killed; it has been ended, and is whole", err=True)
+        except StoreError as error:
+            echo(f"{left}: its recorder was killed, and it cannot be ended: {error}", err=True)
+    yield
 
 
 def _findings(sink: Sink, told: Sequence[Callable[[Change], None]]) -> AbstractContextManager[LiveFindings | None]:

@@ -13,8 +13,8 @@ from ingero.capture.losses import MEANINGS
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.discover.file_systems import goes_with_its_container
-from ingero.foreign_text import shell_word
 from ingero.ops import BY_ID
+from ingero.program import command
 from ingero.step_counts import StepCount, counts_text
 from ingero.store.vocabulary import CLOCKS
 from ingero.units import format_count, format_counter, format_ns
@@ -72,6 +72,6 @@ class Summary:
         for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
             echo(f"  no slot was left for {name}[{identity.pid}]")
         if path:
-            echo(f"recorded to {path}: look at it with  ingero explain --db {shell_word(path)}")
+            echo(f"recorded to {path}: look at it with  {command('explain', '--db', path)}")
             if goes_with_its_container(path):
                 echo(f"  it goes with this container: mount a folder at {path.parent} to keep it")

@@ -21,7 +21,7 @@ def window_of(
     """
     whole = reader.window(None, time.time_ns())
     if whole is None:
-        raise EmptyRecordingError(reader.path)
+        raise EmptyRecordingError(reader.path, reader.missing_end)
     kept = Window(begin_ns=reader.kept_since_ns(whole), end_ns=whole.end_ns)
     end_ns = min(parse_moment_ns(end, kept), kept.end_ns) if end else kept.end_ns
     first_ns = whole.begin_ns if since_ns is None and end_ns > whole.begin_ns else kept.begin_ns

@@ -16,6 +16,7 @@ from ingero.demo.c_compiler import c_compiler, why_no_compiler
 from ingero.demo.workloads.gpu_train import FRAMEWORKS
 from ingero.discover.gpus import Nvml, known_nvml
 from ingero.errors import IngeroError
+from ingero.program import command
 
 _ASK = "import importlib.util as u, sys; sys.exit(not any(u.find_spec(name) for name in sys.argv[1:]))"
 _ANSWER_S = 30
@@ -78,11 +79,12 @@ def why_no_probes() -> str:
 def _on_gpu(nvml: Nvml) -> Machine:
     if not nvml.gpus:
         raise CannotPlayError(
-            f"there is no GPU here: {nvml.reason or 'the driver knows none'}", hint="ingero demo, or: ingero check"
+            f"there is no GPU here: {nvml.reason or 'the driver knows none'}",
+            hint=f"{command('demo')}, or: {command('check')}",
         )
     missing = why_no_probes()
     if missing:
-        raise CannotPlayError(f"no probes can be attached: {missing}", hint="sudo ingero demo --gpu")
+        raise CannotPlayError(f"no probes can be attached: {missing}", hint=command("demo", "--gpu", as_root=True))
     python = python_with_framework()
     if python is None:
         raise CannotPlayError(

@@ -17,6 +17,7 @@ from ingero.demo.faults import Fault, Target
 from ingero.demo.workloads.host_knobs import HostKnobs
 from ingero.demo.workloads.program import Program
 from ingero.errors import IngeroError
+from ingero.program import command
 from ingero.store.records import Window
 
 LIFE_S = 120  # of a workload whose demo was killed
@@ -29,7 +30,9 @@ class RecorderFailedError(IngeroError):
     """`ingero trace` ended with an error; it has said which."""
 
     def __init__(self) -> None:
-        super().__init__("the recorder failed, and has said why above", hint="ingero check, or: ingero demo --no-gpu")
+        super().__init__(
+            "the recorder failed, and has said why above", hint=f"{command('check')}, or: {command('demo', '--no-gpu')}"
+        )
 
 
 class Stage(abc.ABC):

@@ -34,6 +34,7 @@ from ingero.diagnose.profile.verdict import not_in_a_profile
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
+from ingero.program import command
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_percent
@@ -203,7 +204,12 @@ def _way_on(evidence: Evidence, where: Bucket | None) -> tuple[Fix, ...]:
     """How to record what would tell more."""
     if where is None or where.state not in _OF_THE_PROGRAM or not evidence.missing((SAMPLES,)):
         return ()
-    return (Fix(text="record with stacks: they say at which line it was", command="sudo ingero trace --stack=true"),)
+    return (
+        Fix(
+            text="record with stacks: they say at which line it was",
+            command=command("trace", "--stack=true", as_root=True),
+        ),
+    )
 
 
 def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:

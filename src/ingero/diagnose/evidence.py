@@ -142,6 +142,8 @@ class Evidence:
         found: dict[str, str] = {}
         for session in self.sessions:
             found |= json.loads(session.not_traced)
+        if self.reader.missing_end:
+            found["end of the recording"] = f"the file lacks {self.reader.missing_end}"
         return found
 
     def missing(self, needs: Sequence[str]) -> str:

@@ -20,12 +20,13 @@ from ingero.discover.readiness import (
     HOST_GROUPS,
     LOCKDOWN_FIX,
     PID_NAMESPACE_FIX,
-    USER_NAMESPACE_FIX,
     Readiness,
     absent_text,
     all_groups,
     capability_fix,
+    user_namespace_fix,
 )
+from ingero.program import command
 from ingero.units import format_bytes
 
 MIN_DRIVER = 550
@@ -172,7 +173,10 @@ def _privilege_rows(kernel: KernelFacts) -> Iterator[Row]:
     found = "the machine's own" if kernel.is_init_pid_namespace else "a container's own"
     yield _needed(section, "PID namespace", kernel.is_init_pid_namespace, found, PID_NAMESPACE_FIX)
     if not kernel.is_init_user_namespace:
-        yield _row(section, "user namespace", State.MISSING, "a rootless container's", USER_NAMESPACE_FIX)
+        yield _row(section, "user namespace", State.MISSING, "a rootless container's", user_namespace_fix())
+    if kernel.confinement:
+        found = f"{kernel.confinement.text}: it may forbid what the capabilities allow"
+        yield _row(section, "confinement", State.WARNING, found, kernel.confinement.fix)
     yield _ptrace_scope(kernel.ptrace_scope)
     yield _perf_event_paranoid(kernel)
 
@@ -218,7 +222,7 @@ def _library_rows(scan: LibraryScan, on_disk: Sequence[Path]) -> Iterator[Row]:
         yield _row("libraries", _copy_name(copy, version), State.OK, f"{copy.mapped_path}, {users}")
     problems = {(one.mapped_path, one.reason): one for one in scan.unreadable}
     for one in problems.values():
-        fix = "sudo ingero check" if "not permitted" in one.reason else ""
+        fix = command("check", as_root=True) if "not permitted" in one.reason else ""
         yield _row("libraries", Path(one.mapped_path).name, State.WARNING, f"{one.mapped_path}: {one.reason}", fix)
     mapped = {copy.file.path for copy in scan.copies}
     for path in on_disk:
@@ -238,7 +242,7 @@ def _process_rows(processes: Sequence[CudaProcess], walker: Walker) -> Iterator[
         parts += [text for text in (_place(one.placement),) if text]
         parts += ["not traced unless asked for"] if one.is_left_out else []
         is_odd = one.is_left_out or isinstance(one.interpreter, UnreadableInterpreter)
-        fix = "sudo ingero trace --user all" if one.is_left_out else ""
+        fix = command("trace", "--user", "all", as_root=True) if one.is_left_out else ""
         yield _row("processes", f"pid {one.pid}", State.WARNING if is_odd else State.OK, ", ".join(parts), fix)
     if not processes:
         yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for them")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ingero.discover.confinement import Confinement, confinement
 from ingero.discover.processes import PROC
 
 SYS = Path("/sys")
@@ -81,6 +82,7 @@ class KernelFacts:
     is_init_pid_namespace: whether pids seen here are the kernel's own.
     is_init_user_namespace: whether capabilities count for the whole machine; a rootless container's do not.
     is_root: whether the agent runs under uid 0.
+    confinement: what may forbid things whatever the capabilities say.
     sched_ext: name of the scheduler written in BPF that is active (6.12); None: the kernel's own.
     """
 
@@ -98,6 +100,7 @@ class KernelFacts:
     is_init_user_namespace: bool = True
     is_root: bool = False
     sched_ext: str | None = None
+    confinement: Confinement | None = None
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -132,6 +135,7 @@ def read_kernel(proc: Path = PROC, sys: Path = SYS) -> KernelFacts:
         is_init_user_namespace=_is_namespace(proc, "user", _INIT_USER_NAMESPACE, unless_known=True),
         is_root=bool(re.search(r"^Uid:\s+\d+\s+0\s", status, re.MULTILINE)),
         sched_ext=_sched_ext(sys / "kernel/sched_ext"),
+        confinement=confinement(proc, sys),
     )
 
 

@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+from ingero.discover.confinement import confinement
 from ingero.discover.library_files import MAPPED_NAME, LibraryFile, may_be_traced
 from ingero.discover.library_reader import FileKey, LibraryReader
 from ingero.discover.mapped_paths import Reach
@@ -327,12 +329,18 @@ def _address_space_pages(statm: str) -> bytes:
         os.close(descriptor)
 
 
+@cache
+def _or_confined() -> str:
+    bound = confinement()
+    return f"; or the {bound.text} forbids it" if bound else ""
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         return "it has gone"
     if isinstance(error, PermissionError):
         return (
             "not permitted: CAP_SYS_PTRACE is missing, or, for a file deleted since it was loaded, "
-            "CAP_CHECKPOINT_RESTORE or (another user's process) CAP_DAC_READ_SEARCH"
+            f"CAP_CHECKPOINT_RESTORE or (another user's process) CAP_DAC_READ_SEARCH{_or_confined()}"
         )
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -13,14 +13,13 @@ from ingero.discover.kernel import FEATURES, NEEDED_FEATURES, KernelFacts
 from ingero.discover.libraries import LibraryScan
 from ingero.errors import IngeroError
 from ingero.ops import Library
+from ingero.program import command
 
 BTF_FIX = "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (the distributions' own kernels are, since 2021)"
 LOCKDOWN_FIX = "boot without lockdown=confidentiality"
 PID_NAMESPACE_FIX = (
     "start its container with the host's PID namespace: docker run --pid=host, or hostPID: true in the pod"
 )
-ROOT_FIX = "sudo ingero trace"
-USER_NAMESPACE_FIX = f"run it outside: {ROOT_FIX}"
 _NEEDED = ("BPF", "PERFMON", "SYS_PTRACE")
 
 # Group of host events -> the tracepoints it lives by (keys of kernel.FEATURES).
@@ -139,7 +138,7 @@ def _bpf(group: str, kernel: KernelFacts) -> Readiness | None:
         fix = PID_NAMESPACE_FIX
     elif not kernel.is_init_user_namespace:
         reason = "the agent runs in a user namespace (a rootless container), where capabilities do not reach the kernel"
-        fix = USER_NAMESPACE_FIX
+        fix = user_namespace_fix()
     elif missing:
         return _no_capability(group, kernel, missing)
     else:
@@ -171,10 +170,20 @@ def _no_capability(group: str, kernel: KernelFacts, missing: Sequence[str]) -> R
     return Readiness(group=group, ok=False, reason=reason, fix=capability_fix(kernel, missing))
 
 
+def root_fix() -> str:
+    """What helps where nothing but root is missing."""
+    return command("trace", as_root=True)
+
+
+def user_namespace_fix() -> str:
+    """What helps in a rootless container."""
+    return f"run it outside: {root_fix()}"
+
+
 def capability_fix(kernel: KernelFacts, missing: Sequence[str]) -> str:
     """How to get capabilities: root without one sits in a container, and sudo would not give it back."""
     if not kernel.is_root:
-        return ROOT_FIX
+        return root_fix()
     options = " ".join(f"--cap-add {name}" for name in missing)
     names = ", ".join(missing)
     return f"docker run {options}, or securityContext: {{capabilities: {{add: [{names}]}}}} in the pod"

@@ -125,7 +125,7 @@ def make_bundle(
 
     Raises:
         NothingFetchedError: no node gave a part.
-        MergeOutputError: `output` is there already or cannot be written.
+        NewFileError: `output` is there already or cannot be written.
     """
     window = Window(begin_ns=center.window.begin_ns - margin_ns, end_ns=center.window.end_ns + margin_ns)
     with tempfile.TemporaryDirectory(prefix="ingero-bundle-") as folder:

@@ -112,7 +112,7 @@ def _problems(state: NodeState, now: datetime) -> Iterator[str]:
     if state.error:
         yield f"it has no recording that can be read: {state.error}"
     elif not state.is_recording:
-        yield "it does not record: sudo ingero trace, on the node"
+        yield "it does not record: on the node, run `ingero trace` as root"
     if state.certificate_until is not None and state.certificate_until - now.timestamp() < _WORTH_DAYS * _DAY_S:
         until = datetime.fromtimestamp(state.certificate_until, timezone.utc)
         yield f"its certificate ends on {until:%Y-%m-%d}: ingero certs node NAME --force, and copy it there"

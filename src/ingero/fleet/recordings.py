@@ -87,7 +87,7 @@ def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> 
 
     Raises:
         NothingFetchedError: there is no part.
-        MergeOutputError: `output` is there already or cannot be written.
+        NewFileError: `output` is there already or cannot be written.
     """
     parts = [replace(one.answer, clock=one.clock) for one in found.answered]
     missing = list(found.missing)

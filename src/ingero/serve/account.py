@@ -26,6 +26,7 @@ from ingero.serve.memory_lines import memory_lines
 from ingero.serve.sample_lines import sample_lines, sampled_lines
 from ingero.step_counts import How
 from ingero.store.call_stacks import StackBook
+from ingero.store.errors import make_copies
 from ingero.store.reader import Reader
 from ingero.store.records import ClockTotals, Container, OpTotals, Process, Window
 from ingero.units import format_count, format_moment, format_ns
@@ -97,8 +98,11 @@ def account_text(
 
 
 def header_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """Which time this is about, and what of it the size limit has taken."""
+    """Which time this is about, and what of it is not there: without its log, or taken by the size limit."""
     yield f"{format_ns(window.duration_ns)} from {format_moment(window.begin_ns, of_ns=window.duration_ns)}"
+    if reader.missing_end:
+        yield f"The file lacks {reader.missing_end}"
+        yield f"  {make_copies()}"
     yield from removed_lines(reader, window)
 
 

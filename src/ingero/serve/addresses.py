@@ -13,6 +13,7 @@ from ingero.errors import IngeroError
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MAX_PORT = 65535
+_DISCARD = 9  # a port of any kind: nothing is sent to it
 _PORT_FIXES = {
     errno.EADDRINUSE: "name another port (`ss -ltnp` shows who has which)",
     errno.EACCES: "name a port from 1024 on: those below are root's",
@@ -103,6 +104,26 @@ def _way_out(error: OSError, address: Address) -> str:
     if isinstance(error, socket.gaierror) or error.errno not in _PORT_FIXES:
         return f"name an address of this machine (`ip -brief address` lists them), or the port alone: :{address.port}"
     return _PORT_FIXES[error.errno]
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether what is sent there never leaves this machine: loopback, or an address of one of its interfaces.
+
+    Nothing is sent: the kernel says from which address it would.
+    """
+    if is_loopback(host):
+        return True
+    try:
+        found = socket.getaddrinfo(host, _DISCARD, type=socket.SOCK_DGRAM)
+        return bool(found) and all(_is_own(family, str(address[0])) for family, _, _, _, address in found)
+    except OSError:
+        return False
+
+
+def _is_own(family: int, host: str) -> bool:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, _DISCARD))
+        return bool(probe.getsockname()[0] == host.partition("%")[0])
 
 
 def is_loopback(host: str) -> bool:

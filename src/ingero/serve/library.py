@@ -78,7 +78,7 @@ class Recording:
         since_ns = int(parse_duration_s(since) * 1e9) if since else None
         window = self._reader.window(since_ns, time.time_ns())
         if window is None:
-            raise EmptyRecordingError(self.path)
+            raise EmptyRecordingError(self.path, self._reader.missing_end)
         return window
 
     @cached_property

@@ -28,7 +28,15 @@ _LEAST_FRESH_NS = 1_000_000_000  # a recorder commits twice a second, and nobody
 _QUIET_NS = 6_000_000_000  # after it a reader no longer takes a recording that was cut off for a live one
 _COST_FACTOR = 10  # an answer that took long is kept ten times as long: at most a tenth of a core goes into it
 _MAX_SINCE_S = 10 * 365 * 86_400
-_SINCE = re.compile(r"[0-9a-z. ]{0,32}")
+_MOST_SINCE = 64
+_SINCE = re.compile(r"[0-9a-z., ]{1,32}")
+_FILLERS = re.compile(r"\b(?:the|last|past|previous|recent|since|for|in|within|from|about|now|ago|of|and|only)\b")
+_ONE = re.compile(r"^(?:an? )?(second|minute|hour|day|week)$")
+_ISO = re.compile(r"p?t(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_ALL = frozenset({"", "null", "none", "all", "all it", "all time", "everything", "beginning", "start"}) | {
+    f"{whole}{what}" for whole in ("all", "whole", "entire") for what in ("", " recording")
+}
+ACCEPTED_SINCE = 'a duration of up to 10 years such as "90s", "5m", "1h30m", "2 days" or "last 5 minutes"; "all" is all'
 
 _Answer = TypeVar("_Answer")
 
@@ -105,7 +113,7 @@ class RecordingSource:
         with open_reader(self.path) as reader:
             window = reader.window(since_ns, self.clock())
             if window is None:
-                raise EmptyRecordingError(self.path)
+                raise EmptyRecordingError(self.path, reader.missing_end)
             try:
                 yield reader, window
             except apsw.Error as error:  # damaged in the middle, or begun by a build between two versions
@@ -201,17 +209,22 @@ class RecordingSource:
 
 
 def parse_since_ns(since: str) -> int | None:
-    """Nanoseconds of a duration; None for "", all of the recording.
+    """Nanoseconds of a duration as people write it; None for "" and "all": all of the recording.
 
     Raises:
         QuantityError: it is none.
     """
-    if not since:
+    plain = _FILLERS.sub(" ", since.lower()) if len(since) <= _MOST_SINCE else "?"
+    text = " ".join(plain.split()).strip(" -~")
+    if text in _ALL:
         return None
+    if match := _ISO.fullmatch(text):
+        text = " ".join(f"{number}{unit}" for number, unit in zip(match.groups(), "hms", strict=True) if number)
+    text = _ONE.sub(r"1 \1", text)
     try:
-        seconds = parse_duration_s(since) if _SINCE.fullmatch(since) else -1.0
-    except (ArithmeticError, ValueError, RecursionError):
+        seconds = parse_duration_s(text) if _SINCE.fullmatch(text) else -1.0
+    except (QuantityError, ArithmeticError, ValueError, RecursionError):
         seconds = -1.0
     if not 0 < seconds <= _MAX_SINCE_S:
-        raise QuantityError(f"{since!r} is no duration", hint="write it like 90s, 5m, 1h30m or 2d; up to 10 years")
+        raise QuantityError(f"{since!r} is no duration", hint=f"give {ACCEPTED_SINCE}")
     return int(seconds * 1e9)

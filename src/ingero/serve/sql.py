@@ -143,7 +143,8 @@ def open_rows(
             statement = catalogue.check(sql, guard)
         finally:
             catalogue.close()
-        notes = share_notes(opened, statement)
+        lacks = (f"The file lacks {opened.missing_end}.",) if opened.missing_end else ()
+        notes = (*lacks, *share_notes(opened, statement))
         text = around.replace("{0}", f"{statement.sql.rstrip().rstrip(';')}\n")
         with guard.on(opened.db):
             columns, rows = _start(path, opened.db, text, guard)

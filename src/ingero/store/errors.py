@@ -11,6 +11,7 @@ import apsw
 
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 from ingero.foreign_text import shell_word
+from ingero.program import command
 from ingero.store.records import Window
 from ingero.units import format_bytes, format_moment, format_ns
 
@@ -26,7 +27,8 @@ class NoDatabaseError(StoreError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"no database at {path}", hint="record one with `sudo ingero trace`, or name another file with --db FILE"
+            f"no database at {path}",
+            hint=f"record one with `{command('trace', as_root=True)}`, or name another file with --db FILE",
         )
 
 
@@ -91,15 +93,23 @@ class EmptyDatabaseError(StoreError):
     def __init__(self, path: Path) -> None:
         super().__init__(
             f"{path} is empty",
-            hint=f"record into it with `sudo ingero trace --db {shell_word(path)}`, or name another with --db FILE",
+            hint=f"record into it with `{command('trace', '--db', path, as_root=True)}`, or name another: --db FILE",
         )
 
 
-class EmptyRecordingError(StoreError):
-    """A recording that holds no moment yet."""
+def make_copies() -> str:
+    """How a copy gets the log, too."""
+    return f"copy it again where it was recorded: `{command('copy', 'FROM.db', 'TO.db')}` takes the log along"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} holds no recording yet", hint="sudo ingero trace --duration 60s")
+
+class EmptyRecordingError(StoreError):
+    """A recording that holds no moment yet. missing: what was in a log that is not there, "" for nothing."""
+
+    def __init__(self, path: Path, missing: str = "") -> None:
+        if missing:
+            super().__init__(f"{path} lacks {missing}", hint=make_copies())
+            return
+        super().__init__(f"{path} holds no recording yet", hint=command("trace", "--duration", "60s", as_root=True))
 
 
 class EmptyPartError(StoreError):
@@ -148,7 +158,7 @@ class MissingColumnError(StoreError):
     def __init__(self, message: str) -> None:
         super().__init__(
             f"this recording was written by another build of ingero: {message}",
-            hint="read it with the ingero that wrote it; `ingero query` reads what it holds",
+            hint=f"read it with the ingero that wrote it; `{command('query')}` reads what it holds",
         )
 
 
@@ -215,6 +225,18 @@ class LockedError(NotWritableError):
             path,
             "another program holds a write lock on it",
             f"`fuser -v {shell_word(path)}` names that program; end it, or ",
+        )
+
+
+class LogHeldError(NotWritableError):
+    """Somebody reads one old state all the time, so that the log cannot begin anew; it and the file are at --max-db."""
+
+    def __init__(self, path: Path, readers: str) -> None:
+        who = readers or "a program in another container"
+        super().__init__(
+            path,
+            f"it and its log have reached --max-db, because {who} is in the middle of reading it",
+            f"end that program, or let it read a copy (`{command('copy', path, 'copy.db')}`), or ",
         )
 
 

@@ -26,6 +26,8 @@ class NotALockError(Exception):
 class LockFile:
     """Holds `path`, made where missing, from construction to `release`. Programs it starts do not inherit it.
 
+    left: what the holder before wrote, if it was killed; else "".
+
     Raises:
         HeldError: another process, or another holder in this one, has it.
         NotALockError: a file of somebody else has this name.
@@ -34,6 +36,7 @@ class LockFile:
 
     def __init__(self, path: Path, owner: str) -> None:
         self._path = path
+        self.left = ""
         self.fd = self._locked()
         try:
             os.ftruncate(self.fd, 0)
@@ -46,7 +49,7 @@ class LockFile:
         while True:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             try:
-                _lock(fd)
+                self.left = _lock(fd)
                 if self._is_still_at_path(fd):
                     return fd
             except BaseException:
@@ -68,14 +71,15 @@ class LockFile:
         os.close(self.fd)
 
 
-def _lock(fd: int) -> None:
+def _lock(fd: int) -> str:
+    """What one that was killed left in it."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise NotALockError
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise HeldError(_owner(fd)) from error
-    _owner(fd)  # of one that was killed
+    return _owner(fd)
 
 
 def _owner(fd: int) -> str:

@@ -21,9 +21,10 @@ from ingero.store.errors import (
     NotReadableError,
     reading_error,
 )
+from ingero.store.log_missing import missing_end
 from ingero.store.migrations import Kind, check_version, kind_of
 from ingero.store.own_schema import require_tables
-from ingero.store.side_files import refuse_side_files
+from ingero.store.side_files import has_log, refuse_side_files
 
 _BUSY_MS = 2_000
 _FLAGS = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -38,6 +39,7 @@ class Opened:
 
     older_version: "" for a recording of this product, else the schema version an older Ingero gave ("0.9").
     has_exact_totals: whether op_stats holds the exact counts.
+    missing_end: what was in a log that is not there, "" for nothing.
     """
 
     db: apsw.Connection
@@ -45,6 +47,7 @@ class Opened:
     version: int
     older_version: str
     has_exact_totals: bool
+    missing_end: str = ""
 
 
 def open_database(path: Path, *, node: str | None = None) -> Opened:
@@ -85,7 +88,7 @@ def refuse_other_files(path: Path) -> None:
 
 def kind_of_file(path: Path) -> Kind:
     """Whose file it is. A plain read-only connection to a file in write-ahead mode makes side files; this does not."""
-    db = _connect(path) if _has_log(path) else _try(_uri(path, is_immutable=True))
+    db = connect(path) if has_log(path) else _try(_uri(path, is_immutable=True))
     try:
         return kind_of(db)
     finally:
@@ -93,7 +96,7 @@ def kind_of_file(path: Path) -> Kind:
 
 
 def _open_recording(path: Path, node: str | None) -> Opened:
-    db = _connect(path)
+    db = connect(path)
     try:
         limit = StepLimit(db, stored_bytes(path))
         version = check_version(db, path)
@@ -101,12 +104,20 @@ def _open_recording(path: Path, node: str | None) -> Opened:
         if node is not None:
             narrowing.narrow(db, node)
         older_version, is_exact = _origin(db)
+        missing = missing_end(path, db)
         db.execute("PRAGMA query_only = 1")
         confine(db, is_reading=True)
     except BaseException:
         db.close()
         raise
-    return Opened(db=db, limit=limit, version=version, older_version=older_version, has_exact_totals=is_exact)
+    return Opened(
+        db=db,
+        limit=limit,
+        version=version,
+        older_version=older_version,
+        has_exact_totals=is_exact,
+        missing_end=missing,
+    )
 
 
 def _origin(db: apsw.Connection) -> tuple[str, bool]:
@@ -122,7 +133,13 @@ def _origin(db: apsw.Connection) -> tuple[str, bool]:
     return str(most or "") if least else "", bool(is_exact)
 
 
-def _connect(path: Path) -> apsw.Connection:
+def connect(path: Path) -> apsw.Connection:
+    """A connection that reads and trusts nothing in the file; `refuse_side_files` comes before it.
+
+    Raises:
+        NotReadableError: the log beside it cannot be read here.
+        apsw.Error: as SQLite says.
+    """
     try:
         return _try(_uri(path, is_immutable=False))
     except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
@@ -130,7 +147,7 @@ def _connect(path: Path) -> apsw.Connection:
         # writing there, but what a log beside it holds would be missed.
         if os.access(path.parent, os.W_OK) or not os.access(path, os.R_OK):
             raise
-        if _has_log(path):
+        if has_log(path):
             raise NotReadableError(path, "its write-ahead log cannot be read here") from error
         return _try(_uri(path, is_immutable=True))
 
@@ -172,12 +189,7 @@ def stored_bytes(path: Path) -> int:
 
 def source_uri(path: Path) -> str:
     """By which a connection of another file attaches a database, to read it: it leaves nothing beside it."""
-    return _uri(path, is_immutable=not _has_log(path))
-
-
-def _has_log(path: Path) -> bool:
-    log = path.with_name(f"{path.name}-wal")
-    return log.exists() and log.stat().st_size > 0
+    return _uri(path, is_immutable=not has_log(path))
 
 
 def _uri(path: Path, *, is_immutable: bool) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,11 +15,11 @@ from ingero.store.distrust import confine, distrust, require_safe_sqlite
 from ingero.store.errors import DirectoryError, MergedRecordingError, NotWritableError, StoreError, writing_error
 from ingero.store.locations import give
 from ingero.store.migrations import Kind, kind_of, migrate
-from ingero.store.own_schema import INDEXES_AT_END
+from ingero.store.own_schema import INDEXES_AT_END, require_own_schema
 from ingero.store.recorder_lock import RecorderLock
 from ingero.store.records import SessionFacts
-from ingero.store.retention import BUSY_MS, id_span, log_limit_bytes, used_bytes
-from ingero.store.side_files import refuse_side_files
+from ingero.store.retention import BUSY_MS, id_span, log_bytes, log_limit_bytes, used_bytes
+from ingero.store.side_files import has_log, refuse_side_files
 from ingero.store.tables import SESSIONS, sql_text
 
 # 2^48 is above every cgroup id seen in practice (an inode number), and leaves room for 32,000 boots and nodes.
@@ -87,7 +89,7 @@ class Recording:
         """
         try:
             if self._has_room_for_indexes(max_db_bytes):
-                self.db.execute(sql_text("indexes.sql"))
+                add_indexes(self.db)
             if max_db_bytes and self.path.stat().st_size > max_db_bytes >= used_bytes(self.db):
                 list(self.db.execute("PRAGMA incremental_vacuum"))
             # Without write-ahead log a reader needs no write access to the folder; a reader in the way keeps the log.
@@ -97,14 +99,21 @@ class Recording:
             raise writing_error(self.path, error) from error
 
     def _has_room_for_indexes(self, max_db_bytes: int) -> bool:
-        events = id_span(self.db, "raw_events")
-        size_bytes = used_bytes(self.db) + events * INDEX_BYTES_PER_EVENT
-        return events <= MAX_INDEXED_EVENTS and (not max_db_bytes or size_bytes <= max_db_bytes)
+        """They are written into the log first, which a reader may keep from beginning anew."""
+        index_bytes = id_span(self.db, "raw_events") * INDEX_BYTES_PER_EVENT
+        size_bytes = used_bytes(self.db) + log_bytes(self.path) + 2 * index_bytes
+        return not max_db_bytes or size_bytes <= max_db_bytes
 
     def close(self) -> None:
         """Close the file and let the next recorder in."""
         self.db.close()
         self._lock.release()
+
+
+def add_indexes(db: apsw.Connection) -> None:
+    """Those by which readers find things, unless making them takes longer than they save."""
+    if id_span(db, "raw_events") <= MAX_INDEXED_EVENTS:
+        db.execute(sql_text("indexes.sql"))
 
 
 def _make_folder(path: Path, owner: Owner | None) -> None:
@@ -138,7 +147,7 @@ def _make_file(path: Path, owner: Owner | None) -> None:
         os.close(descriptor)
 
 
-def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
+def _connect(path: Path) -> apsw.Connection:
     require_safe_sqlite()
     refuse_side_files(path)
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS)
@@ -146,6 +155,15 @@ def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
         distrust(db)
         confine(db, is_reading=False)
         db.set_busy_timeout(BUSY_MS)
+    except apsw.Error:
+        db.close()
+        raise
+    return db
+
+
+def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
+    db = _connect(path)
+    try:
         if kind_of(db) is Kind.EMPTY:  # elsewhere it would write into a file that may not be ours
             list(db.execute("PRAGMA auto_vacuum = incremental"))
         for setting in (f"cache_size = -{_CACHE_KIB}", "temp_store = memory"):
@@ -177,12 +195,7 @@ def _begin_session(db: apsw.Connection, path: Path, facts: SessionFacts, node: s
     if _number(db, "SELECT EXISTS (SELECT 1 FROM raw_sessions WHERE seq_base)"):
         raise MergedRecordingError(path)
     with db:
-        # Whoever held the lock before is gone: a session still open was killed, and ended when it was last seen.
-        db.execute("UPDATE raw_sessions SET stopped_ns = last_seen_ns, stop_reason = 'killed' WHERE stopped_ns IS NULL")
-        db.execute(  # nobody has ended what it had found, either
-            "UPDATE raw_incidents SET end_ns = max(start_ns, (SELECT stopped_ns FROM raw_sessions s "
-            "WHERE s.session = raw_incidents.session)) WHERE end_ns IS NULL"
-        )
+        _end_killed(db)
         session = _number(db, "SELECT coalesce(max(session), 0) + 1 FROM raw_sessions")
         cgroup_base = _number(
             db,
@@ -220,6 +233,47 @@ def _begin_session(db: apsw.Connection, path: Path, facts: SessionFacts, node: s
         )
         db.executemany(SESSIONS.insert_sql(), row)
     return session, cgroup_base
+
+
+def _end_killed(db: apsw.Connection) -> None:
+    """Whoever held the lock before is gone: a session still open was killed, and ended when it was last seen."""
+    db.execute("UPDATE raw_sessions SET stopped_ns = last_seen_ns, stop_reason = 'killed' WHERE stopped_ns IS NULL")
+    db.execute(  # nobody has ended what it had found, either
+        "UPDATE raw_incidents SET end_ns = max(start_ns, (SELECT stopped_ns FROM raw_sessions s "
+        "WHERE s.session = raw_incidents.session)) WHERE end_ns IS NULL"
+    )
+
+
+def finish_killed(path: Path, owners: Collection[int]) -> bool:
+    """End the recording that a killed recorder left, so that it is one file; answers whether it was one.
+
+    Indexes are left out: whoever starts must not wait. owners: user ids whose files may be written.
+
+    Raises:
+        StoreError: it is no recording of this build, or cannot be written.
+    """
+    try:
+        about = path.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISREG(about.st_mode) or about.st_uid not in owners or not has_log(path):
+        return False
+    lock = RecorderLock(path)
+    try:
+        db = _connect(path)
+        try:
+            require_own_schema(db, path)
+            with db:
+                _end_killed(db)
+            with suppress(apsw.BusyError):  # somebody reads it: the next recording into it does the rest
+                list(db.execute("PRAGMA journal_mode = delete"))
+        finally:
+            db.close()
+    except (apsw.Error, OSError) as error:
+        raise writing_error(path, error) from error
+    finally:
+        lock.release()
+    return True
 
 
 def _number(db: apsw.Connection, sql: str, *values: str | int) -> int:

@@ -33,6 +33,7 @@ _LOOK_AGAIN_NS = MINUTE_NS
 _MOST_LOG_BYTES = 64 << 20
 _LOG_PART = 16  # of the size limit that the log may take, where that is less
 _LOG_ROOM = 1.5  # times the largest log of late: the next statement that reads may take longer than any before
+_HELD = 2  # times its limit, and a reader is in the way: then somebody reads for long
 _READERS_MS = 20  # that a log that is to begin anew waits for them
 
 # The newest minutes keep their detail and their resolution while there is anything else to drop.
@@ -162,6 +163,7 @@ class Retention:
         self._is_over = False
         self._held_before = self._most_growth = self._log_part = 0
         self._most_logs = (0, 0)
+        self.is_log_held = False
         self._cutoffs_ns: dict[tuple[tuple[str, str], ...], int] = {}
         self._looked_until_ns = 0
         self.steps = 0
@@ -169,7 +171,7 @@ class Retention:
 
     def step(self) -> bool:
         """One short transaction towards the limit; true while there is more to do."""
-        if not self._max_db_bytes:
+        if not self._max_db_bytes or self.is_log_held:
             return False
         page_count = pragma(self._db, "page_count")
         self._is_over = self._held_bytes() > self._start_bytes() - self._is_over * _MARGIN * self._max_db_bytes
@@ -185,17 +187,33 @@ class Retention:
     def limit_log(self) -> None:
         """Begins the log anew where it is too large: by itself it does so only when nobody reads, and a look reads on.
 
-        Waits between two statements of a reader, not for a long one: then the next time is as good.
+        Waits between two statements of a reader, not for a long one: then the next time is as good. `is_log_held` says
+        afterwards whether one was in the way of a log that is twice as large as it may be.
         """
-        if log_bytes(self._path) <= log_limit_bytes(self._max_db_bytes):
+        size_bytes, limit_bytes = log_bytes(self._path), log_limit_bytes(self._max_db_bytes)
+        if size_bytes <= limit_bytes:
+            self.is_log_held = False
             return
         self._db.set_busy_timeout(_READERS_MS)
         try:
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            self.is_log_held = False
         except apsw.BusyError:
-            pass
+            self.is_log_held = size_bytes > _HELD * limit_bytes
         finally:
             self._db.set_busy_timeout(BUSY_MS)
+
+    def has_room(self, needed_bytes: int) -> bool:
+        """Whether these fit under the limit, or will when rows are dropped; not where a reader holds the log.
+
+        Then dropping would not help: that is written into the log, too.
+        """
+        if not self._max_db_bytes or log_bytes(self._path) <= log_limit_bytes(self._max_db_bytes):
+            return True
+        self.limit_log()
+        file_bytes = pragma(self._db, "page_count") * pragma(self._db, "page_size")
+        room_bytes = self._max_db_bytes - file_bytes - log_bytes(self._path)
+        return not self.is_log_held or room_bytes > needed_bytes
 
     def _held_bytes(self) -> int:
         held = used_bytes(self._db) + self._kept_for_log_bytes()

@@ -36,6 +36,12 @@ def refuse_side_files(path: Path) -> None:
             raise HostileDatabaseError(path, f"{beside.name} beside it names another file, which would be deleted")
 
 
+def has_log(path: Path) -> bool:
+    """Whether a write-ahead log with anything in it lies beside a database."""
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
 def _names_another_file(journal: Path) -> bool:
     try:
         descriptor = os.open(journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -19,12 +19,14 @@ import numpy.typing as npt
 
 from ingero.store import tables
 from ingero.store.epoch_digest import digest_rows
-from ingero.store.errors import StoreError, writing_error
+from ingero.store.errors import LogHeldError, StoreError, writing_error
 from ingero.store.interning import Interner
+from ingero.store.log_readers import log_readers
 from ingero.store.recording import Owner, Recording
 from ingero.store.records import SessionFacts
-from ingero.store.retention import Retention
+from ingero.store.retention import Retention, log_bytes
 from ingero.store.tables import Row, Table
+from ingero.units import format_bytes
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,9 @@ PROCESSES_KNOWN = 2048
 
 # Rows of numpy's numbers become Python's so many at a time.
 _INSERTED_AT_ONCE = 2048
+
+# What a commit writes into the log at most: the last pages of all tables and indexes, and 150 to 350 bytes for a row.
+_COMMIT_BYTES, _ROW_BYTES = 1 << 20, 400
 
 _Batch = dict[str, tuple[Table, list[Sequence[Row]]]]
 
@@ -107,6 +112,7 @@ class Writer:
         self._reported: Counter[tuple[str, str]] = Counter()
         self._error: StoreError | None = None
         self._trim_trouble = ""
+        self._has_said_who_reads = False
         self._stop_reason = "stopped"
         self._processes: OrderedDict[tuple[int, int], int] = OrderedDict()
 
@@ -299,20 +305,46 @@ class Writer:
         strings = self._interner.take_new()
         if strings:
             batch.setdefault(tables.STRINGS.name, (tables.STRINGS, []))[1].append(strings)
-        error = self._commit(batch, is_last=is_last)
+        stored, error = self._commit_all(batch, is_last=is_last)
         with self._changed:
             self._attempts += 1
+            self._waiting_rows -= stored
             if error is None:
                 self._committed = appended
-                self._waiting_rows -= sum(
-                    _count(parts) for table, parts in batch.values() if table is not tables.STRINGS
-                )
             self._say(error)
             self._changed.notify_all()
         return error is None
 
+    def _commit_all(self, batch: _Batch, *, is_last: bool) -> tuple[int, StoreError | None]:
+        """Commits a batch, what has been stored is taken out of it; answers how many rows that were.
+
+        Below a size limit in parts: what has waited for long would make a log of the size of the whole queue.
+        """
+        stored = 0
+        while True:
+            part = _first_rows(batch, _COMMIT_ROWS) if self._max_db_bytes else dict(batch)
+            rest, names = _without(batch, part), set(part)
+            error = self._commit(part, is_last=is_last and not rest)
+            if error is not None:
+                for name in names.difference(part):  # refused, and counted as lost
+                    batch.pop(name)
+                    batch.update({name: rest[name]} if name in rest else {})
+                return stored, error
+            stored += sum(_count(parts) for table, parts in part.values() if table is not tables.STRINGS)
+            batch.clear()
+            batch.update(rest)
+            if not batch:
+                return stored, None
+            self._make_room()
+
     def _commit(self, batch: _Batch, *, is_last: bool) -> StoreError | None:
         db = self._recording.db
+        if batch and not self._has_room(batch):
+            return (
+                self._error
+                if isinstance(self._error, LogHeldError)
+                else LogHeldError(self.path, log_readers(self.path))
+            )
         while True:
             refused: Table | None = None
             try:
@@ -365,11 +397,19 @@ class Writer:
         _insert(db, tables.LOSSES, rows)
         self._reported = lost
 
+    def _has_room(self, batch: _Batch) -> bool:
+        rows = sum(_count(parts) for _, parts in batch.values())
+        try:
+            return self._retention.has_room(_COMMIT_BYTES + _ROW_BYTES * rows)
+        except apsw.Error:
+            return True  # what is wrong with the file, the commit says
+
     def _keep_limit(self, limit_s: float) -> bool:
         """Trim in short steps for a while, or until rows are waiting; true while there is more to do."""
         begin = time.monotonic()
         try:
             self._retention.limit_log()
+            self._warn_of_readers()
             while self._retention.step():
                 spent_s = time.monotonic() - begin
                 if spent_s > (_URGENT_TRIM_S if self._is_urgent else limit_s):
@@ -378,6 +418,23 @@ class Writer:
             _roll_back(self._recording.db)
             self._warn_of_trimming(writing_error(self.path, error))
         return False
+
+    def _make_room(self) -> None:
+        """Between two parts of what has waited for long: as much as the limit wants, whoever waits."""
+        begin = time.monotonic()
+        while self._keep_limit(_LAST_TRIM_S) and time.monotonic() - begin < _LAST_TRIM_S:
+            pass
+
+    def _warn_of_readers(self) -> None:
+        """Says once who keeps the log from beginning anew, until it has."""
+        if not self._retention.is_log_held:
+            self._has_said_who_reads = False
+        elif not self._has_said_who_reads:
+            self._has_said_who_reads = True
+            log.warning(
+                "%s-wal has grown to %s and grows on, because %s is in the middle of reading %s",
+                *(self.path, format_bytes(log_bytes(self.path)), log_readers(self.path) or "somebody", self.path.name),
+            )
 
     def _warn_of_trimming(self, error: StoreError) -> None:
         if str(error) != self._trim_trouble:
@@ -406,6 +463,29 @@ class Writer:
 
 def _count(parts: Sequence[Sequence[Row]]) -> int:
     return sum(map(len, parts))
+
+
+def _first_rows(batch: _Batch, most: int) -> _Batch:
+    """The first rows of a batch, as many as that, texts first: others name them by their numbers."""
+    part: _Batch = {}
+    for name, (table, parts) in sorted(batch.items(), key=lambda one: one[0] != tables.STRINGS.name):
+        for rows in parts:
+            if most > 0:
+                part.setdefault(name, (table, []))[1].append(rows if len(rows) <= most else rows[:most])
+                most -= len(rows)
+    return part
+
+
+def _without(batch: _Batch, part: _Batch) -> _Batch:
+    """What of a batch comes after its first rows."""
+    rest: _Batch = {}
+    for name, (table, parts) in batch.items():
+        skipped = _count(part[name][1]) if name in part else 0
+        for rows in parts:
+            if skipped < len(rows):
+                rest.setdefault(name, (table, []))[1].append(rows[skipped:] if skipped else rows)
+            skipped = max(0, skipped - len(rows))
+    return rest
 
 
 def _some_at_a_time(parts: Sequence[Sequence[Row]]) -> Iterator[list[Row]]:

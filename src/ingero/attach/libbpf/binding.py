@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import errno
 import logging
 import os
 import threading
@@ -11,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ingero.discover.confinement import confinement
 from ingero.discover.distribution import this_distribution
 from ingero.errors import IngeroError
 from ingero.foreign_text import visible
@@ -130,7 +132,11 @@ def failure(what: str, error: int | None = None, hint: str = "") -> BpfError:
     number = c.get_errno() if error is None else abs(error)
     reasons = "; ".join(line.removeprefix("libbpf: ") for line in said.lines[-6:])
     said.lines.clear()
-    return BpfError(f"{what}: {os.strerror(number)}{f' ({reasons})' if reasons else ''}", hint=hint)
+    bound = confinement() if number in (errno.EPERM, errno.EACCES) else None
+    by = f"; the {bound.text} may forbid it" if bound else ""
+    return BpfError(
+        f"{what}: {os.strerror(number)}{f' ({reasons})' if reasons else ''}{by}", hint=bound.fix if bound else hint
+    )
 
 
 def libbpf_version() -> str:

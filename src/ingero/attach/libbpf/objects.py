@@ -13,6 +13,7 @@ from ingero.attach.libbpf.binding import BpfError, failure, libbpf, said
 from ingero.attach.libbpf.features import PROGRAM_TYPE_KPROBE, variables
 from ingero.attach.libbpf.maps import Map
 from ingero.attach.libbpf.programs import AttachType, Program
+from ingero.program import command
 
 _KERNEL_BTF = b"/sys/kernel/btf/vmlinux"
 _SYS_ADMIN = 21  # uapi/linux/capability.h
@@ -124,7 +125,7 @@ class BpfObject:
     def _load(self) -> None:
         said.lines.clear()
         if error := libbpf().bpf_object__load(self._pointer):
-            raise failure(f"{self.path.name}: load", error, hint="ingero check tells what this kernel lacks")
+            raise failure(f"{self.path.name}: load", error, hint=f"`{command('check')}` tells what this kernel lacks")
 
     @staticmethod
     def _map(pointer: int) -> Map:

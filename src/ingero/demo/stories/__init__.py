@@ -8,6 +8,7 @@ from types import MappingProxyType
 from ingero.demo.stories import cold_start, cpu_contention, gpu_steal, incident, memcpy_bottleneck, periodic_spike
 from ingero.demo.stories.story import Story
 from ingero.errors import IngeroError
+from ingero.program import command
 
 STORIES: tuple[Story, ...] = (
     incident.STORY,
@@ -34,6 +35,6 @@ def story_of(name: str) -> Story:
     found = next((one for one in STORIES if one.name == wanted), None)
     if found is None:
         raise NoSuchStoryError(
-            f"there is no demo {name!r}", hint=f"ingero demo with one of {', '.join(one.name for one in STORIES)}"
+            f"there is no demo {name!r}", hint=f"{command('demo')} with one of {', '.join(one.name for one in STORIES)}"
         )
     return found

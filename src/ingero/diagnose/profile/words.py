@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ingero.diagnose.profile import blocked, idle
+from ingero.program import command
 from ingero.store.records import Process
 
 IDLE_TEXTS: Mapping[str, str] = {
@@ -27,7 +28,9 @@ BLOCKED_TEXTS: Mapping[str, str] = {
 # What a file of a profiler cannot hold, and so no diagnosis of it can say: as a reason, which each such cause has, and
 # as a sentence, said once.
 NOT_IN_A_PROFILE = "not in a profile"
-WHY_NOT_IN_A_PROFILE = "a profile does not show why a thread did not run; record with `sudo ingero trace` for that"
+WHY_NOT_IN_A_PROFILE = (
+    f"a profile does not show why a thread did not run; record with `{command('trace', as_root=True)}` for that"
+)
 
 
 def percent(ratio: float) -> str:

@@ -14,6 +14,7 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import Taker, apart, contention, filled_ratio, of_kind, weighty
 from ingero.diagnose.stretches import NEVER_RATIO, UNOWNED_RATIO
 from ingero.diagnose.weights import lower
+from ingero.program import command
 from ingero.store.records import Window
 
 CAUSE = "cpu-contention"
@@ -55,7 +56,7 @@ def _of_the_recorder(case: Case) -> Finding | None:
         CAUSE,
         Taker.AGENT,
         text="{who} lost {lost} waiting for a CPU while ingero itself ran: {takers}",
-        fixes=(Fix(text="record less", command="sudo ingero trace --stack=false"),),
+        fixes=(Fix(text="record less", command=command("trace", "--stack=false", as_root=True)),),
         least_ratio=UNOWNED_RATIO / later if later else NEVER_RATIO,
     )
 

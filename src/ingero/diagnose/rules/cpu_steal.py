@@ -10,6 +10,7 @@ from ingero.diagnose.model import Bucket, Fact, Finding, FindingKind, Fix, Link,
 from ingero.diagnose.pauses import Paused, paused
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.stolen import Stolen, stolen
+from ingero.program import command
 from ingero.units import format_count, format_ns, format_percent
 
 CAUSE = "cpu-steal"
@@ -71,7 +72,7 @@ def _by_timers(case: Case, claims: dict[Bucket, int], found: Paused) -> Finding:
         fix=Fix(
             text="ask who limits this virtual machine: a CPU quota, or a host that is overbooked; on hardware of its "
             "own the firmware does (SMIs)",
-            command="ingero query \"SELECT timestamp, duration_ns FROM events WHERE op_name = 'late_timer'\"",
+            command=f"{command('query')} \"SELECT timestamp, duration_ns FROM events WHERE op_name = 'late_timer'\"",
         ),
         evidence={"pauses": found.count, "longest pause (ns)": found.longest_ns},
     )

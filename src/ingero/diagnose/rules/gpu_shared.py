@@ -17,6 +17,7 @@ from ingero.diagnose.memory import gpu_of
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.foreign_text import shell_word
+from ingero.program import command
 from ingero.store.machine import GpuUse
 from ingero.store.records import Process
 from ingero.units import SECOND_NS, format_percent
@@ -356,7 +357,7 @@ def _to_part(case: Case, who: str, pids: Iterable[int], gpu: int) -> tuple[Fix, 
     return (
         Fix(
             text="trace both: then each one's share is known",
-            command=f"sudo ingero trace --pid {','.join(str(pid) for pid in (case.process.pid, *sorted(pids)))}",
+            command=command("trace", "--pid", ",".join(map(str, (case.process.pid, *sorted(pids)))), as_root=True),
         ),
         Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {shell_word(who)}"),
         Fix(text="or divide the GPU", command=f"sudo nvidia-smi -i {gpu} -mig 1"),

@@ -12,6 +12,7 @@ from ingero.diagnose.places import SLEEP, at, spans_of, spent, stays
 from ingero.diagnose.roles import is_asking
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.waits import Segment
+from ingero.program import command
 
 CAUSE = "ipc-bound"
 
@@ -53,7 +54,10 @@ def find(case: Case) -> Iterator[Finding]:
             ),
         ),
         fixes=(
-            Fix(text=f"see what {partner} does meanwhile", command=f"sudo ingero trace --pid {culprits[0].pid}"),
+            Fix(
+                text=f"see what {partner} does meanwhile",
+                command=command("trace", "--pid", str(culprits[0].pid), as_root=True),
+            ),
             Fix(text="or ask for the next answer before this step ends, so that both work side by side"),
         ),
         evidence={"partners": len(by_pid), "samples": asleep.count},

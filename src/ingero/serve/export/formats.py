@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO
 
 from ingero.errors import IngeroError
+from ingero.serve.backlog import Sink
 from ingero.serve.export.chrome import ChromeWriter
 from ingero.serve.export.flamegraph import Weight, write_flamegraph
 from ingero.serve.export.model import Counter, Flow, Item, Machine, Slice, Track
@@ -87,7 +87,7 @@ def export(
     streams: Streams,
     whole: Window,
     form: Format,
-    file: BinaryIO,
+    file: Sink,
     *,
     weight: Weight,
     progress: Progress,

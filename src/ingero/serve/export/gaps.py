@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ingero.program import command
 from ingero.serve.gap_lines import not_traced
 from ingero.store.reader import Reader
 from ingero.store.records import Window
@@ -24,6 +25,8 @@ def gap_lines(reader: Reader, window: Window) -> Iterator[str]:
     missing = [text for table, text in _KINDS if not reader.is_recorded(table)]
     if missing:
         yield f"not recorded by Ingero {reader.older_version}: {', '.join(missing)}, who woke whom"
+    if reader.missing_end:
+        yield f"the file lacks {reader.missing_end}"
     yield from _not_traced(reader, window)
     yield from _selection(reader, window)
     removed = [one for one in reader.removed() if one.kind == "removed" and one.until_ns > window.begin_ns]
@@ -42,5 +45,5 @@ def _selection(reader: Reader, window: Window) -> Iterator[str]:
     if recorded < calls and reader.has_exact_totals:
         yield (
             f"{format_count(recorded)} of {format_count(calls)} calls have a row of their own and are shown; the rest "
-            "are in the sums (`ingero explain`)"
+            f"are in the sums (`{command('explain')}`)"
         )

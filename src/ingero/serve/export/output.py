@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import BinaryIO
 
 from ingero.errors import IngeroError
 from ingero.foreign_text import shell_word
+from ingero.serve.backlog import Sink, standard_output
 
 STANDARD_OUTPUT = Path("-")
 
@@ -35,15 +35,15 @@ def refuse_recording(output: Path, recording: Path) -> None:
 
 
 @contextmanager
-def output_file(path: Path) -> Iterator[BinaryIO]:
+def output_file(path: Path) -> Iterator[Sink]:
     """A file to write to, put in place of `path` when everything is written; `-` is standard output.
 
     Raises:
         OutputError: it is a folder, its folder is missing, may not be written to, or is full.
     """
     if path == STANDARD_OUTPUT:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        with standard_output() as sink:  # of a recording that goes on, whoever reads this must not hold the log
+            yield sink
         return
     try:
         if path.is_dir():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 MAX_OPS = 40  # an assistant reads no more; the rest is counted
 _MAX_FRAMES = 24  # of each kind in a stack
+_FRAMES = {"native": "native", "python": "Python", "waiting_python": "Python of the thread that waits for it"}
 _SYSTEM = ("cpu_percent", "mem_percent", "load_avg")
 CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 
 
-def trace_stats(reader: Reader, window: Window, pid: int | None) -> dict[str, Any]:
-    """Operations, longest sum first, the machine beside them, and what was lost."""
+def trace_stats(reader: Reader, window: Window, pid: int | None, skip: int = 0) -> dict[str, Any]:
+    """Operations, longest sum first, without so many at the begin; the machine beside them, and what was lost."""
     names = {one.process: one for one in reader.processes(only_targets=False)}
-    totals = [one for one in reader.op_totals(window) if pid is None or one.pid == pid]
+    totals = [one for one in reader.op_totals(window) if pid is None or one.pid == pid][skip:]
     recorded_ns = reader.recorded_ns(window)
     node_of = nodes_of_sessions(reader)
     return {
@@ -46,15 +47,17 @@ def nodes_of_sessions(reader: Reader) -> dict[int, str]:
     return {one.session: one.node for one in sessions} if len({one.node for one in sessions}) > 1 else {}
 
 
-def stats_text(stats: dict[str, Any]) -> str:
-    """A line per operation."""
+def stats_text(stats: dict[str, Any], skipped: int = 0) -> str:
+    """A line per operation. skipped: how many were left out at the begin."""
     lines = [
         f"{one['op']} (pid {one['pid']}{_on(one)}): "
         f"{format_count(one['count'])} calls, {format_ns(one['sum_ns'])} in all "
         f"({format_percent(one['wall_ratio'])} of wall time), p99 {_ns(one['p99_ns'])}, longest {_ns(one['max_ns'])}"
         for one in stats["ops"]
     ]
-    more = [f"and {stats['more_ops']} operations more"] if stats["more_ops"] else []
+    more = []
+    if stats["more_ops"]:
+        more = [f"and {stats['more_ops']} operations more: ask again with skip={skipped + len(stats['ops'])}"]
     lost = [f"lost: {one['counter']} {one['count']} {one['reason']}".rstrip() for one in stats["losses"]]
     return "\n".join([*(lines or ["No call was recorded."]), *more, *lost, stats["note"]]).rstrip()
 
@@ -106,14 +109,20 @@ def stack_rows(reader: Reader, times: Sequence[PlacedTime]) -> list[dict[str, An
 
 
 def stacks_text(rows: Iterable[dict[str, Any]]) -> str:
-    """A line per stack."""
-    lines = [
+    """A line per stack, and below it its frames, innermost first: some clients show an assistant the text alone."""
+    lines = [line for one in rows for line in _stack_lines(one)]
+    return "\n".join(lines) or "No stored call of this kind has a stack."
+
+
+def _stack_lines(one: dict[str, Any]) -> Iterator[str]:
+    yield (
         f"{one['op']} (pid {one['pid']}{_on(one)}): "
         f"{format_count(one['count'])} stored calls, {format_ns(one['sum_ns'])}, "
         f"from {one['line'] or one['waiting_line'] or 'no known line'}"
-        for one in rows
-    ]
-    return "\n".join(lines) or "No stored call of this kind has a stack."
+    )
+    for kind, title in _FRAMES.items():
+        if one[kind]:
+            yield f"  {title}: {' < '.join(one[kind])}"
 
 
 def _node(process: Process | None, node_of: dict[int, str]) -> dict[str, Any]:

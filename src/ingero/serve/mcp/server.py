@@ -11,10 +11,12 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.prompts import Prompt
 from mcp_types import ToolAnnotations
+from pydantic import ValidationError
 
 from ingero import __version__
 from ingero.errors import IngeroError
 from ingero.serve.mcp import texts
+from ingero.serve.mcp.arguments import ArgumentError, cleaned, complaint
 from ingero.serve.mcp.tools import Surroundings, Tools
 from ingero.serve.mcp.untrusted import harmless
 from ingero.serve.recording_source import RecordingSource
@@ -29,11 +31,20 @@ class IngeroServer(MCPServer[Any]):
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
         """Calls a tool; what it answers is as the SDK says."""
+        tool = self._tool_manager.get_tool(name)
+        fields = tool.fn_metadata.arg_model.model_fields if tool else {}
         try:
-            return await super().call_tool(name, arguments, context)
+            given = cleaned(fields, arguments) if tool else arguments
+            return await super().call_tool(name, given, context)
+        except ArgumentError as error:  # what it quotes is marked already
+            raise ToolError(str(error)) from error
         except UnexpectedToolError as error:
             if isinstance(error.__cause__, IngeroError):
                 raise ToolError(_error_text(error.__cause__)) from error
+            raise
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):  # the SDK's text has links, and no way out
+                raise ToolError(complaint(fields, error.__cause__)) from error
             raise
 
 

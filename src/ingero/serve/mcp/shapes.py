@@ -8,6 +8,12 @@ from typing_extensions import TypedDict
 Cell = str | int | float | None
 
 
+class CutAnswer(TypedDict, total=False):
+    """rest: what of the answer had no room, list by list, and how to get it."""
+
+    rest: list[str]
+
+
 class WindowShape(TypedDict, total=False):
     """The stretch of time an answer is about, unix ns."""
 
@@ -26,7 +32,7 @@ class CheckRow(TypedDict, total=False):
     fix: str | None
 
 
-class CheckAnswer(TypedDict, total=False):
+class CheckAnswer(CutAnswer, total=False):
     """Whether this machine can be traced."""
 
     ready: bool
@@ -60,7 +66,7 @@ class LossShape(TypedDict, total=False):
     count: int
 
 
-class StatsAnswer(TypedDict, total=False):
+class StatsAnswer(CutAnswer, total=False):
     """Operations, longest sum first. is_exact: counts and sums are of all calls, not of the stored ones."""
 
     window: WindowShape
@@ -176,7 +182,7 @@ class StoredChainShape(TypedDict, total=False):
     op: str
 
 
-class FindingsAnswer(TypedDict, total=False):
+class FindingsAnswer(CutAnswer, total=False):
     """What is said beside the incidents."""
 
     window: WindowShape
@@ -223,7 +229,7 @@ class StackShape(TypedDict, total=False):
     waiting_python: list[str]
 
 
-class StacksAnswer(TypedDict, total=False):
+class StacksAnswer(CutAnswer, total=False):
     """Stacks, longest sum first."""
 
     window: WindowShape
@@ -265,7 +271,7 @@ class GraphCallShape(TypedDict, total=False):
     ret_code: int
 
 
-class GraphLifecycleAnswer(TypedDict, total=False):
+class GraphLifecycleAnswer(CutAnswer, total=False):
     """totals: exact count per operation. calls: what made and changed graphs, oldest first."""
 
     window: WindowShape
@@ -284,7 +290,7 @@ class GraphRateShape(TypedDict, total=False):
     per_s: float
 
 
-class GraphFrequencyAnswer(TypedDict, total=False):
+class GraphFrequencyAnswer(CutAnswer, total=False):
     """Launch rates per process and stretch, and which graphs they were as far as stored. more: stretches left out."""
 
     window: WindowShape
@@ -295,7 +301,7 @@ class GraphFrequencyAnswer(TypedDict, total=False):
     note: str
 
 
-class DemoAnswer(TypedDict, total=False):
+class DemoAnswer(CutAnswer, total=False):
     """A made-up story recorded and diagnosed; nothing in it is of this machine. scenarios: what can be asked for."""
 
     scenario: str
@@ -305,7 +311,7 @@ class DemoAnswer(TypedDict, total=False):
     incident: IncidentShape | None
 
 
-class TestReportAnswer(TypedDict, total=False):
+class TestReportAnswer(CutAnswer, total=False):
     """The counts of a JUnit file. available false: there is none; hint says how to make one."""
 
     available: bool
@@ -380,7 +386,7 @@ class NodeOverview(TypedDict, total=False):
     is_live: bool
 
 
-class FleetAnswer(TypedDict, total=False):
+class FleetAnswer(CutAnswer, total=False):
     """What the nodes said. partial: some did not answer; they are under missing. more: what found no room here.
 
     warnings: of clocks of nodes that are off, by which times of nodes cannot be compared as they stand.

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from ingero.serve.mcp import calls, graphs, incidents, shapes
 from ingero.serve.mcp.compact import compact
+from ingero.serve.mcp.fitting import fitted
 from ingero.serve.mcp.junit import read_report, report_text
 from ingero.serve.mcp.rows import sql_text
 from ingero.serve.mcp.untrusted import RULE, traced
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
     from ingero.discover.checks import Row
     from ingero.store.waiters import PlacedTime
 
-Since = Annotated[str, Field(description='Only the end of the recording: "90s", "5m", "1h30m". Empty: all of it.')]
+Since = Annotated[
+    str,
+    Field(
+        description='Only the end of the recording: "90s", "5m", "1h30m", "last 5 minutes". Empty or "all": all of it.'
+    ),
+]
 Pid = Annotated[int | None, Field(description="Only this process id.", ge=1)]
+Skip = Annotated[int, Field(description="Leave out so many at the begin: those of the answer before.", ge=0)]
 Compact = Annotated[bool, Field(description="Leave out members without a value.")]
 SourceName: TypeAlias = Literal["cuda", "driver", "graph", "nccl"]
 _SOURCES = dict(zip(("cuda", "driver", "graph", "nccl"), calls.CALL_SOURCES, strict=True))
@@ -119,6 +126,7 @@ class Tools:
         pid: Pid = None,
         pids: Annotated[list[int] | None, Field(description="Only these process ids.")] = None,
         top_n: Annotated[int, Field(description="At most so many incidents.", ge=1, le=100)] = 10,
+        skip: Skip = 0,
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.ChainsAnswer]:
         """All stalls that were found, worst first, with their chains of proof, and the causes that could not be
@@ -126,7 +134,8 @@ class Tools:
         diagnosis = self._source.diagnosis(since)
         self._begin_stacks(since)
         wanted = [*(pids or ()), *(() if pid is None else (pid,))]
-        found = [one for one in diagnosis.incidents if not wanted or incidents.concerns(one, wanted)]
+        every = [one for one in diagnosis.incidents if not wanted or incidents.concerns(one, wanted)]
+        found = every[skip:]
         stored = self._stored_chains(since)[:top_n]
         answer = incidents.diagnosis_json(diagnosis) | {
             "incidents": [incidents.incident_json(one) for one in found[:top_n]],
@@ -135,19 +144,24 @@ class Tools:
             "note": RULE,
         }
         lines = [incidents.incident_line(one) for one in found[:top_n]]
-        if diagnosis.incidents and not found:
+        if every and not found:
+            lines = [f"There are {len(every)} incidents, and skip={skip} leaves out all of them."]
+        elif diagnosis.incidents and not found:
             lines = [f"No incident concerns these processes; {len(diagnosis.incidents)} concern others."]
+        if len(found) > top_n:
+            lines.append(f"and {len(found) - top_n} more: ask again with skip={skip + top_n}")
         text = "\n".join([*(lines or incidents.no_incident_text(diagnosis)), *_stored_lines(stored)])
-        return _reply(answer, text, tsc)
+        return _reply(answer, text, tsc, skipped=skip)
 
     def get_trace_stats(
-        self, since: Since = "", pid: Pid = None, tsc: Compact = True
+        self, since: Since = "", pid: Pid = None, skip: Skip = 0, tsc: Compact = True
     ) -> Annotated[CallToolResult, shapes.StatsAnswer]:
         """What the calls cost, per operation and process: exact counts and sums, quantiles, the caller's clocks, the
         machine's averages, and what tracing lost."""
         with self._source.open(since) as (reader, window):
-            stats = calls.trace_stats(reader, window, pid)
-        return _reply(stats | {"window": incidents.window_json(window)}, calls.stats_text(stats), tsc)
+            stats = calls.trace_stats(reader, window, pid, skip)
+        text = calls.stats_text(stats, skip)
+        return _reply(stats | {"window": incidents.window_json(window)}, text, tsc, skipped=skip)
 
     def get_stacks(
         self,
@@ -156,6 +170,7 @@ class Tools:
         pid: Pid = None,
         since: Since = "",
         limit: Annotated[int, Field(description="At most so many stacks.", ge=1, le=100)] = 10,
+        skip: Skip = 0,
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.StacksAnswer]:
         """Which lines of Python and native functions the recorded calls came from, longest sum first. Of the stored
@@ -168,10 +183,12 @@ class Tools:
             processes = None if pid is None else {one.process for one in reader.processes() if one.pid == pid}
             times = calls.chosen(
                 all_times, processes=processes, source=None if source is None else _SOURCES[source], op=pair
-            )
+            )[skip:]
             rows = calls.stack_rows(reader, times[:limit])
-        answer = {"window": incidents.window_json(window), "stacks": rows, "more": len(times[limit:])}
-        return _reply(answer | {"note": " ".join([*notes, RULE])}, calls.stacks_text(rows), tsc)
+        more = len(times[limit:])
+        answer = {"window": incidents.window_json(window), "stacks": rows, "more": more}
+        text = calls.stacks_text(rows) + (f"\nand {more} more: ask again with skip={skip + limit}" if more else "")
+        return _reply(answer | {"note": " ".join([*notes, RULE])}, text, tsc, skipped=skip)
 
     def graph_lifecycle(
         self, pid: Pid = None, since: Since = "", tsc: Compact = True
@@ -322,9 +339,13 @@ def parse_since(since: str) -> str:
     return since
 
 
-def _reply(answer: Mapping[str, Any], text: str, is_compact: bool, *, is_table: bool = False) -> CallToolResult:
-    """is_table: NULL in a row stands for itself."""
+def _reply(
+    answer: Mapping[str, Any], text: str, is_compact: bool, *, is_table: bool = False, skipped: int | None = None
+) -> CallToolResult:
+    """is_table: NULL in a row stands for itself. skipped: how many the answer leaves out at its begin, if it can."""
     content = compact(answer) if is_compact and not is_table else dict(answer)
+    if not is_table:
+        content, text = fitted(content, text, skipped=skipped)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=content)
 
 

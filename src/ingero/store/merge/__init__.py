@@ -51,11 +51,11 @@ def merge(
 
     Raises:
         StoreError: a file is no recording, damaged or hostile.
-        MergeOutputError: `output` is there already or cannot be written.
+        NewFileError: `output` is there already or cannot be written.
     """
     require_safe_sqlite()
     with new_recording(output) as partial:
-        planned = _planned(paths, force_node)
+        planned, lacks = _planned(paths, force_node)
         _keep_clocks(partial, planned, {file: (clocks or {}).get(path) for file, path in enumerate(paths)})
         rows: Counter[str] = Counter()
         total_bytes = max(sum(paths[file].stat().st_size for file in planned.files if planned.is_needed(file)), 1)
@@ -64,7 +64,7 @@ def merge(
                 rows += _copied(paths[file], partial, planned, file, total_bytes, progress)
         progress("indexes", _INDEXING)
     progress("done", 1.0)
-    return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=planned.notes)
+    return Merged(nodes=planned.nodes, rows=rows, repeated=planned.repeated, notes=(*planned.notes, *lacks))
 
 
 def _keep_clocks(partial: Path, planned: Plan, clocks: Mapping[int, NodeClock | None]) -> None:
@@ -89,11 +89,11 @@ def take_part(path: Path, output: Path, part: Part, *, progress: Progress = lamb
         StoreError: the file is no recording, damaged or hostile.
         EmptyPartError: nothing was recorded then.
         LargePartError: it becomes larger than it may be.
-        MergeOutputError: `output` is there already or cannot be written.
+        NewFileError: `output` is there already or cannot be written.
     """
     require_safe_sqlite()
     with new_recording(output, has_indexes=False) as partial:
-        planned = _planned([path], "")
+        planned, _ = _planned([path], "")
         sessions = [_in_part(one, part) for one in planned.sessions[0]]
         if not any(one.number for one in sessions):
             raise EmptyPartError(path, part.window)
@@ -106,17 +106,19 @@ def _in_part(session: PlannedSession, part: Part) -> PlannedSession:
     return session if part.has(session.source) else replace(session, number=0)
 
 
-def _planned(paths: Sequence[Path], force_node: str) -> Plan:
-    sessions = []
+def _planned(paths: Sequence[Path], force_node: str) -> tuple[Plan, list[str]]:
+    """What is to be done, and what the files lack."""
+    sessions, lacks = [], []
     for file, path in enumerate(paths):
         with opened(path) as source:
             try:
                 sessions += source.sessions(file, force_node)
+                lacks += [f"{path} lacks {missing}"] if (missing := source.missing_end()) else []
             except (apsw.Error, UnicodeDecodeError) as error:
                 raise reading_error(path, error) from error
             except (TypeError, ValueError) as error:
                 raise StrangeValuesError(path, error) from error
-    return plan(sessions, len(paths))
+    return plan(sessions, len(paths)), lacks
 
 
 def _copied(

@@ -19,6 +19,7 @@ from ingero.store.errors import (
     HostileDatabaseError,
     reading_error,
 )
+from ingero.store.log_missing import missing_end
 from ingero.store.merge.nodes import SourceSession, name_of_file
 from ingero.store.migrations import Kind, check_version
 from ingero.store.opening import kind_of_file, refuse_other_files, source_uri, stored_bytes
@@ -65,10 +66,14 @@ class Source:
             for number, uuid, node, machine_id, boot_id, started_ns, last_seen_ns, cgroup_base, seq_base, kernel in rows
         ]
         if not found:
-            raise EmptyRecordingError(self.path)
+            raise EmptyRecordingError(self.path, self.missing_end())
         if len(found) > _MOST_SESSIONS:
             raise HostileDatabaseError(self.path, f"it holds more than {_MOST_SESSIONS:,} sessions")
         return found
+
+    def missing_end(self) -> str:
+        """What was in a log that is not beside the file, "" for nothing."""
+        return "" if self.older_version else missing_end(self.path, self.db)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ class Questions:
         self.version = opened.version
         self.older_version = opened.older_version
         self.has_exact_totals = opened.has_exact_totals
+        self.missing_end = opened.missing_end
         self._db = opened.db
         # a file that an earlier build began has not all of them
         self._tables = {name for (name,) in self._rows("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}

@@ -1,0 +1,29 @@
+"""`ingero copy`: a safe copy of a recording, also of one that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+
+from ingero.cli.output import echo
+from ingero.cli.progress import progress_bar
+from ingero.store.copying import copy_recording
+from ingero.units import format_bytes, format_moment
+
+
+@click.command("copy")
+@click.argument("source", metavar="A.db", type=click.Path(path_type=Path))
+@click.argument("output", metavar="B.db", type=click.Path(path_type=Path))
+def command(source: Path, output: Path) -> None:
+    """Copy a recording into a file of its own, also while it is recorded.
+
+    What was recorded last lies in a log beside a recording (A.db-wal) until it ends, and cp takes the two apart: such a
+    copy lacks its end, or is damaged. This one is one state of both, in one file. A.db is only read.
+    """
+    if output.is_dir():
+        output /= source.name
+    with progress_bar() as progress:
+        copied = copy_recording(source, output, progress=lambda share: progress(source.name, share))
+    until = f", recorded until {format_moment(copied.end_ns)}" if copied.end_ns is not None else ""
+    echo(f"{output} ({format_bytes(output.stat().st_size)}){until}{'; recording goes on' if copied.was_live else ''}")
