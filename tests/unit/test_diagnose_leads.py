@@ -34,7 +34,9 @@ def intervals(*ends_and_waits_ms: tuple[float, float]) -> np.ndarray:
     waits = np.zeros(len(ends_and_waits_ms), LANE_DTYPE)
     begin_ns = 0
     for wait, (end_ms, waited_ms) in zip(waits, ends_and_waits_ms, strict=True):
-        wait["a_ns"], wait["b_ns"], wait["x_ns"] = begin_ns, end_ms * MS_NS, waited_ms * MS_NS
+        wait["a_ns"], wait["r_ns"], wait["b_ns"] = begin_ns, end_ms * MS_NS, end_ms * MS_NS
+        wait["s_ns"] = wait["r_ns"] - waited_ms * MS_NS
+        wait["x_ns"] = wait["r_ns"] - wait["a_ns"]  # since its first launch, which is seen here
         begin_ns = int(wait["b_ns"])
     return waits
 

@@ -94,7 +94,7 @@ def test_a_node_that_does_not_record_or_has_nothing_to_read_is_to_be_mended(
     ):
         done = check([*two, done_one, none], certificates.client())
         answer = json.loads(check([done_one, none], certificates.client(), "--json").stdout)
-    assert "old: it does not record: sudo ingero trace, on the node" in done.stdout
+    assert "old: it does not record: on the node, run `ingero trace` as root" in done.stdout
     assert "old: its certificate ends on " in done.stdout
     assert f"{none}: it has no recording that can be read: " in done.stdout
     assert "2 of 4 nodes record and can be asked" in done.stdout

@@ -61,12 +61,13 @@ def leads(steps: Array, waits: Array) -> Leads:
         return Leads(np.zeros(0, np.int64), np.zeros(0, np.int64), np.inf)
     usual_ns = float(np.median(steps["b_ns"] - steps["a_ns"]))
     waits = waits[np.argsort(waits["b_ns"], kind="stable")]
-    share = waits["x_ns"] / np.maximum(waits["b_ns"] - waits["a_ns"], 1)
-    is_host = (waits["x_ns"] <= _OWN_WORK * usual_ns) & (share <= HOST_BOUND)
-    is_gpu = (waits["x_ns"] >= _AHEAD * usual_ns) | (share >= GPU_BOUND)
+    waited_ns = _waited_ns(waits)
+    share = waited_ns / np.maximum(waits["b_ns"] - waits["a_ns"], 1)
+    is_host = (waited_ns <= _OWN_WORK * usual_ns) & (share <= HOST_BOUND)
+    is_gpu = (waited_ns >= _AHEAD * usual_ns) | (share >= GPU_BOUND)
     was_gpu = np.append(True, is_gpu[:-1])
     said = np.where(is_host, Lead.HOST, np.where(is_gpu & was_gpu, Lead.GPU, Lead.NOT_KNOWN))
-    ahead_ns = float(waits["x_ns"].max()) if is_gpu.any() else np.inf
+    ahead_ns = float(waited_ns.max()) if is_gpu.any() else np.inf
     return Leads(np.ascontiguousarray(waits["b_ns"]), said, ahead_ns)
 
 
@@ -76,8 +77,14 @@ def awaited(lanes: Iterable[Lane], process: int) -> Array:
     Beside a stream that computes, one that only copies is waited for in each step, and hardly at all.
     """
     mine = [lane.epochs for lane in lanes if lane.process == process]
-    longest = max(mine, key=lambda epochs: int(epochs["x_ns"].sum()), default=None)
+    longest = max(mine, key=lambda epochs: int(_waited_ns(epochs).sum()), default=None)
     if longest is None:
         return np.zeros(0)
     whole: Array = longest[(longest["flags"] & int(EpochFlag.PARTIAL)) == 0]
     return whole
+
+
+def _waited_ns(waits: Array) -> Array:
+    """From the entry of the sync until the GPU was ready."""
+    found: Array = np.maximum(waits["r_ns"] - waits["s_ns"], 0)
+    return found
