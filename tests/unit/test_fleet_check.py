@@ -131,7 +131,7 @@ def test_what_is_no_node_is_missing(answer: bytes) -> None:
 
 def test_this_machine_is_checked_where_no_nodes_are_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.write_text("fleet:\n  nodes: nowhere.invalid\n")
-    monkeypatch.setattr("ingero.cli.check.gather", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("ingero.cli.machine_check.gather", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     done = CliRunner().invoke(cli, ["check"])
     assert done.exit_code != 0
     assert "nowhere" not in done.output + repr(done.exception)

@@ -231,4 +231,6 @@ def test_the_configuration_may_ask_for_it(tmp_path: Path, recording: Path, known
         assert CliRunner().invoke(cli, ["query", "--csv", "--timeout", "60s", sql]).stdout == "calls\n8\n"
     assert known.exists()
     (tmp_path / "ingero.yaml").write_text("fleet:\n  nodes: a\n  pin: perhaps\n")
-    assert str(CliRunner().invoke(cli, ["query", "SELECT 1"]).exception).endswith("fleet.pin is true or false")
+    assert str(CliRunner().invoke(cli, ["query", "SELECT 1"]).exception).endswith(
+        "line 3: fleet.pin: 'perhaps' is neither true nor false"
+    )

@@ -131,6 +131,7 @@ _SAMPLES = {
     "log": "/var/log/ingero.log",
     "cuda-lib": "[/opt/app/libcudart.so, /opt/app/server]",
     "serve": "0.0.0.0:8080",
+    "otlp": "https://collector.example:4318",
     "prometheus": "127.0.0.1:9464",
     "dashboard.tls-cert": "/etc/ingero/node.pem",
     "dashboard.tls-key": "/etc/ingero/node.key",

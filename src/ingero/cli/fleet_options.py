@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from ingero.cli.config_file import CONFIG_VARIABLE, find_config
-from ingero.cli.given import Rank, given_values
+from ingero.cli.given import Rank, given_values, value_of
 from ingero.cli.option_table import FLEET, SECTIONS, parse_switch
 from ingero.errors import IngeroError
 from ingero.store.locations import DATABASE_VARIABLE, invoking_user
@@ -212,6 +212,8 @@ def _configured(environ: Mapping[str, str], *, uid: int) -> tuple[str, dict[str,
     """
     path = find_config(environ.get(CONFIG_VARIABLE), invoking_user(environ, uid=uid).home)
     given = given_values(SECTIONS[FLEET], {}, environ, path)
+    for option in SECTIONS[FLEET]:
+        value_of(option, given.get(option.name))  # what cannot be used is said with its place
     nodes = given.get("nodes")
     origin = str(path) if nodes and nodes.rank is Rank.FILE else nodes.origin if nodes else ""
     return origin, {name: one.text for name, one in given.items()}

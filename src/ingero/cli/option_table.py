@@ -283,7 +283,8 @@ _SECTIONS: dict[str, tuple[Option, ...]] = {
         _option("client-cert", _file, "", "F", "This client's certificate for nodes, PEM."),
         _option("client-key", _file, "", "F", "Its key, PEM."),
         _option("token-file", _file, "", "F", "File with the token that nodes ask for."),
-        _switch("pin", "false", "Believe nodes by the certificate that they showed first."),
+        _switch("pin", "false", "Believe nodes by the certificate that each showed first (~/.ingero/known_nodes), "
+                "whoever signed it."),
     ),
 }  # fmt: skip
 SECTIONS: dict[str, tuple[Option, ...]] = {
