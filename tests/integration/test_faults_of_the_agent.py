@@ -177,4 +177,8 @@ def test_a_killed_agent_keeps_nobody_out(tmp_path: Path, target: Caller) -> None
         first.process.kill()
         first.process.wait()
         again = trace(target, "--db", tmp_path / "second.db", environment={"INGERO_RUN_DIR": str(tmp_path)})
-    assert (again.returncode, again.stderr) == (0, "")
+    left = first.database
+    assert (again.returncode, again.stderr) == (
+        0,
+        f"{left}: its recorder was killed; it has been ended, and is whole\n",
+    )

@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     assert (text.count(TAKE_SCREEN), text.count(LEAVE_SCREEN)) == (1, 1)
     assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)
     assert text.rindex(LEAVE_SCREEN) < text.index("ending: detaching probes") < text.index(" calls, ")
-    assert f"ingero explain --db {tmp_path / 'recording.db'}" in text
+    assert f" explain --db {tmp_path / 'recording.db'}" in text
 
 
 def test_a_second_ctrl_c_finds_the_terminal_restored(tmp_path: Path) -> None:
