@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from ingero.attach.libbpf import Map
 from ingero.attach.objects import object_path
 from ingero.capture import culprits
 from ingero.capture.culprits import CulpritReader
+from ingero.capture.own_processes import OwnProcesses
 from ingero.decode.btf import btf_of
 
 LAYOUTS = btf_of(object_path("scheduler"))
@@ -41,8 +43,8 @@ class Table:
         return sorted(keys["culprit_pid"][keys["process_slot"] == slot].tolist())
 
 
-def reader_of(table: Table) -> CulpritReader:
-    return CulpritReader(cast(Map, table), LAYOUTS)
+def reader_of(table: Table, own: OwnProcesses | None = None) -> CulpritReader:
+    return CulpritReader(cast(Map, table), LAYOUTS, own or OwnProcesses())
 
 
 def test_only_what_a_pair_has_grown_by_is_told() -> None:
@@ -98,3 +100,21 @@ def test_names_of_culprits_go_though_their_victims_never_were_many(monkeypatch: 
         reader.read()
         reader.forget(3)
     assert len(reader.names) <= 3
+
+
+def test_what_reads_foreign_files_for_the_agent_takes_the_cpu_in_its_name() -> None:
+    table, own = Table(), OwnProcesses()
+    reading = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        own.session = os.getsid(reading.pid)
+        table.charge(3, reading.pid, 500, b"ingero-reader")
+        table.charge(3, stranger.pid, 300, b"ingero-reader")  # anybody may call itself that
+        table.charge(3, NO_PID, 200, b"ingero-reader")  # it has ended before anybody looked
+        charged = {one.culprit_pid: one.ns for one in reader_of(table, own).read()}
+    finally:
+        for one in (reading, stranger):
+            one.kill()
+            one.wait()
+    assert charged == {os.getpid(): 500, stranger.pid: 300, NO_PID: 200}
+    assert own.owners(np.array([reading.pid, stranger.pid, 0])).tolist() == [os.getpid(), stranger.pid, 0]

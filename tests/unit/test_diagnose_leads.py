@@ -72,6 +72,15 @@ def test_between_a_host_that_was_not_ahead_and_one_that_is_both_may_have_been() 
     assert found.tolist() == expected
 
 
+def test_where_steps_wait_themselves_each_tells_of_itself() -> None:
+    steps = steps_of(10, 30)
+    steps["x_ns"] = 6 * MS_NS  # in the copy of the batch
+    steps["x_ns"][10], steps["b_ns"][10:] = 5 * MS_NS, steps["b_ns"][10:] + 200 * MS_NS  # it came late
+    steps["a_ns"][11:] += 200 * MS_NS
+    rare = intervals((310, 60))
+    assert leads(steps, rare).of(steps).tolist() == [Lead.GPU] * 10 + [Lead.HOST] + [Lead.GPU] * 19
+
+
 def test_without_a_wait_nothing_is_known() -> None:
     steps = steps_of(10, 20)
     found = leads(steps, awaited([], 1))

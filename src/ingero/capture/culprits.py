@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ingero.attach.libbpf import Map
+from ingero.capture.own_processes import OwnProcesses
 from ingero.decode.btf import Btf
 from ingero.foreign_text import decoded
 
@@ -35,8 +36,8 @@ class Charge:
 class CulpritReader:
     """The kernel's table of (victim process, culprit process)."""
 
-    def __init__(self, culprits: Map, layouts: Btf) -> None:
-        self._map = culprits
+    def __init__(self, culprits: Map, layouts: Btf, own: OwnProcesses) -> None:
+        self._map, self._own = culprits, own
         self._key, self._value = layouts.dtype("culprit_key"), layouts.dtype("culprit_value")
         self._before: dict[bytes, tuple[int, int]] = {}
         self._of_victim: dict[int, set[bytes]] = defaultdict(set)  # keys by process slot
@@ -103,7 +104,7 @@ class CulpritReader:
         return Charge(
             slot=int(pair["process_slot"]),
             is_yielded=bool(pair["yielded"]),
-            culprit_pid=pid,
+            culprit_pid=self._own.owner(pid, name),
             culprit_name=name if pid else "idle",
             culprit_cgroup_id=int(value["cgroup_id"]),
             ns=ns,

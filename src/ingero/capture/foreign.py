@@ -52,7 +52,7 @@ class Foreign:
     def __init__(self, makes: Nursery | None = None) -> None:
         self._lock, self._lost = threading.Lock(), Counter[str]()
         self._own = None if makes else nursery()
-        made_by = makes or self._own
+        made_by = self._made_by = makes or self._own
         assert made_by
         opener = SandboxedProcess(made_by, OPENER)  # for all: it answers within half a second, or not at all
         loops, others = SandboxedProcess(made_by, READER), SandboxedProcess(made_by, READER)
@@ -60,6 +60,11 @@ class Foreign:
         self.libraries = LibraryProcesses(opener, loops, Shares(), self._count)
         self.native = SandboxedNativeReader(opener, others, self._count)
         self.root_files = SandboxedRootFiles(opener, self._count)
+
+    @property
+    def session(self) -> int:
+        """Of the processes that read."""
+        return self._made_by.session if self._made_by else 0
 
     def losses(self) -> dict[str, int]:
         """What was given up since the last time, by counter."""

@@ -30,6 +30,7 @@ from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.mark_rows import MarkRows
 from ingero.capture.numa import write_numa_nodes
+from ingero.capture.own_processes import OwnProcesses
 from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
 from ingero.capture.processes import ProcessRows
@@ -122,7 +123,9 @@ class Recorder:
         self._resources.callback(self.pickup.close)
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink, files=self._foreign.root_files)
-        self.seconds = SecondReader(kernel, sink, self.clock, self.targets, self._cgroups)
+        self.seconds = SecondReader(
+            kernel, sink, self.clock, self.targets, self._cgroups, own := OwnProcesses(self._foreign.session)
+        )
         self._gpus = gpus = GpuRows(sink, present_gpus(), self._foreign.root_files)
         self._processes = ProcessRows(sink, self._cgroups, gpus, self._foreign.root_files)
         self._unseen = UnseenCalls(kernel)
@@ -140,6 +143,7 @@ class Recorder:
             cgroup_keys=self._cgroups.keys,
             default_device=gpus.default_device,
             is_changed=spans.changed.touch,
+            owners=own.owners,
         )
         step_rows = StepRows(
             sink,

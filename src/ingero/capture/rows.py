@@ -91,7 +91,7 @@ class RowMaker:
     name_of_pid, name_of_thread: names by pid and tid, "" where unknown.
     cgroup_keys: the kernel's cgroup ids as the database has them. default_device: of calls without a known one.
     is_changed: in which of the stretches (monotonic begins and ends) something else was traced than before or after, or
-    too little.
+    too little. owners: pids of culprits, the agent's for its own processes.
     """
 
     def __init__(
@@ -105,9 +105,10 @@ class RowMaker:
         cgroup_keys: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]],
         default_device: int,
         is_changed: Callable[[Array, Array], Array] = lambda begin_ns, _end_ns: np.zeros(len(begin_ns), bool),
+        owners: Callable[[Array], Array] = lambda pids: pids,
     ) -> None:
         self._sink, self._clock, self._targets = sink, clock, targets
-        self._name_of_pid, self._name_of_thread = name_of_pid, name_of_thread
+        self._name_of_pid, self._name_of_thread, self._owners = name_of_pid, name_of_thread, owners
         self._cgroup_keys, self._default_device = cgroup_keys, default_device
         self._is_changed = is_changed
         self._lifecycle: Counter[HostOp] = Counter()
@@ -145,7 +146,7 @@ class RowMaker:
             residual_ns=batch["residual_ns"],
             preemptions=batch["preemptions"],
             switches=batch["switches"],
-            culprit_pid=batch["culprit_pid"],
+            culprit_pid=self._owners(batch["culprit_pid"]),
             culprit_name=self._names(batch["culprit_pid"], self._name_of_pid),
             culprit_ns=batch["culprit_ns"],
             waker_kind=batch["waker_kind"],
@@ -173,7 +174,7 @@ class RowMaker:
             state=batch["state"],
             woken_ns=self._optional_times(batch["woken_ns"]),
             cpu=batch["cpu"],
-            culprit_pid=batch["culprit_pid"],
+            culprit_pid=self._owners(batch["culprit_pid"]),
             culprit_name=self._texts(batch["culprit_comm"]),
             culprit_ns=batch["culprit_ns"],
             waker_kind=batch["waker_kind"],

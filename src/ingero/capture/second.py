@@ -24,6 +24,7 @@ from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
 from ingero.capture.memory_rows import MemoryRows
 from ingero.capture.open_calls import AwakeSince, OpenSince
+from ingero.capture.own_processes import OwnProcesses
 from ingero.capture.period import Period
 from ingero.capture.quota import QuotaSeconds
 from ingero.capture.rings import Backlog
@@ -96,7 +97,15 @@ class Second:
 class SecondReader:
     """Everything that is read once a second."""
 
-    def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets, cgroups: CgroupRows) -> None:
+    def __init__(
+        self,
+        kernel: KernelSide,
+        sink: Sink,
+        clock: WallClock,
+        targets: Targets,
+        cgroups: CgroupRows,
+        own: OwnProcesses,
+    ) -> None:
         self._cgroups = cgroups
         self._kernel, self._sink, self._clock, self._targets = kernel, sink, clock, targets
         layouts, maps = kernel.layouts, kernel.maps
@@ -106,7 +115,7 @@ class SecondReader:
         )
         self.memory = MemoryRows(kernel, sink, targets)
         self._losses = LossReader(maps["losses"], layouts)
-        self.culprits = CulpritReader(maps["culprits"], layouts)
+        self.culprits = CulpritReader(maps["culprits"], layouts, own)
         self._dump = layouts.dtype("thread_dump")
         self.threads: Array = np.zeros(0, self._dump)  # as last read
         self._processes: Array = np.frombuffer(

@@ -52,20 +52,28 @@ class Leads:
         return PacedBy.HOST if host > gpu else PacedBy.GPU
 
 
+_NOTHING = Leads(np.zeros(0, np.int64), np.zeros(0, np.int64), np.inf)
+
+
 def leads(steps: Array, waits: Array) -> Leads:
     """steps: of one process, any kind. waits: `awaited`, of either kind of array.
 
-    Between a wait that says "host" and one that says "GPU" the host may have been either.
+    Where steps wait themselves, as in the copy of each batch, each tells of itself. Else a wait tells of the steps
+    since the one before; between one that says "host" and one that says "GPU" the host may have been either.
     """
-    if not len(steps) or not len(waits):
-        return Leads(np.zeros(0, np.int64), np.zeros(0, np.int64), np.inf)
-    usual_ns = float(np.median(steps["b_ns"] - steps["a_ns"]))
-    waits = waits[np.argsort(waits["b_ns"], kind="stable")]
-    waited_ns = _waited_ns(waits)
+    if not len(steps):
+        return _NOTHING
+    lengths = np.maximum(steps["b_ns"] - steps["a_ns"], 1)
+    usual_ns = float(np.median(lengths))
+    is_each = float(np.median(steps["x_ns"] / lengths)) >= GPU_BOUND
+    if not is_each and not len(waits):
+        return _NOTHING
+    waits = steps if is_each else waits[np.argsort(waits["b_ns"], kind="stable")]
+    waited_ns = steps["x_ns"] if is_each else _waited_ns(waits)
     share = waited_ns / np.maximum(waits["b_ns"] - waits["a_ns"], 1)
     is_host = (waited_ns <= _OWN_WORK * usual_ns) & (share <= HOST_BOUND)
     is_gpu = (waited_ns >= _AHEAD * usual_ns) | (share >= GPU_BOUND)
-    was_gpu = np.append(True, is_gpu[:-1])
+    was_gpu = is_each | np.append(True, is_gpu[:-1])
     said = np.where(is_host, Lead.HOST, np.where(is_gpu & was_gpu, Lead.GPU, Lead.NOT_KNOWN))
     ahead_ns = float(waited_ns.max()) if is_gpu.any() else np.inf
     return Leads(np.ascontiguousarray(waits["b_ns"]), said, ahead_ns)

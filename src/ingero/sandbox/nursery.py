@@ -84,6 +84,11 @@ class Nursery:
             os.kill(self._pid, signal.SIGKILL)  # it is our child and not waited for: the pid is still its own
             os.waitpid(self._pid, 0)
 
+    @property
+    def session(self) -> int:
+        """The id of the session that its processes are in, and nobody else; 0 before it is entered."""
+        return self._pid
+
     def make(self, kind: str) -> tuple[socket.socket, int]:
         """A new process of a kind: a connection to it, and a descriptor that stands for it (pidfd).
 
