@@ -45,6 +45,7 @@ def steps_of(ms: float, count: int) -> np.ndarray:
     steps = np.zeros(count, LANE_DTYPE)
     steps["b_ns"] = (np.arange(count) + 1) * int(ms * MS_NS)
     steps["a_ns"] = steps["b_ns"] - int(ms * MS_NS)
+    steps["flags"] = int(EpochFlag.UNTIMED)
     return steps
 
 

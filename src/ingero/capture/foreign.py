@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from ingero.capture import native_tasks
 from ingero.capture.library_processes import LibraryProcesses
@@ -52,8 +52,9 @@ class Foreign:
     def __init__(self, makes: Nursery | None = None) -> None:
         self._lock, self._lost = threading.Lock(), Counter[str]()
         self._own = None if makes else nursery()
-        made_by = self._made_by = makes or self._own
+        made_by = makes or self._own
         assert made_by
+        self._made_by = made_by
         opener = SandboxedProcess(made_by, OPENER)  # for all: it answers within half a second, or not at all
         loops, others = SandboxedProcess(made_by, READER), SandboxedProcess(made_by, READER)
         self._processes = [opener, loops, others]
@@ -62,9 +63,9 @@ class Foreign:
         self.root_files = SandboxedRootFiles(opener, self._count)
 
     @property
-    def session(self) -> int:
-        """Of the processes that read."""
-        return self._made_by.session if self._made_by else 0
+    def pids(self) -> Set[int]:
+        """Of the processes that read, also of those that have ended."""
+        return self._made_by.pids
 
     def losses(self) -> dict[str, int]:
         """What was given up since the last time, by counter."""

@@ -124,7 +124,7 @@ class Recorder:
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink, files=self._foreign.root_files)
         self.seconds = SecondReader(
-            kernel, sink, self.clock, self.targets, self._cgroups, own := OwnProcesses(self._foreign.session)
+            kernel, sink, self.clock, self.targets, self._cgroups, own := OwnProcesses(lambda: self._foreign.pids)
         )
         self._gpus = gpus = GpuRows(sink, present_gpus(), self._foreign.root_files)
         self._processes = ProcessRows(sink, self._cgroups, gpus, self._foreign.root_files)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.pacing import GPU_BOUND, HOST_BOUND, Lead, PacedBy
+from ingero.diagnose.pacing import GPU_BOUND, HOST_BOUND, Lead, PacedBy, is_untimed
 from ingero.events import EpochFlag
 from ingero.store.lanes import Lane
 
@@ -61,11 +61,12 @@ def leads(steps: Array, waits: Array) -> Leads:
     Where steps wait themselves, as in the copy of each batch, each tells of itself. Else a wait tells of the steps
     since the one before; between one that says "host" and one that says "GPU" the host may have been either.
     """
-    if not len(steps):
+    untimed = is_untimed(steps)
+    if not untimed.any():
         return _NOTHING
     lengths = np.maximum(steps["b_ns"] - steps["a_ns"], 1)
     usual_ns = float(np.median(lengths))
-    is_each = float(np.median(steps["x_ns"] / lengths)) >= GPU_BOUND
+    is_each = float(np.median((steps["x_ns"] / lengths)[untimed])) >= GPU_BOUND
     if not is_each and not len(waits):
         return _NOTHING
     waits = steps if is_each else waits[np.argsort(waits["b_ns"], kind="stable")]

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ingero.errors import IngeroError
 from ingero.sandbox import rights
@@ -24,6 +25,7 @@ WAITED_S = "waited_s"
 """In every answer: for how long the process waited for a CPU."""
 _LEAST_CPU_S = 3600  # of a process that only answers: it is replaced by then, in between
 _NO_FILE = os.devnull
+_MOST_PIDS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,14 @@ class Nursery:
     """Use as a context manager, entered before threads are started and files are opened; leaving it ends them all.
 
     kinds: by their names, which `make` takes. prepare: done once in it, such as imports that take rights to find.
+    pids: of itself and of what it has made, also of what has ended.
     """
 
     def __init__(self, kinds: Mapping[str, Kind], prepare: Callable[[], object] = lambda: None) -> None:
         self._kinds, self._prepare = kinds, prepare
         self._control: socket.socket | None = None
         self._pid = 0
+        self.pids: set[int] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Nursery:
@@ -73,6 +77,7 @@ class Nursery:
             self._pid = os.fork()
         if not self._pid:
             _end_after(lambda: _run(its, self._kinds, self._prepare))
+        self.pids = {self._pid}
         its.close()
         self._control = mine
         return self
@@ -83,11 +88,6 @@ class Nursery:
             self._control = None
             os.kill(self._pid, signal.SIGKILL)  # it is our child and not waited for: the pid is still its own
             os.waitpid(self._pid, 0)
-
-    @property
-    def session(self) -> int:
-        """The id of the session that its processes are in, and nobody else; 0 before it is entered."""
-        return self._pid
 
     def make(self, kind: str) -> tuple[socket.socket, int]:
         """A new process of a kind: a connection to it, and a descriptor that stands for it (pidfd).
@@ -110,7 +110,15 @@ class Nursery:
         if len(answer.files) != 1:
             mine.close()
             raise CannotForkError(str(answer.content.get("error", "")))
+        self._note(answer.files[0])
         return mine, answer.files[0]
+
+    def _note(self, handle: int) -> None:
+        text = Path(f"/proc/self/fdinfo/{handle}").read_text()
+        pid = int(text.partition("\nPid:")[2].split()[0])
+        if len(self.pids) >= _MOST_PIDS:
+            self.pids = {self._pid}
+        self.pids = self.pids | {pid}  # anew: others read it meanwhile
 
 
 def _end_after(work: Callable[[], None]) -> None:
