@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.targets import record, rows, simulation
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]  # readers of agents beside it are strangers
 
 
 def test_who_reads_foreign_files_is_charged_as_the_agent(tmp_path: Path) -> None:
