@@ -7,9 +7,11 @@ import shlex
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from ingero import program
+from ingero.cli.main import cli
 from ingero.program import again_as_root, command
 
 SOURCE = Path(program.__file__).parent
@@ -81,5 +83,16 @@ def test_no_other_text_names_it_for_sudo() -> None:
         if path.name not in ("program.py", "manual.py")
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r"sudo ingero", line)
+    ]
+    assert places == []
+
+
+def test_no_way_out_names_it_as_if_it_were_installed() -> None:
+    names = "|".join(cli.list_commands(click.Context(cli)))
+    places = [
+        f"{path.relative_to(SOURCE)}:{number}"
+        for path in SOURCE.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(rf"(hint|way_out|again) ?=.*\bingero ({names})\b", line)
     ]
     assert places == []

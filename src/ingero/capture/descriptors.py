@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 
 from ingero.errors import IngeroError
+from ingero.foreign_text import shell_word
+from ingero.program import command
 
 # 348 are open with two libraries (programs, maps, links of each group of calls, libbpf's own, the database, files that
 # are unwound through); each further library takes some, and two for each call where there are only perf-event probes.
@@ -15,9 +17,11 @@ class TooFewDescriptorsError(IngeroError):
     """The hard limit of open files is too low."""
 
     def __init__(self, hard: int) -> None:
+        again = command("trace")
         super().__init__(
             f"this process may have {hard} files open at most; tracing needs {LEAST_DESCRIPTORS}",
-            hint="sudo sh -c 'ulimit -n 4096; ingero trace' (a unit: LimitNOFILE=4096, docker: --ulimit nofile=4096)",
+            hint=f"sudo sh -c {shell_word(f'ulimit -n 4096; {again}')} (a unit: LimitNOFILE=4096, docker: --ulimit "
+            "nofile=4096)",
         )
 
 

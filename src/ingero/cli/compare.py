@@ -13,6 +13,7 @@ from ingero.cli.output import echo, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.change_verdict import Verdict
 from ingero.diagnose.comparison import compare
+from ingero.program import command as own_command
 from ingero.serve.comparison_text import comparison_json, comparison_lines
 from ingero.store.reader import open_reader
 
@@ -48,7 +49,8 @@ def command(
         sys.exit(compare_fleet(nodes, since=since or "", as_json=as_json))
     refuse_alone(fleet)
     if before is None or after is None:
-        raise click.UsageError("two recordings are compared: ingero compare A.db B.db; or nodes: --nodes A,B")
+        example = own_command("compare", "A.db", "B.db")
+        raise click.UsageError(f"two recordings are compared: {example}; or nodes: --nodes A,B")
     since_ns = parse_since_ns(since)
     with open_reader(before) as first, open_reader(after) as second:
         found = compare(first, window_of(first, since_ns=since_ns), second, window_of(second, since_ns=since_ns))

@@ -20,7 +20,7 @@ from ingero.cli.option_table import SECTIONS, OptionError
 from ingero.cli.output import echo
 from ingero.cli.settings import TraceSettings, resolve_section
 from ingero.errors import IngeroError
-from ingero.foreign_text import shell_word
+from ingero.program import command
 from ingero.sandbox import rights
 from ingero.serve.addresses import Address
 from ingero.store.locations import Owner
@@ -228,7 +228,7 @@ def serving_beside(
         finally:
             os._exit(status)  # nothing of what the recorder does at its end is for this process
     os.close(telling)
-    again = f"ingero dashboard --db {shell_word(settings.db)} --addr {options.address} serves it"
+    again = f"{command('dashboard', '--db', settings.db, '--addr', str(options.address))} serves it"
     server = ServerBeside(pid, report, again)
     try:
         yield server

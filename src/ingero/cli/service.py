@@ -17,6 +17,7 @@ from ingero.cli.output import echo
 from ingero.cli.service_units import DASHBOARD, STATE_FOLDER, SYSUSERS, TRACE, USER, first_settings, sysusers, units
 from ingero.errors import IngeroError
 from ingero.foreign_text import shell_word
+from ingero.program import command as own_command
 
 EXIT_NOT_ACTIVE = 1
 _MARK = "# Written by `ingero service install`, and removed by `ingero service uninstall`."
@@ -174,7 +175,7 @@ class _Doing:
                 beside.replace(path)
             except OSError as error:
                 raise ServiceError(
-                    f"cannot write {path}: {error.strerror}", hint="ingero service install --root D"
+                    f"cannot write {path}: {error.strerror}", hint=own_command("service", "install", "--root", "D")
                 ) from error
         return True
 
@@ -207,7 +208,9 @@ class _Doing:
                 words, capture_output=True, text=True, errors="replace", timeout=_LONGEST_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ServiceError(f"{line}: {error}", hint="`ingero service status` says how it stands") from error
+            raise ServiceError(
+                f"{line}: {error}", hint=f"`{own_command('service', 'status')}` says how it stands"
+            ) from error
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
             raise ServiceError(f"{line}: {said[0]}", hint=f"journalctl -u {TRACE.partition('.')[0]} -n 20")

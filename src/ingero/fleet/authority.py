@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ingero.errors import IngeroError
-from ingero.foreign_text import shell_word
+from ingero.program import command
 from ingero.serve.tls import general_name
 
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
@@ -74,7 +74,7 @@ def make_certificate(
     if now + timedelta(days=days) > authority.not_valid_after_utc:
         raise AuthorityError(
             f"it would outlive its authority, which ends on {authority.not_valid_after_utc:%Y-%m-%d}",
-            hint="fewer --days, or a new authority: ingero certs init --dir NEW",
+            hint=f"fewer --days, or a new authority: {command('certs', 'init', '--dir', 'NEW')}",
         )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
@@ -115,7 +115,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    way_out = f"ingero certs init --dir {shell_word(folder)}"
+    way_out = command("certs", "init", "--dir", folder)
     try:
         certificate = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
         key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
@@ -157,7 +157,7 @@ def _write(
 
 def _way_out(path: Path) -> str:
     if path.name in (CA_CERTIFICATE, CA_KEY):
-        return "go on with it, or name another folder: ingero certs init --dir NEW"
+        return f"go on with it, or name another folder: {command('certs', 'init', '--dir', 'NEW')}"
     return "--force puts a new one in its place"
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from ingero.errors import IngeroError
 from ingero.fleet.node_lists import Node
 from ingero.foreign_text import shell_word
+from ingero.program import command
 from ingero.store.locations import Owner
 
 FILE_NAME = "known_nodes"
@@ -86,7 +87,8 @@ class KnownNodes:
                 f"its certificate is not the one it is known by since {known.since}: SHA-256 {shown.fingerprint} "
                 f"instead of {known.fingerprint}",
                 hint=f"somebody else may answer there; if it was given a new certificate: "
-                f"ingero certs forget {node}, and compare what is shown next with what its dashboard prints",
+                f"{command('certs', 'forget', str(node))}, and compare what is shown next with what its dashboard "
+                "prints",
             )
 
     def keep(self) -> None:

@@ -16,6 +16,7 @@ from ingero.fleet.fan_out import FleetAnswer, Missing
 from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node, listed
 from ingero.foreign_text import visible
+from ingero.program import command
 from ingero.serve.row_lines import Identity
 
 _WORTH_DAYS = 14  # before a certificate ends, that is told
@@ -115,7 +116,8 @@ def _problems(state: NodeState, now: datetime) -> Iterator[str]:
         yield "it does not record: on the node, run `ingero trace` as root"
     if state.certificate_until is not None and state.certificate_until - now.timestamp() < _WORTH_DAYS * _DAY_S:
         until = datetime.fromtimestamp(state.certificate_until, timezone.utc)
-        yield f"its certificate ends on {until:%Y-%m-%d}: ingero certs node NAME --force, and copy it there"
+        again = command("certs", "node", "NAME", "--force")
+        yield f"its certificate ends on {until:%Y-%m-%d}: {again}, and copy it there"
 
 
 def _of_versions(checked: Sequence[Checked]) -> Iterator[str]:

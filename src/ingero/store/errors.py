@@ -118,7 +118,7 @@ class EmptyPartError(StoreError):
     def __init__(self, path: Path, window: Window) -> None:
         begin, end = (format_moment(at, of_ns=window.duration_ns) for at in (window.begin_ns, window.end_ns))
         super().__init__(
-            f"nothing was recorded from {begin} to {end}", hint=f"`ingero explain --db {path.name}` says when"
+            f"nothing was recorded from {begin} to {end}", hint=f"`{command('explain', '--db', path.name)}` says when"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from ingero.ops import Source, op_named
+from ingero.program import command
 from ingero.store.records import Window
 from ingero.store.sql_errors import SqlError
 from ingero.store.vocabulary import op_rows
@@ -22,7 +23,7 @@ class UnknownOpError(SqlError):
     def __init__(self, name: str, near: list[str]) -> None:
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         super().__init__(
-            f"no operation is called {name}{meant}", hint='ingero query "SELECT name, description FROM ops"'
+            f"no operation is called {name}{meant}", hint=command("query", "SELECT name, description FROM ops")
         )
 
 

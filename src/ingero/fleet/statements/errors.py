@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ingero.program import command
 from ingero.store.sql_errors import SqlError
 
 
@@ -20,7 +21,7 @@ class TooManyRowsError(SqlError):
         why = f", because {reason}" if reason else ""
         super().__init__(
             f"{detail}{why}",
-            hint="take less of it, e.g. with WHERE timestamp > ..., or merge the recordings first: ingero merge",
+            hint=f"take less of it, e.g. with WHERE timestamp > ..., or merge the recordings first: {command('merge')}",
         )
 
 

@@ -9,6 +9,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
 from ingero.errors import IngeroError
+from ingero.program import command
 from ingero.serve.addresses import Address
 from ingero.serve.bearer import with_bearer
 from ingero.serve.http_limits import limits
@@ -30,7 +31,8 @@ def check_token(token: str, address: Address) -> None:
     Raises:
         TokenError: others could ask it.
     """
-    way_out = f"{TOKEN_VARIABLE}=$(openssl rand -hex 32) ingero mcp --http {address.host}:{address.port}"
+    again = command("mcp", "--http", f"{address.host}:{address.port}")
+    way_out = f"{TOKEN_VARIABLE}=$(openssl rand -hex 32) {again}"
     if not token and not address.is_loopback:
         raise TokenError(f"{address.host} can be reached from other machines, and there is no token", hint=way_out)
     if token and (len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable()):
