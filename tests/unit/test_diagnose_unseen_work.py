@@ -10,7 +10,7 @@ import pytest
 from ingero import given_up
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.case_search import proven_idle
-from ingero.diagnose.model import Bucket, Diagnosis, Part
+from ingero.diagnose.model import Bucket, Diagnosis, FindingKind, Part
 from ingero.diagnose.rule import all_rules
 from ingero.diagnose.unseen_work import host_growth_ns
 from ingero.diagnose.utilization import Utilization
@@ -89,6 +89,21 @@ def test_only_waits_that_the_gpu_was_idle_in_for_certain_count_against_zero(
     lost = {Bucket(Part.EMPTY, "sleep"): waits, Bucket(Part.LATE, "runq"): 5}
     expected = {Bucket(Part.EMPTY, "sleep"): proven, Bucket(Part.LATE, "runq"): 5}
     assert proven_idle(lost, 100, used, copied_bytes) == expected
+
+
+def test_what_was_seen_before_launches_were_given_up_counts_against_zero_as_it_was(tmp_path: Path) -> None:
+    """The same loop in both halves; of the second nothing proves that the GPU was idle meanwhile."""
+    path, waits = tmp_path / "scene.db", {"runq": 4.0}
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        steps = scene.train(trainer, 0, LENGTH_S / 2, Step(empty_ms=4.5, empty=waits))
+        given_up_at(scene, LENGTH_S / 2)
+        scene.train(trainer, LENGTH_S / 2, LENGTH_S, Step(empty_ms=4.5, empty=waits, is_unseen=True, enqueue_ms=5.9))
+        for second in range(int(LENGTH_S)):
+            scene.took(trainer, 900, "hog", second, 4.0 * len(steps) / (LENGTH_S / 2))
+    (incident,) = diagnosed_file(path).incidents
+    assert (incident.kind, incident.cause) == (FindingKind.BOTTLENECK, "cpu-contention")
+    assert incident.lost_ns == pytest.approx(4e6 * len(steps), rel=0.02)
 
 
 def test_a_hog_is_named_with_what_it_took(tmp_path: Path) -> None:

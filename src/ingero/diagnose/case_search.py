@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -181,6 +182,15 @@ class _Lane:
             resynced=found,
         )
 
+    def _proven(self, members: Array, epochs: Array, scale: float) -> dict[Bucket, int]:
+        """Of the intervals whose launches were not traced, as far as it is proven; epochs: of members, to be scaled."""
+        members, epochs = members[is_unseen(members)], epochs[is_unseen(epochs)]
+        if not len(epochs):
+            return {}
+        window, wall = _window_of(members), int((members["b_ns"] - members["a_ns"]).sum())
+        used = utilization_of(self._evidence, self._process, int(epochs["device"][0]), (window,))
+        return proven_idle(_scaled(host_share(epochs), scale), wall, used, self._copied_bytes(window))
+
     def _copied_bytes(self, window: Window) -> float:
         shares = self._evidence.reader.copy_shares((window,), process=self._process.process)
         return sum(one.host_to_gpu_bytes + one.gpu_to_host_bytes for one in shares)
@@ -197,17 +207,15 @@ class _Lane:
             if waits[chosen].sum() < max(BOTTLENECK_RATIO * self._elapsed_ns[chosen].sum(), MIN_LOSS_NS):
                 return None
         members, epochs = self._epochs[is_as_ever], self._sample(self._epochs[is_best])
-        against_zero = host_share(epochs)
         seen, waited = float(sum(one.sum() for one in _host_lengths(epochs).values())), float(waits[is_as_ever].sum())
         scale = waited / seen if len(epochs) < len(members) and seen else 1.0
-        against_zero = {bucket: int(ns * scale) for bucket, ns in against_zero.items()}
-        window = Window(begin_ns=int(members["a_ns"][0]), end_ns=int(members["b_ns"][-1]) + 1)
+        sums = Counter(self._proven(members, epochs, scale))
+        sums.update(_scaled(host_share(epochs[~is_unseen(epochs)]), scale))
+        window = _window_of(members)
         wall = int(self._elapsed_ns[is_as_ever].sum())
         used = utilization_of(self._evidence, self._process, int(epochs["device"][0]), (window,))
-        if is_unseen(epochs).any():
-            against_zero = proven_idle(against_zero, wall, used, self._copied_bytes(window))
         hidden = frozenset(Part) if is_step(epochs).any() else frozenset({Part.ENQUEUE})
-        against_zero = at_most_idle(against_zero, wall, used, hidden)
+        against_zero = at_most_idle(sums, wall, used, hidden)
         lost = sum(against_zero.values())
         if lost < max(BOTTLENECK_RATIO * wall, MIN_LOSS_NS):
             return None
@@ -225,6 +233,15 @@ class _Lane:
             peak_ratio=lost / max(wall, 1),
             buckets=against_zero,
         )
+
+
+def _window_of(epochs: Array) -> Window:
+    """From the begin of the first to the end of the last."""
+    return Window(begin_ns=int(epochs["a_ns"][0]), end_ns=int(epochs["b_ns"][-1]) + 1)
+
+
+def _scaled(lost: Mapping[Bucket, int], scale: float) -> dict[Bucket, int]:
+    return {bucket: int(ns * scale) for bucket, ns in lost.items()}
 
 
 def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], loss_ns: int) -> dict[Bucket, int]:
